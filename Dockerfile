@@ -1,0 +1,67 @@
+# syntax=docker/dockerfile:1
+# Two images from one file:
+#   docker build --target api    --tag obscura-api .      the web process: no torch, small
+#   docker build --target worker --tag obscura-worker .   the process that trains: torch with CUDA libraries, large
+# Both run as an unprivileged user, need no writable path but /var/lib/obscura and /tmp, and hold no secret.
+ARG PYTHON_TAG=3.11.13-slim-bookworm
+
+FROM python:${PYTHON_TAG} AS base
+ENV PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PATH=/opt/venv/bin:$PATH \
+    OBSCURA_DATA_DIR=/var/lib/obscura
+WORKDIR /app
+# The same numeric user in both images, because they share the data volume.
+RUN groupadd --gid 10001 obscura \
+    && useradd --uid 10001 --gid obscura --no-create-home --home-dir /tmp --shell /usr/sbin/nologin obscura \
+    && install --directory --owner obscura --group obscura --mode 0750 /var/lib/obscura
+
+
+FROM base AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+RUN python -m venv /opt/venv
+COPY pyproject.toml constraints.txt ./
+# Dependencies first: this layer is rebuilt only when they change.
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+    | xargs pip install --constraint constraints.txt
+
+
+FROM build AS build-worker
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['worker'], sep='\n')" \
+    | xargs pip install --constraint constraints.txt
+COPY . .
+RUN pip install --no-deps --editable .
+
+
+FROM build AS build-api
+COPY . .
+RUN pip install --no-deps --editable .
+
+
+# The project stays in /app as a checkout: the migrations lie beside the packages.
+FROM base AS worker
+COPY --from=build-worker /opt/venv /opt/venv
+COPY --from=build-worker /app /app
+ENV OBSCURA_MODE=celery
+USER obscura
+VOLUME /var/lib/obscura
+# Asks this very worker through the broker; a training in progress does not keep it from answering.
+HEALTHCHECK --interval=60s --timeout=20s --start-period=60s --retries=3 \
+    CMD ["sh", "-c", "celery --app workers.app inspect ping --timeout 10 --destination celery@$(hostname) >/dev/null"]
+# One training at a time; the second process draws free samples meanwhile.
+CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "2", "--loglevel", "info"]
+
+
+# Last, so that a plain `docker build .` makes the small image.
+FROM base AS api
+COPY --from=build-api /opt/venv /opt/venv
+COPY --from=build-api /app /app
+ENV OBSCURA_MODE=celery \
+    OBSCURA_HOST=0.0.0.0 \
+    OBSCURA_PORT=8420
+USER obscura
+VOLUME /var/lib/obscura
+EXPOSE 8420
+HEALTHCHECK --interval=15s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8420/v1/health/ready', timeout=4)"]
+CMD ["obscura", "up"]

@@ -1,0 +1,68 @@
+# Obscura. `make` lists what there is.
+# Everything runs from .venv, which `setup` makes from constraints.txt; nothing is installed outside this folder.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CODE := service workers models privacy benchmarks tests scripts alembic
+
+# The first Python on the path that is at least 3.11 and can make virtual environments.
+# To choose: make setup PYTHON=/usr/bin/python3.12
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$python"; break; }; done)
+
+.PHONY: help setup demo test check bench serve worker
+
+help: ## list the targets
+	@echo "Obscura: private synthetic images as a service"; echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: $(STAMP) ## make .venv and install the pinned packages (again only when they change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+		echo "setup: needs Python 3.11 or newer with the venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "setup: making $(VENV) with $(PYTHON) ($$($(PYTHON) --version))"; \
+		"$(PYTHON)" -m venv $(VENV); }
+	@echo "setup: installing the packages of constraints.txt (the first time takes a few minutes and about 6 GB)"
+	@started=$$SECONDS; \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --progress-bar off \
+		--constraint constraints.txt --editable '.[worker,dev]' || { \
+		echo "setup: the installation did not go through. It needs the network (or a local package index) once;" >&2; \
+		echo "setup: after that, everything but 'make setup' works without. Mend that and run 'make setup' again." >&2; \
+		exit 1; }; \
+	echo "setup: done in $$((SECONDS - started)) s"
+	@touch $@
+
+demo: setup ## the main job from upload to private synthetic images, with a report, in var/demo
+	@$(BIN)/obscura demo --out var/demo
+
+test: setup ## the whole test suite; PostgreSQL and Redis are used when they can be had
+	@$(BIN)/python scripts/with_services.py $(BIN)/python -m pytest $(PYTEST_ARGUMENTS)
+
+check: setup ## style, types and the rules about who may import whom
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: setup ## every benchmark; tables on the screen, figures in var/benchmarks
+	@mkdir -p var/benchmarks
+	@for script in benchmarks/*.py; do \
+		name=$$(basename "$$script" .py); \
+		if [ "$$name" = __init__ ] || ! grep -q __main__ "$$script"; then continue; fi; \
+		echo "== $$name"; $(BIN)/python -m "benchmarks.$$name" --json "var/benchmarks/$$name.json"; \
+	done
+
+serve: setup ## the service with its embedded worker, on http://127.0.0.1:8420
+	@$(BIN)/obscura up
+
+worker: setup ## a Celery worker (one training at a time) beside a service with OBSCURA_MODE=celery
+	@$(BIN)/celery --app workers.app worker --concurrency 2 --loglevel info

@@ -1,0 +1,60 @@
+"""Run the migrations: one transaction, one migrating process at a time, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import Connection, text
+
+from alembic import context
+from service.db.base import UtcDateTime
+from service.db.session import make_engine
+from service.db.tables import Base
+from service.settings import Settings
+
+# Any constant will do; all processes that migrate this database agree on it.
+MIGRATION_LOCK = 0x0B5C0A
+
+
+def database_url() -> str:
+    """Return the URL given by the caller, else the one of the settings (the `alembic` command)."""
+    url = context.config.attributes.get("url")
+    return url if isinstance(url, str) else Settings().database_url
+
+
+def render_item(kind: str, item: Any, _context: Any) -> str | Literal[False]:
+    """Write our column types as plain SQL types, so that a migration does not change when the code does."""
+    return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, UtcDateTime) else False
+
+
+def migrate(connection: Connection) -> None:
+    """Apply the migrations in one transaction: a failure leaves the schema as it was."""
+    sqlite = connection.dialect.name == "sqlite"
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        compare_type=True,
+        compare_server_default=True,
+        render_as_batch=sqlite,
+        render_item=render_item,
+        transactional_ddl=True,
+    )
+    with context.begin_transaction():
+        if not sqlite:  # on SQLite, BEGIN IMMEDIATE is the lock
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+        context.run_migrations()
+
+
+def run() -> None:
+    """Open the database and migrate it."""
+    if context.is_offline_mode():
+        raise SystemExit("write the SQL of a migration by running it against an empty database; --sql is not supported")
+    engine = make_engine(database_url(), pool_size=1)
+    try:
+        with engine.connect() as connection:
+            migrate(connection)
+    finally:
+        engine.dispose()
+
+
+run()

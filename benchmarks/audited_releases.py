@@ -1,0 +1,194 @@
+"""Every kind of release, set up for an audit: production code on designed worst cases, and the auditor's statistic.
+
+Each function plays one game: canaries that the coins chose are in the data, the mechanism runs once with secret
+noise, and what comes back is one number for each canary (and draw), higher where the release looks as if it was in.
+The statistic is the projection on what the canary adds by itself, which for Gaussian noise grows with the likelihood
+ratio. The auditor knows everything but coins and noise: the mechanism, the other records, the partition key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.audited import Audited, Coins, Scores
+from benchmarks.audited_trainings import FilterBudget
+from benchmarks.broken_mechanisms import no_noise
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import NANO, open_filter
+from privacy.aggregation import topagg
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.mechanisms import partition
+from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from privacy.units import Unit
+from service.sealing import new_key
+from workers.checkpoints import SealedFolder
+from workers.recipes import class_histogram, warm_start
+from workers.recipes.interface import TrainingData
+
+_CLIP = 1.0
+_BASE = 40  # records of each class beside the canary: counts stay away from their lower bound
+
+
+def vote_config(k: int, canaries: int, stddev: float, teachers: int, width: int = 4) -> TopAggConfig:
+    """Return parameters under which every canary has `width` k coordinates to itself."""
+    return TopAggConfig(
+        k=k, c=1e-5, stddev=stddev, beta=0.5, teachers=teachers, dimension=canaries * width * k, threshold=False
+    )
+
+
+def vote_scores(included: Coins, cfg: TopAggConfig, images: int, secret: bytes) -> Scores:
+    """Play TopAgg's worst case: a canary turns the vote of its teacher from all down to all up.
+
+    Canary i is a record that pulls up a block of 4 k coordinates which are its own; a public record in the same shard
+    pulls the same block down, half as strongly. Shards come from the production partition.
+
+    Args:
+        included: (m,) the coins.
+        cfg: of `vote_config` for m canaries.
+        images: independent releases of the same votes.
+        secret: of the noise; the partition key is derived from it and known to the auditor.
+
+    Returns:
+        (m, images).
+    """
+    m, d = len(included), cfg.dimension
+    units = [f"canary {i}".encode() for i in range(m)]
+    assigned = partition.shard_of(units, derive_key(secret, "shards"), cfg.teachers)
+    members = partition.shard_members(assigned, cfg.teachers)
+
+    def votes(present: Coins, images: int) -> torch.Tensor:
+        gradients = torch.zeros(cfg.teachers, images, m, d // m)
+        for teacher, records in enumerate(members):
+            pull = torch.from_numpy(np.where(present[records], 1.0, -1.0)).float()  # 2 - 1, or -1 alone
+            gradients[teacher, :, torch.from_numpy(records)] = pull[None, :, None]
+        return topagg.count_votes(gradients.view(cfg.teachers, images, d), cfg, torch.Generator().manual_seed(0))
+
+    released = topagg.noisy_sum(votes(included, images), cfg, SecureNoise.derive(secret, "votes"))  # (images, d)
+    adds = votes(np.ones(m, dtype=bool), 1) - votes(np.zeros(m, dtype=bool), 1)  # (1, d)
+    return (released * adds).view(images, m, -1).sum(2).double().numpy().T  # (m, images)
+
+
+def audited_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
+    """TopAgg's vote sum on one image, pixels, latents or features alike, whose k is small or (moments) all of d."""
+    cfg = vote_config(k, 1, stddev, teachers)
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        parts = [
+            vote_scores(np.array([present]), cfg, min(500, draws - at), derive_key(secret, at))[0]
+            for at in range(0, draws, 500)
+        ]
+        return np.concatenate(parts)
+
+    return Audited(f"votes on an image (k={k})", cfg.event(1), draw)
+
+
+def audited_moment_votes(k: int, stddev: float, teachers: int = 8) -> Audited:
+    """The vote sum of a moment round: every coordinate is voted on, as `MomentRound.aggregation` has it."""
+    cfg = dataclasses.replace(vote_config(k, 1, stddev, teachers, width=1), beta=1.0, c=1.2)
+    wide = audited_votes(k, stddev, teachers)
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        return vote_scores(np.array([present]), cfg, draws, secret)[0]
+
+    return dataclasses.replace(wide, name=f"moment votes on a class (k=d={k})", claim=cfg.event(1), draw=draw)
+
+
+def audited_means(stddev: float) -> Audited:
+    """Counts and means: the canary is a record at the clip; each class is an independent draw."""
+    direction = np.full((1, 4), 10 * _CLIP)  # ten times beyond: the clip decides its length
+    other = np.tile([[0.3, -0.2, 0.1, 0.0]], (_BASE, 1))
+
+    def sums(present: bool, draws: int, secret: bytes, stddev: float) -> Scores:
+        rows = np.concatenate([np.tile(other, (draws, 1)), np.tile(direction, (draws if present else 0, 1))])
+        labels = np.concatenate([np.repeat(np.arange(draws), _BASE), np.arange(draws if present else 0)])
+        noise = SecureNoise.derive(secret, "warm start")
+        counts, means = warm_start.release_means(rows, labels, draws, _CLIP, stddev, noise)
+        integers: Scores = np.column_stack([means * counts[:, None] / _CLIP, counts]) * QUANTISATION  # (draws, 5)
+        return integers
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        with no_noise():
+            adds = sums(True, 1, secret, stddev) - sums(False, 1, secret, stddev)
+        scores: Scores = sums(present, draws, secret, stddev) @ adds[0]
+        return scores
+
+    return Audited("warm start: counts and means", warm_start_event(MEANS, stddev), draw)
+
+
+def audited_scatter(stage: str, stddev: float) -> Audited:
+    """A covariance: the canary is a row at the clip, spread over four coordinates."""
+    direction = np.full((1, 4), 10 * _CLIP)
+    other = np.tile([[0.3, -0.2, 0.1, 0.0]], (_BASE, 1))
+    noise_stddev = np.full((4, 4), warm_start.off_diagonal_stddev(stddev))
+    np.fill_diagonal(noise_stddev, stddev)
+    noise_stddev *= (_CLIP / QUANTISATION) ** 2  # in the unit of what is released
+    weight = np.triu(np.ones((4, 4))) / noise_stddev**2  # each number of the symmetric matrix once
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        rows = np.concatenate([other, direction]) if present else other
+        noise = SecureNoise.derive(secret, "warm start")
+        with no_noise():
+            adds = warm_start.release_scatter(direction, _CLIP, stddev, noise)
+        released = [warm_start.release_scatter(rows, _CLIP, stddev, noise) for _ in range(draws)]
+        return np.array([float((one * adds * weight).sum()) for one in released])
+
+    names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}
+    return Audited(names[stage], warm_start_event(stage, stddev), draw)
+
+
+def audited_histogram(unit: Unit, mu: float) -> Audited:
+    """The class histogram, by its whole recipe; each class is an independent draw.
+
+    A count changes by one only, so mu must be small or the price of discreteness hides everything else. A subject has
+    three records, one of which is counted.
+    """
+    gdp = open_filter("gdp", 100.0, 1e-5)
+
+    def facts(classes: int) -> PublicFacts:
+        names = tuple(map(str, range(classes)))
+        return PublicFacts(names, 1, 1, 1, 3 * classes, unit, classes if unit == "subject" else None)
+
+    plan = build_plan("class_histogram", {}, gdp, int(mu**2 * NANO), facts(1))
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        units = np.arange(draws if present else 0)
+        labels = units.repeat(3 if unit == "subject" else 1)
+        images = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1)
+        data = TrainingData(images, labels, facts(draws).classes, labels if unit == "subject" else None)
+        histogram = class_histogram.train(
+            plan,
+            facts(draws),
+            data,
+            budget=FilterBudget(gdp, plan.price_nano),
+            secret=secret,
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(Path(), new_key(), "audit"),
+            device=torch.device("cpu"),
+        )
+        return np.array(histogram.noisy_counts, dtype=np.float64)
+
+    claim = plan.stages[0].event
+    assert isinstance(claim, GaussianEvent)
+    return Audited(f"class histogram ({unit}s)", claim, draw, draws=20_000)
+
+
+def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
+    """Return one of every kind, with noise at which one release is mu-GDP (up to what discreteness costs)."""
+    q = float(QUANTISATION)
+    return (
+        audited_votes(64, 16.0 / mu),
+        audited_moment_votes(64, 16.0 / mu),
+        audited_means(2**0.5 * q / mu),
+        audited_scatter(POOLED, q * q / mu),
+        audited_scatter(BY_CLASS, q * q / mu),
+        audited_histogram("record", 0.25),
+        audited_histogram("subject", 0.25),
+    )

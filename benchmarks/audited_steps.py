@@ -1,0 +1,101 @@
+"""The training loop of the DP-SGD family, set up for an audit: what its finished network says about every record.
+
+`workers.recipes.private_steps.PrivateSteps` runs as it is, on the network of a `Setting`. Gradients there do not depend
+on the weight, and plain descent adds up what is released, so the finished weight is the sum of all releases: whoever
+holds the network holds everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks.audited import Coins, Scores
+from benchmarks.audited_gradients import Setting, inner_product
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.auditing.payment_order import PaymentJournal
+from privacy.gradients import estimator as estimators
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import PublicFacts
+from privacy.plans.private_steps import StepsConfig
+from workers.recipes.interface import TrainingData
+from workers.recipes.private_rows import Units
+from workers.recipes.private_steps import PrivateSteps
+
+LEARNING_RATE = 1e-3  # short steps: RGP's carriers hardly turn
+
+
+def train_steps(
+    setting: Setting,
+    weights: torch.Tensor,
+    included: Coins,
+    event: PoissonGaussianEvent,
+    budget: Any,
+    secret: bytes,
+    freeze: str = "none",
+    subjects: bool = False,
+) -> Scores:
+    """Train on the canaries that the coins chose, and score each by the finished network.
+
+    Args:
+        setting: for m canaries.
+        weights: (m, w) of `projection`.
+        included: (m,) the coins.
+        event: all steps.
+        budget: is charged by the loop.
+        secret: of samples and noise.
+        freeze: which coordinates rest: none, random or ranked, chosen anew in every second step.
+        subjects: each canary is a subject with three such records, of which some are drawn.
+
+    Returns:
+        (m,) sums over the steps of each canary's score.
+    """
+    model = setting.network()
+    config = StepsConfig(learning_rate=LEARNING_RATE, momentum=0.0, freeze=freeze, freeze_cooling=0.0)
+    canary = np.flatnonzero(included).repeat(3 if subjects else 1)  # whose each record is
+    m = setting.canaries
+    facts = PublicFacts(("0",), 1, 1, 1, 3 * m, "subject" if subjects else "record", m if subjects else None)
+    nothing = np.zeros((len(canary), 1, 1), dtype=np.uint8)
+    data = TrainingData(nothing, np.zeros(len(canary), dtype=np.int64), facts.classes, canary if subjects else None)
+    units = Units(facts, config, data)
+
+    def rows(drawn: Any, coins: SecureNoise) -> tuple[torch.Tensor, torch.Tensor]:
+        return setting.records(canary[units.records(drawn, coins)])
+
+    steps = PrivateSteps(
+        config=config,
+        event=event,
+        epoch_steps=2,
+        model=model,
+        estimator=setting.make(model, event.noise_multiplier),
+        losses=inner_product,
+        rows=rows,
+        units=units.count,
+        repeats=units.rows_each,
+        secret=secret,
+        attempt=1,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    steps.run(budget=budget, progress=lambda **_: None, checkpoint=lambda: None)
+    moved = (setting.weight - model.weight.detach()).double() / LEARNING_RATE
+    scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
+    return scores
+
+
+@contextmanager
+def watched(journal: PaymentJournal, event: PoissonGaussianEvent) -> Iterator[None]:
+    """Tell the journal of every step when its noise is about to be drawn."""
+    release: Callable[..., Any] = estimators.release_sum
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        journal.note_release(event)
+        return release(*arguments, **options)
+
+    with mock.patch.object(estimators, "release_sum", noted):
+        yield

@@ -1,0 +1,381 @@
+"""Whole trainings set up for a one-run audit: canary records among public ones, and what is seen of each release.
+
+The recipes run as they are. Three places are tapped, where noise has been added and nothing has been made of it yet:
+`topagg.noisy_sum`, `warm_start.release_means` and `warm_start.release_scatter`. Scores are projections of what was
+released on what each canary would add, which the auditor computes from everything but the coins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.linalg import hadamard
+from sklearn.datasets import load_digits
+
+from benchmarks.fashion_mnist import load_split
+from models.generator import Generator
+from privacy.accounting.events import Event, GaussianEvent
+from privacy.accounting.filters import Filter
+from privacy.aggregation import topagg
+from privacy.auditing.payment_order import Payer, PaymentJournal
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms import partition
+from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.moment_votes import MomentRound
+from privacy.plans.plan import Plan, PublicFacts
+from service.sealing import new_key
+from workers.checkpoints import SealedFolder
+from workers.recipes import datalens, moment_votes, warm_start
+from workers.recipes.interface import TrainingData
+from workers.recipes.student import LatentStudent
+from workers.recipes.teacher_stage import Release
+from workers.recipes.warm_start import NoiseScales
+
+Array = npt.NDArray[np.float64]
+_GREY, _AMPLITUDE = 64, 63
+
+
+class FilterBudget:
+    """An account of its own for one training: a filter and what may be spent."""
+
+    def __init__(self, privacy_filter: Filter, capacity_nano: int) -> None:
+        self._filter, self._capacity_nano = privacy_filter, capacity_nano
+        self.spent_nano = 0
+        self.stages: list[str] = []  # in the order of payment
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Admit the event if its price still fits.
+
+        Raises:
+            BudgetExceeded: it does not.
+        """
+        price_nano = self._filter.price_nano(event)
+        if self.spent_nano + price_nano > self._capacity_nano:
+            raise BudgetExceeded(price_nano, self._capacity_nano - self.spent_nano)
+        self.spent_nano += price_nano
+        self.stages.append(stage)
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+    """Public records that are always there, and canaries of which each is there or not.
+
+    Attributes:
+        images: (n, h, w) uint8.
+        labels: (n,) int64.
+        canary_images: (m, h, w) uint8: patterns around mid-grey, (nearly) orthogonal to one another.
+        canary_labels: (m,) int64, the classes in turn.
+        classes: how many there are.
+    """
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    canary_images: npt.NDArray[np.uint8]
+    canary_labels: npt.NDArray[np.int64]
+    classes: int
+
+    @property
+    def facts(self) -> PublicFacts:
+        """What the owner would declare."""
+        records = len(self.images) + len(self.canary_images)
+        height, width = self.images.shape[1:]
+        return PublicFacts(tuple(map(str, range(self.classes))), height, width, 1, records, "record")
+
+    def data(self, included: npt.NDArray[np.bool_]) -> TrainingData:
+        """Return the public records and the canaries that the coins chose."""
+        images = np.concatenate([self.images, self.canary_images[included]])
+        labels = np.concatenate([self.labels, self.canary_labels[included]])
+        return TrainingData(images, labels, self.facts.classes)
+
+
+def digits_population(canaries: int = 640, records: int = 1797) -> Population:
+    """Scikit-learn's digits; up to 64 canaries a class, exactly orthogonal (Hadamard patterns)."""
+    digits = load_digits()
+    pattern = hadamard(64).reshape(64, 8, 8)[np.arange(canaries) // 10 % 64]
+    images, labels = (digits.images[:records] * (255 / 16)).astype(np.uint8), digits.target[:records].astype(np.int64)
+    return _population(images, labels, pattern)
+
+
+def fashion_population(records: int = 20_000, canaries: int = 1000, seed: int = 7) -> Population:
+    """Training images of Fashion-MNIST; canaries are random patterns of signs.
+
+    Raises:
+        FileNotFoundError: the files are not there.
+    """
+    images, labels = load_split("train")
+    pattern = np.random.default_rng(seed).choice([-1, 1], (canaries, 14, 14)).repeat(2, axis=1).repeat(2, axis=2)
+    return _population(images[:records], labels[:records], pattern)
+
+
+def _population(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], pattern: npt.NDArray[np.int64]
+) -> Population:
+    canary_images = (_GREY + _AMPLITUDE * pattern).astype(np.uint8)
+    return Population(images, labels, canary_images, np.arange(len(pattern)) % 10, 10)
+
+
+@dataclasses.dataclass
+class Tap:
+    """What a training released, in the order of release.
+
+    Attributes:
+        journal: told of every release at the moment in which its noise is drawn, if there is one.
+        means: counts (classes,) and means (classes, f).
+        scatters: pooled, then one for each class.
+        votes: (images, d) integers of each noisy sum.
+        moments: the round and the student's moments before each round of moment votes.
+        latents: what the student learned from.
+    """
+
+    journal: PaymentJournal | None = None
+    means: tuple[Array, Array] | None = None
+    scatters: list[Array] = dataclasses.field(default_factory=list)
+    votes: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    moments: list[tuple[MomentRound, moment_votes.Moments]] = dataclasses.field(default_factory=list)
+    latents: list[Release] = dataclasses.field(default_factory=list)
+    _announced: list[GaussianEvent] = dataclasses.field(default_factory=list)
+    _inside: bool = False
+
+    @contextmanager
+    def releasing(self, *events: GaussianEvent) -> Iterator[None]:
+        """Enter a mechanism; its release is made when it draws the first noise, not before."""
+        self._announced, self._inside = list(events), True
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def drawing(self) -> None:
+        """Note the release that noise is now drawn for.
+
+        Raises:
+            ReleasedUnpaid: nothing has paid for it.
+            RuntimeError: no known mechanism draws: a new kind of release has no audit.
+        """
+        if not self._inside:
+            raise RuntimeError("noise is drawn outside the mechanisms that are audited")
+        while self._announced:
+            event = self._announced.pop()
+            if self.journal is not None:
+                self.journal.note_release(event)
+
+
+@contextmanager
+def tapped(tap: Tap) -> Iterator[None]:
+    """Run production code and keep what its mechanisms return; nothing is changed."""
+    noisy_sum, release_means, release_scatter = (
+        topagg.noisy_sum,
+        warm_start.release_means,
+        warm_start.release_scatter,
+    )
+    directions, learn, draw = moment_votes._directions, LatentStudent.learn, SecureNoise.discrete_gaussian
+
+    def watched_draw(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        tap.drawing()
+        return draw(noise, shape, stddev)
+
+    def watched_sum(votes: torch.Tensor, cfg: Any, noise: Any) -> torch.Tensor:
+        with tap.releasing(cfg.event(len(votes))):
+            tap.votes.append(noisy_sum(votes, cfg, noise))
+        return tap.votes[-1]
+
+    def watched_means(rows: Array, labels: Any, classes: int, clip: float, stddev: float, noise: Any) -> Any:
+        with tap.releasing(warm_start_event(MEANS, stddev)):
+            tap.means = release_means(rows, labels, classes, clip, stddev, noise)
+        return tap.means
+
+    def watched_scatter(rows: Array, clip: float, stddev: float, noise: Any) -> Array:
+        # Pooled, then the classes, which share one release: a record is in one of them.
+        first = len(tap.scatters) < 2
+        with tap.releasing(*[warm_start_event(BY_CLASS if tap.scatters else POOLED, stddev)] * first):
+            tap.scatters.append(release_scatter(rows, clip, stddev, noise))
+        return tap.scatters[-1]
+
+    def watched_directions(current: MomentRound, moments: moment_votes.Moments, private: Any) -> Any:
+        own = moments.class_correlation
+        kept = dataclasses.replace(
+            moments,
+            mean=moments.mean.clone(),
+            scale=moments.scale.clone(),
+            correlation=moments.correlation.clone(),
+            class_correlation=None if own is None else own.clone(),
+        )
+        tap.moments.append((current, kept))
+        return directions(current, moments, private)
+
+    def watched_learn(student: LatentStudent, releases: list[Release]) -> None:
+        tap.latents.append(releases[-1])
+        learn(student, releases)
+
+    with ExitStack() as stack:
+        for target, name, watched in (
+            (topagg, "noisy_sum", watched_sum),
+            (warm_start, "release_means", watched_means),
+            (warm_start, "release_scatter", watched_scatter),
+            (moment_votes, "_directions", watched_directions),
+            (LatentStudent, "learn", watched_learn),
+            (SecureNoise, "discrete_gaussian", watched_draw),
+        ):
+            stack.enter_context(mock.patch.object(target, name, watched))
+        yield
+
+
+def train(
+    plan: Plan, population: Population, included: npt.NDArray[np.bool_], tap: Tap, budget: Payer, secret: bytes
+) -> Generator:
+    """Run the whole recipe once on the public records and the chosen canaries."""
+    with tempfile.TemporaryDirectory() as folder, tapped(tap):
+        return datalens.train(
+            plan,
+            population.facts,
+            population.data(included),
+            budget=budget,
+            secret=secret,
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(Path(folder), new_key(), "audit"),
+            device=torch.device("cpu"),
+        )
+
+
+def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
+    """Return the best linear estimates of m fair coins from what was released, (m,).
+
+    Args:
+        projections: (m,) what was released, less its mean over the coins, on what each canary adds; noise as unit.
+        gram: (m, m) inner products of what the canaries add, in the same unit.
+        noise: standard deviation of the noise, in that unit, that the auditor believes in.
+    """
+    ridge = 4 * noise**2 * np.eye(len(gram))  # a fair coin has variance 1/4
+    scores: Array = np.linalg.solve(gram + ridge, projections)
+    return scores
+
+
+def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float = 1.0) -> Array:
+    """Decode the coins from the three warm start releases, (m,), believing in that share of the claimed noise."""
+    config, facts = DataLensConfig(**plan.config), population.facts
+    noise_stddev = plan.facts["noise_stddev"]
+    scales = NoiseScales(*(noise_stddev[name] for name in (MEANS, POOLED, BY_CLASS)))
+    basis, size = warm_start.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
+    public = len(population.images)
+    images = np.concatenate([population.images, population.canary_images])
+    labels = np.concatenate([population.labels, population.canary_labels])
+    presence = np.where(np.arange(len(images)) < public, 1.0, 0.5)  # expected
+    alike = labels[public:, None] == labels[None, public:]  # (m, m)
+    assert tap.means is not None
+    counts, means = tap.means
+
+    rows = warm_start.coefficients(images, basis)
+    clip = config.mean_clip * size
+    adds = np.column_stack([warm_start._quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / scales.means
+    sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / scales.means)
+    for label in range(population.classes):
+        sums[label] -= presence[labels == label] @ adds[labels == label]
+    adds = adds[public:]
+    projections = (sums[labels[public:]] * adds).sum(1)
+    gram = (adds @ adds.T) * alike
+
+    rows = rows - means[labels]
+    clip = config.deviation_clip * size
+    part, product = _scatter_projections(tap.scatters[0], rows, presence, clip, scales.pooled)
+    projections, gram = projections + part, gram + product
+
+    values, vectors = np.linalg.eigh(tap.scatters[0])
+    components = vectors[:, np.argsort(-values, kind="stable")[: config.latent_size(facts)]]
+    rows = warm_start.exact_product(rows, components, largest=warm_start._FAR * size)
+    clip = config.component_clip * size
+    for label in range(population.classes):
+        own = labels == label
+        canaries = np.flatnonzero(own[public:])
+        part, product = _scatter_projections(tap.scatters[1 + label], rows[own], presence[own], clip, scales.by_class)
+        projections[canaries] += part
+        gram[np.ix_(canaries, canaries)] += product
+    return decode(projections, gram, noise)
+
+
+def _scatter_projections(
+    released: Array, rows: Array, presence: Array, clip: float, stddev: float
+) -> tuple[Array, Array]:
+    """Project a released scatter on each canary's outer product, (m,), and these on one another, (m, m).
+
+    Off the diagonal a number has half the variance and stands for two, so the products of outer products are the
+    squares of the rows' products, up to what discreteness adds to the noise.
+    """
+    q = warm_start._quantised(rows, clip).astype(np.float64)  # (n, f)
+    rest = released * (QUANTISATION / clip) ** 2 - (q * presence[:, None]).T @ q
+    canaries = q[presence < 1]  # (m, f)
+    projections: Array = np.einsum("mf,mf->m", canaries @ rest, canaries) / stddev**2
+    return projections, ((canaries @ canaries.T) / stddev) ** 2
+
+
+def moment_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:
+    """Decode the coins from the noisy sums of all moment rounds, by how each canary would turn its teacher's votes."""
+    config, facts = DataLensConfig(**plan.config), population.facts
+    features = moment_votes.cosine_features(facts, config.moments(facts).coefficients)
+    everyone = population.data(np.ones(len(population.canary_images), dtype=bool))
+    units = partition.record_units(everyone.private_images, everyone.private_labels)
+    teacher = partition.shard_of(units, derive_key(secret, "shards"), config.teachers)
+    public = len(population.images)
+    home, label = torch.from_numpy(teacher[public:]), torch.from_numpy(population.canary_labels)
+    coefficients = features(everyone.private_images)
+    worlds = [
+        moment_votes._by_teacher(coefficients[:n], everyone.private_labels[:n], teacher[:n])
+        for n in (public, len(teacher))
+    ]
+    projections, gram = np.zeros(len(home)), np.zeros((len(home), len(home)))
+    for (current, moments), released in zip(tap.moments, tap.votes, strict=True):
+        absent, present = (_expected_votes(current, moments, world) for world in worlds)  # (N, images, d) each
+        middle = (absent.sum(0) + present.sum(0)) / 2  # (images, d)
+        coins = ((absent != 0).double() - absent**2 + (present != 0).double() - present**2).sum(0) / 2  # their variance
+        stddev = ((noise * current.aggregation.stddev) ** 2 + coins).sqrt()  # (images, d)
+        image = label if current.images > 1 else torch.zeros_like(label)
+        turn = (present - absent)[home, image] / stddev[image]  # (m, d)
+        rest = ((released - middle) / stddev)[image]  # (m, d)
+        projections += (turn * rest).sum(1).numpy()
+        gram += ((turn @ turn.T) * (image[:, None] == image[None, :])).numpy()
+    return decode(projections, gram)
+
+
+def _expected_votes(current: MomentRound, moments: moment_votes.Moments, world: moment_votes._Private) -> torch.Tensor:
+    """Return each teacher's mean vote over its coins, (N, images, d)."""
+    g = torch.cat(list(moment_votes._directions(current, moments, world))).double()
+    if not current.aggregation.stochastic_sign:
+        return g.sign()
+    largest = g.abs().amax(2, keepdim=True).clamp(max=current.aggregation.c)
+    return torch.nan_to_num(g.clamp(-current.aggregation.c, current.aggregation.c) / largest)
+
+
+def latent_vote_scores(tap: Tap, generator: Generator, population: Population) -> Array:
+    """Project the votes on latents on the way from each image to the canary, over images of its class, (m,)."""
+    labels = torch.from_numpy(population.canary_labels)
+    latents = datalens.encode(generator, population.canary_images, labels).double()  # (m, d)
+    scores = torch.zeros(len(labels), dtype=torch.float64)
+    for release in tap.latents:
+        votes, x = release.released_sums.double(), release.released_inputs.double()
+        same = (labels[:, None] == release.released_labels[None, :]).double()  # (m, images)
+        scores += ((latents @ votes.T) - (votes * x).sum(1)).mul(same).sum(1)
+    return scores.numpy()
+
+
+def generator_scores(generator: Generator, population: Population) -> Array:
+    """Project the finished generator's class means on each canary, (m,): all that a customer holds."""
+    means = generator.mean.double().numpy()  # (classes, pixels)
+    canaries = population.canary_images.reshape(len(population.canary_images), -1) / 255
+    public = population.images.reshape(len(population.images), -1) / 255
+    scores = np.zeros(len(canaries))
+    for label in range(population.classes):
+        own, others = canaries[population.canary_labels == label], public[population.labels == label]
+        expected = (others.sum(0) + own.sum(0) / 2) / (len(others) + len(own) / 2)
+        scores[population.canary_labels == label] = (own - expected) @ (means[label] - expected)
+    return scores

@@ -1,0 +1,161 @@
+"""Gradient estimators and samplers broken on purpose, one mistake each: what their audits must flag.
+
+As in `broken_mechanisms`, each is a context in which production code runs with one piece replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.broken_mechanisms import half_the_noise, no_noise
+from privacy.gradients import dpsgd, freeze, gep, rgp, topagg
+from privacy.gradients.estimator import Estimator
+from privacy.gradients.gep import Gep
+from privacy.gradients.layers import Shares
+from privacy.gradients.per_sample import Traces
+from privacy.gradients.rgp import Rgp, carriers_of
+from privacy.mechanisms import sampling
+from privacy.mechanisms.noise import SecureNoise
+from workers.recipes import private_steps
+
+ESTIMATORS: tuple[type[Estimator], ...] = (dpsgd.DpSgd, topagg.TopAggSgd, Gep, Rgp)
+
+
+@contextmanager
+def no_clip() -> Iterator[None]:
+    """Sum gradients as long as they are."""
+
+    def as_they_are(norms: torch.Tensor, _bound: float) -> torch.Tensor:
+        return torch.ones_like(norms)
+
+    with ExitStack() as stack:
+        for module in (dpsgd, topagg, gep, rgp):
+            stack.enter_context(mock.patch.object(module, "clip_factors", as_they_are))
+        yield
+
+
+def everything_kept() -> AbstractContextManager[object]:
+    """Keep all coordinates, with the noise for a share of them."""
+    return mock.patch.object(topagg, "norm_top_k", lambda rows, _keep: rows)
+
+
+@contextmanager
+def realised_batch() -> Iterator[None]:
+    """Divide by the number of records that were drawn, which is secret."""
+    drawn: dict[int, int] = {}
+
+    def counted(add: Callable[..., None]) -> Callable[..., None]:
+        def counting(self: Estimator, traces: Traces) -> None:
+            drawn[id(self)] = drawn.get(id(self), 0) + traces.records
+            add(self, traces)
+
+        return counting
+
+    def divided(release: Callable[..., Shares]) -> Callable[..., Shares]:
+        def dividing(self: Estimator, noise: SecureNoise) -> Shares:
+            batch = max(drawn.pop(id(self), 0), 1)
+            return {name: value * (self.expected_batch / batch) for name, value in release(self, noise).items()}
+
+        return dividing
+
+    with ExitStack() as stack:
+        for estimator in ESTIMATORS:
+            stack.enter_context(mock.patch.object(estimator, "add", counted(estimator.add)))
+            stack.enter_context(mock.patch.object(estimator, "release", divided(estimator.release)))
+        yield
+
+
+def one_batch_size() -> AbstractContextManager[object]:
+    """Draw always the same number of units without replacement: one that is drawn takes the place of another."""
+
+    def subset(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
+        size = int(np.ceil(probability * units))
+        return np.sort(np.argsort(noise.uniform(units))[:size])
+
+    return mock.patch.object(sampling, "poisson_sample", subset)
+
+
+def first_in_line() -> AbstractContextManager[object]:
+    """Take the units in the order of their upload, so that everyone knows in which batch a unit is."""
+
+    def batch(units: int, probability: float, _noise: SecureNoise) -> npt.NDArray[np.int64]:
+        return np.arange(int(np.ceil(probability * units)))
+
+    return mock.patch.object(sampling, "poisson_sample", batch)
+
+
+def rows_by_themselves() -> AbstractContextManager[object]:
+    """Clip each of a subject's records by itself."""
+    trace = private_steps.trace_gradients
+
+    def by_row(*arguments: Any, **_repeats: int) -> Traces:
+        return trace(*arguments)
+
+    return mock.patch.object(private_steps, "trace_gradients", by_row)
+
+
+@contextmanager
+def private_basis() -> Iterator[None]:
+    """Find GEP's basis and RGP's carriers with the help of the batch that they will project."""
+    find_basis, add_embedded, add_carried = Gep.find_basis, Gep.add, Rgp.add
+    public: list[torch.Tensor] = []
+
+    def found(self: Gep, anchors: torch.Tensor) -> None:
+        public[:] = [anchors]
+        find_basis(self, anchors)
+
+    def embedded(self: Gep, traces: Traces) -> None:
+        find_basis(self, torch.cat([*public, self.rows(traces)]))
+        add_embedded(self, traces)
+
+    def carried(self: Rgp, traces: Traces) -> None:
+        for name, share in traces.shares().items():
+            matrix = (self._start[name] + share.sum(dim=0)).flatten(1)
+            self._carriers[name] = carriers_of(matrix, self.rank, self._generator)
+        add_carried(self, traces)
+
+    with ExitStack() as stack:
+        for estimator, name, wrong in ((Gep, "find_basis", found), (Gep, "add", embedded), (Rgp, "add", carried)):
+            stack.enter_context(mock.patch.object(estimator, name, wrong))
+        yield
+
+
+@contextmanager
+def private_ranks() -> Iterator[None]:
+    """Rank coordinates for the freeze by the sums to which no noise has been added yet."""
+    release, rank = Estimator._release_sums, freeze.ranked_mask
+    private: list[torch.Tensor] = []
+
+    def kept(self: Estimator, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
+        sums = [self._sums.get(name, torch.zeros(shape)).flatten() for name, shape in empty.items()]
+        private[:] = [torch.cat(sums)]
+        return release(self, empty, noise)
+
+    def ranked(_released_mean: torch.Tensor, rate: float) -> torch.Tensor:
+        return rank(private[0], rate)
+
+    with mock.patch.object(Estimator, "_release_sums", kept), mock.patch.object(freeze, "ranked_mask", ranked):
+        yield
+
+
+BROKEN_GRADIENTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "correct": contextlib.nullcontext,
+    "no noise": no_noise,
+    "half the noise": half_the_noise,
+    "no clip": no_clip,
+    "everything kept": everything_kept,
+    "realised batch": realised_batch,
+    "one batch size": one_batch_size,
+    "first in line": first_in_line,
+    "rows by themselves": rows_by_themselves,
+    "private basis": private_basis,
+    "private ranks": private_ranks,
+}

@@ -1,0 +1,129 @@
+"""Mechanisms broken on purpose, one mistake each: what the audits of `audited_releases` must flag.
+
+Each is a context in which production code runs with one piece replaced, so whatever is audited inside has the fault,
+from a single vote sum to a whole training. Nothing outside tests and benchmarks may use them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from privacy.accounting.events import Event
+from privacy.aggregation import topagg
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.auditing.payment_order import Payer
+from privacy.mechanisms import partition
+from privacy.mechanisms.noise import SecureNoise
+from workers.recipes import class_histogram, warm_start
+from workers.recipes.interface import TrainingData
+
+BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums
+SHARED = 4  # teachers that see each record
+
+
+def no_noise() -> AbstractContextManager[object]:
+    """Add nothing to any release."""
+
+    def silent(_: SecureNoise, shape: int | tuple[int, ...], *_stddev: float) -> npt.NDArray[np.int64]:
+        return np.zeros(shape, dtype=np.int64)
+
+    return mock.patch.object(SecureNoise, "discrete_gaussian", silent)
+
+
+def half_the_noise() -> AbstractContextManager[object]:
+    """Draw noise of half the standard deviation that was paid for."""
+    draw = SecureNoise.discrete_gaussian
+
+    def narrow(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        return draw(noise, shape, stddev / 2)
+
+    return mock.patch.object(SecureNoise, "discrete_gaussian", narrow)
+
+
+def votes_beyond_k() -> AbstractContextManager[object]:
+    """Let every teacher vote on four times the coordinates that the price allows."""
+    count = topagg.count_votes
+
+    def wide(
+        gradients: torch.Tensor, cfg: TopAggConfig, coins: torch.Generator, active: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        k = min(BEYOND * cfg.k, cfg.dimension)
+        return count(gradients, dataclasses.replace(cfg, k=k), coins, active)
+
+    return mock.patch.object(topagg, "count_votes", wide)
+
+
+def votes_beyond_one() -> AbstractContextManager[object]:
+    """Count every vote twice, so that a sign is no longer in {-1, 0, 1}."""
+    count = topagg.count_votes
+
+    def doubled(*arguments: Any) -> torch.Tensor:
+        return 2 * count(*arguments)
+
+    return mock.patch.object(topagg, "count_votes", doubled)
+
+
+def sums_beyond_clip() -> AbstractContextManager[object]:
+    """Clip records of the warm start at four times the norm that the price allows."""
+    clip = warm_start.clip_integer_rows
+
+    def loose(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
+        return clip(rows, BEYOND * norm_max)
+
+    return mock.patch.object(warm_start, "clip_integer_rows", loose)
+
+
+@contextmanager
+def shared_shards() -> Iterator[None]:
+    """Give every record to four teachers instead of one."""
+    members = partition.shard_members
+
+    def overlapping(assigned: npt.NDArray[np.int64], shards: int) -> list[npt.NDArray[np.int64]]:
+        alone = members(assigned, shards)
+        return [np.sort(np.concatenate([alone[(t + i) % shards] for i in range(SHARED)])) for t in range(shards)]
+
+    with mock.patch.object(partition, "shard_members", overlapping):
+        yield
+
+
+def subjects_by_record() -> AbstractContextManager[object]:
+    """Count every record of a subject in the class histogram."""
+
+    def every_record(_facts: object, data: TrainingData, _secret: bytes) -> Any:
+        return data.private_images, data.private_labels
+
+    return mock.patch.object(class_histogram, "records_to_sum", every_record)
+
+
+BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "correct": nullcontext,
+    "no noise": no_noise,
+    "half the noise": half_the_noise,
+    "votes beyond k": votes_beyond_k,
+    "votes beyond one": votes_beyond_one,
+    "sums beyond the clip": sums_beyond_clip,
+    "shared shards": shared_shards,
+    "subjects by record": subjects_by_record,
+}
+
+
+class LateBudget:
+    """Says yes at once and asks the account only when the next charge comes: a check after the release."""
+
+    def __init__(self, payer: Payer) -> None:
+        self._payer = payer
+        self._pending: list[tuple[Event, str]] = []
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Settle the last charge and put this one off."""
+        for earlier in self._pending:
+            self._payer.charge(*earlier)
+        self._pending = [(event, stage)]

@@ -1,0 +1,189 @@
+"""Kill -9 of random processes of the service at random moments, under clients that keep asking; then look what is left.
+
+Run `python -m benchmarks.chaos --json FILE`. Everything is real: `obscura up`, its runners, the HTTP API, and in mode
+celery PostgreSQL, Redis and a Celery worker. PostgreSQL and Redis are taken from OBSCURA_TEST_POSTGRES and
+OBSCURA_TEST_REDIS, else from the usual local ports; a database of its own is made on each and dropped. In mode embedded
+there is SQLite and nothing else. Whatever died is started again, as an init system would. When the kills are done, the
+service has time to bring every job to its end, is stopped in order, started and stopped once more, and audited.
+
+The exit status is 1 when an accepted job has not ended, a job is charged less than its runners' journal says they
+released, an artifact has no capture, the ledger does not verify, or anything else of `benchmarks.chaos_audit` is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos_audit import audit
+from benchmarks.chaos_clients import Customer, Heard, set_up
+from benchmarks.chaos_services import Mode, Services, installation
+from service.client import Client
+
+MODES: tuple[Mode, ...] = ("embedded", "celery")
+CUSTOMERS = 2
+RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
+KEEP_SECONDS = 0.2
+PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0  # between two kills, on average; a start as the API did it last
+EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
+# How often which role is chosen, where it lives. In mode embedded the dispatcher is a part of the API.
+WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, EVERYTHING: 1}
+SPARED = 0.8  # how often an API that has not come back yet is spared: killed each time, it would never serve
+
+
+def killing(services: Services, wanted: int, dice: random.Random) -> Counter[str]:
+    """Kill until there were `wanted` kills; returns how often which role was hit.
+
+    A kill is one moment: that of everything counts once. Pauses are exponential, so every moment is as likely, and
+    longer where the machine is slow: a service that never comes back has nothing to lose.
+    """
+    kills: Counter[str] = Counter()
+    while kills.total() < wanted:
+        pause_seconds = max(PAUSES_PER_START * services.start_seconds, PAUSE_SECONDS_MIN)
+        wake_at = time.monotonic() + dice.expovariate(1 / pause_seconds)
+        while time.monotonic() < wake_at:
+            services.keep()
+            time.sleep(min(KEEP_SECONDS, max(wake_at - time.monotonic(), 0.0)))
+        role, doomed = choose(services, dice)
+        killed = 0
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        if killed:
+            kills[role] += 1
+            if kills.total() % 10 == 0:
+                print(f"  {kills.total()} kills: {dict(kills)}", flush=True)
+    return kills
+
+
+def choose(services: Services, dice: random.Random) -> tuple[str, list[int]]:
+    """Return whom to kill now: a role and process ids; none when nobody lives who may be killed."""
+    alive = services.victims()
+    roles = [*alive, EVERYTHING]
+    if not services.ready and dice.random() < SPARED:
+        roles = [role for role in alive if role != "api"]
+    if not roles:
+        return EVERYTHING, []
+    role = dice.choices(roles, weights=[WEIGHTS[name] for name in roles])[0]
+    return role, [dice.choice(alive[role])] if role != EVERYTHING else [pid for pids in alive.values() for pid in pids]
+
+
+def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Run one mode; returns its figures."""
+    dice = random.Random(f"{mode} {seed}")
+    began = time.monotonic()
+    with installation(mode, folder) as settings:
+        logs = folder / "chaos"
+        logs.mkdir(parents=True)
+        services = Services(settings, logs)
+        try:
+            services.start()
+            token = settings.admin_key_path.read_text("ascii").strip()
+            with Client(services.url, token) as client:
+                dataset_id = set_up(client)
+            heard, closing = Heard(), threading.Event()
+            deadline = [float("inf")]
+            customers = [
+                Customer(
+                    services.url,
+                    token,
+                    dataset_id=dataset_id,
+                    heard=heard,
+                    closing=closing,
+                    until=lambda: deadline[0],
+                    seed=dice.randrange(2**31),
+                )
+                for _ in range(CUSTOMERS)
+            ]
+            for customer in customers:
+                customer.start()
+            print(f"{mode}: started in {services.start_seconds:.1f} s", flush=True)
+            kills = killing(services, wanted, dice)
+            killed_at = time.monotonic()
+            deadline[0] = killed_at + RECOVERY_SECONDS_MAX
+            closing.set()
+            while any(customer.is_alive() for customer in customers):
+                services.keep()
+                time.sleep(KEEP_SECONDS)
+            recovery_seconds = time.monotonic() - killed_at
+            in_order = services.stop()
+            services.start()  # the start-up clears what kills have left
+            in_order = services.stop() and in_order
+        finally:
+            services.stop()
+        found = audit(settings, heard.jobs)
+    violated = not (found.sound and in_order and not heard.duplicated and kills.total() >= wanted)
+    return {
+        "kills": kills.total(),
+        "kills_by_role": dict(sorted(kills.items())),
+        "jobs_accepted": len(heard.jobs),
+        **found.to_json(),
+        "requests_repeated": heard.repeated,
+        "requests_duplicated": heard.duplicated,
+        "cancels": heard.cancels,
+        "refusals": dict(heard.refusals),
+        "stopped_in_order": in_order,
+        "starts": services.starts,
+        "recovery_seconds": round(recovery_seconds, 1),
+        "seconds": round(time.monotonic() - began, 1),
+        "violated": violated,
+    }
+
+
+def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Totals of all modes; the ledger has verified if each has."""
+    summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture")
+    totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in summed}
+    totals["ledger_verified"] = all(figures["ledger_verified"] for figures in modes.values())
+    totals["violated"] = any(figures["violated"] for figures in modes.values())
+    return totals
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run, print and, where asked, write the figures as JSON; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--mode", choices=[*MODES, "both"], default="both")
+    parser.add_argument("--kills", type=int, default=100, help="in each mode")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
+    options = parser.parse_args(arguments)
+    modes: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
+        for mode in MODES if options.mode == "both" else (options.mode,):
+            figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
+            modes[mode] = figures
+            shown = ("kills", "jobs_accepted", "states", "jobs_unfinished", "undercharged", "artifacts_without_capture")
+            print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in (*shown, "ledger_verified", "seconds")))
+            if figures["violated"]:
+                print(json.dumps(figures, indent=2))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    results = together(modes) | {
+        "modes": modes,
+        "seed": options.seed,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "commit": commit,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    return int(results["violated"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What the chaos benchmark looks at when the killing is over: jobs, ledger, journals and files of one installation.
+
+The service is stopped while this reads. Nothing is repaired here: a start of the service has had its chance to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import func, select
+
+from service.artifacts import digest_directory
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.tables import Account, Entry, EntryKind, Hold, HoldState, Job, Release
+from service.inspection import inspect_ledger
+from service.jobs.lifecycle import ENDED
+from service.ledger.arming import arming_stops
+from service.settings import Settings
+from workers.folders import work_root
+from workers.journal import journalled_jobs, journalled_nano
+
+
+@dataclass
+class Audit:
+    """Counts of what is wrong, all 0 in a sound installation, and a few facts.
+
+    Attributes:
+        jobs_unfinished: accepted jobs that have neither succeeded, failed nor been cancelled.
+        jobs_unknown: jobs in the database that no client was told of, or the other way round.
+        undercharged: jobs whose journal shows more than their hold has captured.
+        artifacts_without_capture: release folders, or releases, whose digest no capture lists.
+        releases_changed: releases whose files are not those that were captured.
+        holds_open: holds that are neither captured nor released.
+        held_nano: what accounts still hold.
+        arming_stops: stops that the service has written itself, on findings of its own.
+        work_left: work folders, which may hold private state, of jobs that have ended.
+        ledger_verified: whether the full verification finds nothing.
+        findings: of that verification.
+        states: jobs by final state.
+        attempts: all attempts of all jobs.
+        attempts_lost: those that were lost.
+        journalled_nano: what the journals say together.
+        captured_nano: what the ledger says.
+    """
+
+    jobs_unfinished: int = 0
+    jobs_unknown: int = 0
+    undercharged: int = 0
+    artifacts_without_capture: int = 0
+    releases_changed: int = 0
+    holds_open: int = 0
+    held_nano: int = 0
+    arming_stops: int = 0
+    work_left: int = 0
+    ledger_verified: bool = False
+    findings: list[str] = field(default_factory=list)
+    states: dict[str, int] = field(default_factory=dict)
+    attempts: int = 0
+    attempts_lost: int = 0
+    journalled_nano: int = 0
+    captured_nano: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        wrong = (
+            *(self.jobs_unfinished, self.jobs_unknown, self.undercharged, self.artifacts_without_capture),
+            *(self.releases_changed, self.holds_open, self.held_nano, self.arming_stops, self.work_left),
+        )
+        return self.ledger_verified and not any(wrong)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able description."""
+        return asdict(self)
+
+
+def audit(settings: Settings, accepted: set[str]) -> Audit:
+    """Look at everything that an installation has left.
+
+    Args:
+        settings: of the installation; no process of it runs.
+        accepted: ids of the jobs that clients were told of.
+    """
+    engine = make_engine(settings.database_url, pool_size=2)
+    factory = make_session_factory(engine)
+    try:
+        found = Audit()
+        _look_at_jobs(found, factory, accepted)
+        _look_at_charges(found, settings, factory)
+        _look_at_files(found, settings, factory)
+        report = inspect_ledger(settings, factory, full=True)
+        found.ledger_verified = report.clean
+        found.findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
+        with transaction(factory, read_only=True) as session:
+            found.arming_stops = len(arming_stops(session))
+        return found
+    finally:
+        engine.dispose()
+
+
+def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
+    with transaction(factory, read_only=True) as session:
+        rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
+    known = {row.id for row in rows}
+    found.jobs_unfinished = sum(row.state not in ENDED for row in rows) + len(accepted - known)
+    found.jobs_unknown = len(known ^ accepted)
+    found.states = dict(sorted(Counter(row.state.value for row in rows).items()))
+    found.attempts = sum(row.attempt for row in rows)
+    found.attempts_lost = sum(row.attempts_lost for row in rows)
+
+
+def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
+    with transaction(factory, read_only=True) as session:
+        captured = {row.job_id: row.captured_nano for row in session.execute(select(Hold.job_id, Hold.captured_nano))}
+        states = session.scalars(select(Hold.state)).all()
+        found.held_nano = int(session.scalar(select(func.sum(Account.held_nano))) or 0)
+    found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
+    for job_id in journalled_jobs(settings.data_dir):
+        released_nano = journalled_nano(settings.data_dir, job_id)
+        found.journalled_nano += released_nano
+        found.undercharged += released_nano > captured.get(job_id, 0)
+    found.captured_nano = sum(captured.values())
+
+
+def _look_at_files(found: Audit, settings: Settings, factory: SessionFactory) -> None:
+    with transaction(factory, read_only=True) as session:
+        details = session.scalars(select(Entry.details).where(Entry.kind == EntryKind.CAPTURE)).all()
+        rows = session.execute(select(Release.id, Release.artifact_sha256))
+        releases = {row.id: row.artifact_sha256 for row in rows}
+        live = set(session.scalars(select(Job.id).where(Job.state.not_in(ENDED))))
+    paid = {entry.get("artifact_sha256") for entry in details} - {None}
+    parent = settings.data_dir / "releases"
+    folders = {path.name: path for path in parent.glob("rel_*") if path.is_dir() and path.suffix != ".tmp"}
+    found.artifacts_without_capture = sum(digest_directory(path) not in paid for path in folders.values())
+    found.artifacts_without_capture += sum(sha256 not in paid for sha256 in releases.values())
+    found.releases_changed = sum(
+        name not in folders or digest_directory(folders[name]) != sha256 for name, sha256 in releases.items()
+    )
+    found.work_left = sum(path.name not in live for path in work_root(settings.data_dir).glob("job_*"))

@@ -1,0 +1,194 @@
+"""What DataLens' images are worth on Fashion-MNIST: without a warm start, the warm start alone, and both.
+
+Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on the 60,000 training images with a fresh
+secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
+once on the 10,000 test images. Nothing is selected on the test images: the settings were chosen with the last 10,000
+training images held out (docs/benchmarks says how). Rows are written as they are finished; a file that already has a
+row of the same settings keeps it, so that a run which was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import secrets
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.fashion_mnist import load_split
+from benchmarks.paper_algorithm import train_paper_algorithm
+from models.classifiers import CLASSIFIER_KINDS
+from models.generator import Generator
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import open_filter
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from service.sealing import new_key
+from workers.checkpoints import SealedFolder
+from workers.evaluation.utility import train_and_test
+from workers.recipes.interface import TrainingData
+from workers.recipes.registry import TRAINERS
+
+DELTA = 1e-5
+CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+PAPER = "paper_algorithm"  # to the letter, on pixels: benchmarks/paper_algorithm.py
+VARIANTS: dict[str, dict[str, Any]] = {
+    PAPER: {},
+    "votes_alone": {"preset": "votes_only"},
+    "warm_start_alone": {"preset": "warm_start_only"},
+    "both": {"preset": "default"},
+}
+DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
+Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, 1, 28, 28)
+
+
+class CountedBudget:
+    """Counts releases; benchmarks have no ledger, and what a run may release follows from its plan."""
+
+    def __init__(self) -> None:
+        self.releases: Counter[str] = Counter()
+
+    def charge(self, event: GaussianEvent, stage: str) -> None:
+        """Count releases by stage."""
+        self.releases[stage] += event.count
+
+
+def train(variant: str, epsilon: float, seed: int, device: torch.device) -> tuple[Draw, dict[str, Any], float]:
+    """Train one generator on the 60,000 training images.
+
+    Returns:
+        How to draw from it, public facts (images_aggregated, warm_start, vote_share, config) and the seconds.
+    """
+    images, labels = load_split("train")
+    started = time.monotonic()
+    if variant == PAPER:
+        student, aggregated = train_paper_algorithm(epsilon, DELTA, images, labels, CountedBudget(), seed)
+
+        def draw(wanted: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+            return student.propose(wanted).detach().view(-1, 1, 28, 28)
+
+        facts = {"images_aggregated": aggregated, "warm_start": False, "vote_share": 1.0, "config": {}}
+        return draw, facts, time.monotonic() - started
+    generator, plan = _train_recipe(variant, epsilon, images, labels, device)
+    facts = {
+        "images_aggregated": plan.facts["images_to_aggregate"],
+        "warm_start": bool(plan.facts["warm_start"]),
+        "vote_share": plan.facts["vote_share"],
+        "config": plan.config,
+    }
+    return generator.sample, facts, time.monotonic() - started
+
+
+def _train_recipe(
+    variant: str,
+    epsilon: float,
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    device: torch.device,
+) -> tuple[Generator, Plan]:
+    options = dict(VARIANTS[variant])
+    if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
+        options["preset"] = "votes_only_detailed"
+    declared = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
+    privacy_filter = open_filter("gdp", epsilon, DELTA)
+    plan = build_plan("datalens", options, privacy_filter, privacy_filter.capacity_nano, declared)
+    budget = CountedBudget()
+    with tempfile.TemporaryDirectory() as folder:
+        generator = TRAINERS["datalens"](
+            plan,
+            declared,
+            TrainingData(images, labels, declared.classes),
+            budget=budget,
+            secret=secrets.token_bytes(32),
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
+            device=device,
+        )
+    if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
+        raise RuntimeError("a training released something else than its plan says")
+    return generator, plan
+
+
+def measure(draw: Draw, samples: int, seed: int, device: torch.device) -> dict[str, float]:
+    """Accuracy on the test images of each classifier trained on `samples` synthetic images."""
+    images, labels = load_split("test")
+    wanted = torch.arange(samples) % len(CLASSES)
+    stream = torch.Generator().manual_seed(seed)
+    drawn = torch.cat([draw(part, stream) for part in torch.split(wanted, 2000)])
+    synthetic = (drawn * 255).round().byte()
+    test, truth = torch.from_numpy(images)[:, None], torch.from_numpy(labels)
+    return {
+        kind: train_and_test(
+            kind, synthetic, wanted, test, truth, classes=len(CLASSES), seed=seed, device=device
+        ).accuracy
+        for kind in CLASSIFIER_KINDS
+    }
+
+
+def row_of(variant: str, epsilon: float, seeds: Sequence[int], samples: int, device: torch.device) -> dict[str, Any]:
+    """Measure one row: the median over seeds of each classifier's accuracy, and what each seed gave."""
+    runs: list[dict[str, Any]] = []
+    facts: dict[str, Any] = {}
+    for seed in seeds:
+        draw, facts, seconds = train(variant, epsilon, seed, device)
+        accuracy = measure(draw, samples, seed, device)
+        runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
+        print(f"  {variant} epsilon {epsilon:g} seed {seed}: {accuracy} ({seconds:.0f} s)", flush=True)
+    return {
+        "variant": variant,
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "teacher_stage": facts["images_aggregated"] > 0,
+        **facts,
+        "samples": samples,
+        "accuracy": {kind: statistics.median(run["accuracy"][kind] for run in runs) for kind in CLASSIFIER_KINDS},
+        "seeds": list(seeds),
+        "runs": runs,
+    }
+
+
+def main() -> None:
+    """Measure all rows, print them as a table and, where asked, keep them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--samples", type=int, default=60_000)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    machine = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
+    rows: list[dict[str, Any]] = []
+    if options.json is not None and options.json.exists():
+        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    for epsilon in options.epsilons:
+        for variant in options.variants:
+            settings = (variant, epsilon, options.seeds, options.samples)
+            if settings in [(row["variant"], row["epsilon"], row["seeds"], row["samples"]) for row in rows]:
+                continue
+            rows.append(row_of(*settings, device))
+            if options.json is not None:
+                document = {"dataset": "fashion-mnist", "machine": machine, "torch": torch.__version__, "rows": rows}
+                options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print(f"{'variant':<20} {'epsilon':>7} {'images':>7} {'logistic':>9} {'mlp':>7} {'cnn':>7}")
+    for row in rows:
+        accuracy = row["accuracy"]
+        print(
+            f"{row['variant']:<20} {row['epsilon']:>7g} {row['images_aggregated']:>7} "
+            f"{accuracy['logistic_regression']:>9.4f} {accuracy['mlp']:>7.4f} {accuracy['cnn']:>7.4f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""What a private step costs beside a step without privacy, and beside Opacus, on one machine in one run.
+
+Run `python -m benchmarks.dpsgd_throughput --json FILE`. A step is forward, backward, clipping, noise and the update of
+a two-convolution network with group normalisation, batch 256. The contestants take turns, and each is judged by its
+median, so that a busy machine slows all of them alike. Opacus is measured where it is installed
+(`pip install opacus opt_einsum --no-deps`); it is no dependency of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privacy.gradients.dpsgd import DpSgd
+from privacy.gradients.estimator import Estimator, clip_factors, shapes_of
+from privacy.gradients.freeze import random_mask
+from privacy.gradients.gep import Gep
+from privacy.gradients.per_sample import Traces, trace_gradients, trainable
+from privacy.gradients.topagg import TopAggSgd
+from privacy.mechanisms.noise import SecureNoise
+
+BATCH = 256
+ANCHORS = 256
+BASIS = 200
+FREEZE_RATE = 0.7
+Step = Callable[[], None]
+
+
+def network() -> nn.Module:
+    """The network of every contestant: about 107,000 parameters, started alike."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.GroupNorm(4, 16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.GroupNorm(4, 32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
+def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of every row."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def batch(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random images: a step costs the same whatever they show."""
+    return torch.rand(n, 1, 28, 28, device=device), torch.randint(0, 10, (n,), device=device)
+
+
+def nonprivate(device: torch.device) -> Step:
+    """A step without privacy."""
+    model = network().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs, targets = batch(BATCH, device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        losses(model(inputs), targets).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def private(make: Callable[[nn.Module], Estimator], device: torch.device, frozen: bool = False) -> Step:
+    """A step with one of our estimators."""
+    model = network().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    inputs, targets = batch(BATCH, device)
+    estimator = make(model)
+    if frozen:
+        estimator.freeze(random_mask(estimator.coordinates, FREEZE_RATE, torch.Generator().manual_seed(0)).to(device))
+    noise = SecureNoise.derive(b"a benchmark's noise is no secret", "noise")
+
+    def step() -> None:
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, inputs, targets))
+        released = estimator.release(noise)
+        for name, parameter in trainable(model).items():
+            parameter.grad = released[name].to(parameter)
+        optimizer.step()
+
+    return step
+
+
+def dpsgd(model: nn.Module) -> Estimator:
+    """Plain DP-SGD."""
+    return DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=BATCH)
+
+
+class Explicit(DpSgd):
+    """Plain DP-SGD that writes every record's gradient out, as TopAgg and GEP must."""
+
+    def add(self, traces: Traces) -> None:
+        """Clip and sum the rows."""
+        rows = self.rows(traces)
+        flat = clip_factors(torch.linalg.vector_norm(rows, dim=1), self.clip) @ rows
+        self._accumulate(self.unflatten(flat))
+
+
+def explicit(model: nn.Module) -> Estimator:
+    """Plain DP-SGD from explicit gradients."""
+    return Explicit(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=BATCH)
+
+
+def topagg(model: nn.Module) -> Estimator:
+    """TopAgg-SGD, which needs every record's gradient written out."""
+    return TopAggSgd(shapes_of(model), clip=1.0, keep=0.8, noise_multiplier=1.0, expected_batch=BATCH)
+
+
+def gep(model: nn.Module) -> Gep:
+    """GEP with a basis of 200 from 256 public anchors."""
+    device = next(model.parameters()).device
+    anchor_images, anchor_labels = batch(ANCHORS, device)
+    return Gep(
+        shapes_of(model),
+        lambda network: trace_gradients(network, losses, anchor_images, anchor_labels),
+        basis_size=BASIS,
+        clip=1.0,
+        clip_residual=0.5,
+        noise_multiplier=1.0,
+        expected_batch=BATCH,
+    )
+
+
+def gep_algebra(device: torch.device, *, frozen: bool) -> Step:
+    """Only what GEP adds to explicit gradients: the basis from the anchors' rows, and the projection of the batch's."""
+    model = network().to(device)
+    estimator = gep(model)
+    if frozen:
+        estimator.freeze(random_mask(estimator.coordinates, FREEZE_RATE, torch.Generator().manual_seed(0)).to(device))
+    anchors = estimator.rows(trace_gradients(model, losses, *batch(ANCHORS, device)))
+    rows = estimator.rows(trace_gradients(model, losses, *batch(BATCH, device)))
+
+    def step() -> None:
+        estimator.find_basis(anchors)
+        estimator.add_rows(rows)
+        estimator.discard()
+
+    return step
+
+
+def opacus_step(mode: str, device: torch.device) -> Step | None:
+    """A step of Opacus with its hooks or with ghost clipping; None where it is not installed."""
+    try:
+        from opacus.grad_sample import GradSampleModule
+        from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+        from opacus.optimizers import DPOptimizer
+        from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+        from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+    except ImportError:
+        return None
+    inputs, targets = batch(BATCH, device)
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": BATCH}
+    if mode == "hooks":
+        model = GradSampleModule(network().to(device), loss_reduction="mean")
+        optimizer = DPOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **settings)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            losses(model(inputs), targets).mean().backward()
+            optimizer.step()
+
+        return step
+    model = GradSampleModuleFastGradientClipping(network().to(device), max_grad_norm=1.0, use_ghost_clipping=True)
+    optimizer = DPOptimizerFastGradientClipping(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **settings)
+    criterion = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss())
+
+    def ghost_step() -> None:
+        optimizer.zero_grad()
+        criterion(model(inputs), targets).backward()
+        optimizer.step()
+
+    return ghost_step
+
+
+def medians(steps: dict[str, Step], rounds: int, device: torch.device) -> dict[str, float]:
+    """Seconds of a step of each contestant, which take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 2):
+        for name, step in steps.items():
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            started = time.perf_counter()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn >= 2:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    """Measure, print a table and, where asked, keep it as JSON."""
+    warnings.filterwarnings("ignore", module="opacus")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    steps: dict[str, Step] = {
+        "nonprivate": nonprivate(device),
+        "dpsgd": private(dpsgd, device),
+        "explicit": private(explicit, device),
+        "topagg": private(topagg, device),
+        "gep": private(gep, device),
+        "gep_frozen": private(gep, device, frozen=True),
+        "gep_algebra": gep_algebra(device, frozen=False),
+        "gep_algebra_frozen": gep_algebra(device, frozen=True),
+    }
+    for mode in ("hooks", "ghost"):
+        contestant = opacus_step(mode, device)
+        if contestant is not None:
+            steps[f"opacus_{mode}"] = contestant
+    found = medians(steps, options.rounds, device)
+    plain, hooks = found["nonprivate"], found.get("opacus_hooks")
+    document = {
+        "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU",
+        "torch": torch.__version__,
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip(),
+        "threads": options.threads,
+        "batch": BATCH,
+        "rounds": options.rounds,
+        "seconds": {name: round(value, 5) for name, value in found.items()},
+        "dpsgd_over_nonprivate": found["dpsgd"] / plain,
+        "opacus_hooks_over_nonprivate": hooks / plain if hooks else None,
+        "opacus_ghost_over_nonprivate": found["opacus_ghost"] / plain if hooks else None,
+        "explicit_over_opacus_hooks": found["explicit"] / hooks if hooks else None,
+        "topagg_over_opacus_hooks": found["topagg"] / hooks if hooks else None,
+        "gep_freeze_saving": found["gep_algebra"] / found["gep_algebra_frozen"],
+    }
+    for name, value in found.items():
+        print(f"{name:<20} {value * 1e3:8.1f} ms {value / plain:6.2f}x")
+    print(f"GEP's basis and projection, {FREEZE_RATE:.0%} frozen: {document['gep_freeze_saving']:.2f}x cheaper")
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Clients of the ledger that run jobs at the same time, in threads and processes, and time each transaction."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from benchmarks.ledger_log import COUNT_MAX, priced, stages
+from service import ledger
+from service.db.base import new_id
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+
+WARM_UP_SECONDS = 0.5  # fills caches and opens connections
+PATIENCE_SECONDS = 120
+Step = Callable[[Session], Any]
+Timed = Callable[[Step], Any]
+
+
+def one_job(account_id: str, dice: random.Random, timed: Timed, *, pair: bool) -> None:
+    """Hold, fence, arm, charge, capture.
+
+    Args:
+        account_id: whose budget.
+        dice: chooses how many releases are planned and how many are made.
+        timed: runs a step in a transaction and commits it.
+        pair: two transactions, the second with the last four steps; otherwise five.
+    """
+    now = datetime.now(UTC)
+    planned = dice.randint(1, COUNT_MAX)
+    made = priced(dice.randint(1, planned))
+    held = {"amount_nano": priced(planned).price_nano, "details": stages(planned)}
+    charged = {"amount_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
+    captured = {"artifact_sha256": "ab" * 32, "reason": "published"}
+    hold_id: str = timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held).id)
+    own = {"hold_id": hold_id, "attempt": 1, "now": now}
+    steps: list[Step] = [
+        lambda s: ledger.fence(s, **own),
+        lambda s: ledger.arm(s, **own),
+        lambda s: ledger.charge(s, **own, **charged),
+        lambda s: ledger.capture(s, **own, **captured),
+    ]
+    if pair:
+        timed(lambda s: [step(s) for step in steps])
+    else:
+        for step in steps:
+            timed(step)
+
+
+@dataclass
+class Times:
+    """Seconds of every transaction and of every job, and how many jobs there were with those of the warm-up."""
+
+    transactions: list[float] = field(default_factory=list)
+    jobs: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    jobs_in_all: int = 0
+
+
+def throughput(
+    url: str, accounts: list[str], *, clients: int, processes: int, seconds: float, seed: int, pair: bool
+) -> dict[str, float]:
+    """Let all clients loose together; return jobs per second, and milliseconds of transactions and jobs.
+
+    Args:
+        url: of the database.
+        accounts: the clients take them in turn.
+        clients: how many.
+        processes: that share the clients, as threads.
+        seconds: after which no client begins another job.
+        seed: of what the clients choose.
+        pair: see `one_job`.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    start, reports = spawning.Barrier(processes), spawning.Queue()
+    seeds = [seed * clients + number for number in range(clients)]
+    children = [
+        spawning.Process(target=_process, args=(url, accounts, seeds[n::processes], seconds, pair, start, reports))
+        for n in range(processes)
+    ]
+    for child in children:
+        child.start()
+    parts: list[Times] = [reports.get(timeout=PATIENCE_SECONDS + 10 * seconds) for _ in children]
+    for child in children:
+        child.join()
+    jobs = sorted(value for part in parts for value in part.jobs)
+    transactions = sorted(value for part in parts for value in part.transactions)
+    return {
+        "per_second": len(jobs) / max(part.seconds for part in parts),  # until the last client's last job has ended
+        "transaction_p50_ms": 1e3 * transactions[len(transactions) // 2],
+        "transaction_p99_ms": 1e3 * transactions[int(0.99 * len(transactions))],
+        "job_p99_ms": 1e3 * jobs[int(0.99 * len(jobs))],
+        "jobs_in_all": sum(part.jobs_in_all for part in parts),
+    }
+
+
+def _process(
+    url: str, accounts: list[str], seeds: list[int], seconds: float, pair: bool, start: Any, reports: Any
+) -> None:
+    """One process: a thread for each seed, all on one engine."""
+    engine = make_engine(url, pool_size=len(seeds))
+    factory = make_session_factory(engine)
+    jobs_before = 0
+    for phase_seconds in (WARM_UP_SECONDS, seconds):
+        made = [Times() for _ in seeds]
+        start.wait()
+        started = time.monotonic()
+        threads = [
+            threading.Thread(
+                target=_client,
+                args=(factory, accounts[seed % len(accounts)], random.Random(seed), started + phase_seconds),
+                kwargs={"pair": pair, "times": times},
+            )
+            for seed, times in zip(seeds, made, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        whole = Times(seconds=time.monotonic() - started, jobs_in_all=jobs_before)
+        for times in made:
+            whole.jobs += times.jobs
+            whole.transactions += times.transactions
+        whole.jobs_in_all += len(whole.jobs)
+        jobs_before = whole.jobs_in_all
+        start.wait()
+    engine.dispose()
+    reports.put(whole)
+
+
+def _client(
+    factory: SessionFactory, account_id: str, dice: random.Random, until: float, *, pair: bool, times: Times
+) -> None:
+    def timed(step: Step) -> Any:
+        started = time.perf_counter()
+        with transaction(factory) as session:
+            result = step(session)
+        times.transactions.append(time.perf_counter() - started)
+        return result
+
+    while time.monotonic() < until:
+        started = time.perf_counter()
+        one_job(account_id, dice, timed, pair=pair)
+        times.jobs.append(time.perf_counter() - started)

@@ -1,0 +1,167 @@
+"""Long logs for the ledger's benchmark: valid chains, written in bulk instead of step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from sqlalchemy import Table, insert, update
+
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import open_filter
+from privacy.plans.plan import Stage
+from service import ledger
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Account, Entry, EntryKind, Hold, HoldState
+from service.ledger.chain import canonical_json, entry_hash
+
+ROWS_AT_ONCE = 20_000
+EPSILON, DELTA = 8.0, 1e-5
+COUNT_MAX = 20  # of the releases that a job plans
+EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budget outlasts the benchmark
+ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (Account, Entry, Hold))
+
+
+_UNIT_NANO = open_filter("gdp", EPSILON, DELTA).unit_price_nano(EVENT)
+
+
+def priced(count: int) -> Stage:
+    """Return a plan's only stage: `count` releases with their price."""
+    return Stage("votes", dataclasses.replace(EVENT, count=count), count * _UNIT_NANO)
+
+
+def stages(count: int) -> dict[str, Any]:
+    """Return what a hold's entry tells of its plan: as much as that of a training does."""
+    return {
+        "recipe": "datalens",
+        "dataset_id": "ds_aaaaaaaaaaaaaaaaaaaa",
+        "epsilon": 1.0,
+        "plan_sha256": "cd" * 32,
+        "stages": [priced(count).to_json()],
+    }
+
+
+def open_accounts(factory: SessionFactory, count: int) -> list[str]:
+    """Open accounts and return their ids."""
+    opened = []
+    for _ in range(count):
+        with transaction(factory) as session:
+            opened.append(
+                ledger.open_account(
+                    session,
+                    name=new_id("name"),
+                    owner="benchmark",
+                    epsilon=EPSILON,
+                    delta=DELTA,
+                    unit="record",
+                    adjacency="add_remove",
+                    filter_name="gdp",
+                    now=datetime.now(UTC),
+                ).id
+            )
+    return opened
+
+
+def fill(factory: SessionFactory, account_id: str, entries: int) -> None:
+    """Lengthen an account's log to `entries` (or up to three fewer): jobs held, armed, charged and captured.
+
+    What is written is what `service.ledger` would have written, hash for hash.
+    """
+    with transaction(factory) as session:
+        account = ledger.lock_account(session, account_id)
+        head = {
+            "head_sequence": account.head_sequence,
+            "head_hash": account.head_hash,
+            "capacity_nano": account.capacity_nano,
+            "spent_nano": account.spent_nano,
+            "held_nano": account.held_nano,
+        }
+        rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        for _ in range((entries - account.head_sequence) // 4):
+            hold, of_hold = _life(account_id, head)
+            rows[0].append(hold)
+            rows[1].extend(of_hold)
+            if len(rows[1]) >= ROWS_AT_ONCE:
+                _write(session, *rows)
+        _write(session, *rows)
+        session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(**head))
+
+
+def _life(account_id: str, head: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the row and the entries of one captured hold; `head` moves on."""
+    hold_id, job_id, now = new_id("hold"), new_id("job"), datetime.now(UTC)
+    held, made = priced(2), priced(1)
+    armed = {"attempt": 1, "hold_nano": held.price_nano, "charged_nano": 0}
+    charged = {**armed, "charged_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
+    returned = {"returned_nano": held.price_nano - made.price_nano}
+    captured = {"attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published", **returned}
+    steps: list[tuple[EntryKind, int, int, int, dict[str, Any]]] = [
+        (EntryKind.HOLD, held.price_nano, 0, held.price_nano, stages(2)),
+        (EntryKind.ARM, 0, 0, 0, armed),
+        (EntryKind.CHARGE, made.price_nano, 0, 0, charged),
+        (EntryKind.CAPTURE, made.price_nano, made.price_nano, -held.price_nano, captured),
+    ]
+    written = []
+    for kind, amount, spent_change, held_change, details in steps:
+        head["spent_nano"] += spent_change
+        head["held_nano"] += held_change
+        entry = {
+            "account_id": account_id,
+            "sequence": head["head_sequence"] + 1,
+            "hold_id": hold_id,
+            "job_id": job_id,
+            "amount_nano": amount,
+            "capacity_nano": head["capacity_nano"],
+            "spent_nano": head["spent_nano"],
+            "held_nano": head["held_nano"],
+            "details": details,
+            "previous_hash": head["head_hash"],
+            "created_at": now,
+        }
+        digest = entry_hash(kind=kind.value, **entry)
+        head |= {"head_sequence": entry["sequence"], "head_hash": digest}
+        written.append({**entry, "kind": kind, "hash": digest})
+    hold = {
+        "id": hold_id,
+        "account_id": account_id,
+        "job_id": job_id,
+        "state": HoldState.CAPTURED,
+        "amount_nano": held.price_nano,
+        "charged_nano": made.price_nano,
+        "captured_nano": made.price_nano,
+        "attempt": 1,
+        "armed_attempt": 1,
+        "last_sequence": head["head_sequence"],
+        "created_at": now,
+        "updated_at": now,
+    }
+    return hold, written
+
+
+def _write(session: Any, holds: list[dict[str, Any]], entries: list[dict[str, Any]]) -> None:
+    if not entries:
+        return
+    if session.get_bind().dialect.name == "sqlite":
+        session.execute(insert(HOLDS), holds)
+        session.execute(insert(ENTRIES), entries)
+    else:
+        for table, rows in ((HOLDS, holds), (ENTRIES, entries)):
+            names = [column.name for column in table.columns]
+            with (
+                session.connection()
+                .connection.cursor()
+                .copy(f"COPY {table.name} ({', '.join(names)}) FROM STDIN") as to
+            ):
+                for row in rows:
+                    to.write_row([_text(row[name]) for name in names])
+    holds.clear()
+    entries.clear()
+
+
+def _text(value: Any) -> Any:
+    """Return a value as COPY takes it."""
+    if isinstance(value, dict):
+        return canonical_json(value).decode()
+    return value.value if isinstance(value, EntryKind | HoldState) else value

@@ -1,0 +1,151 @@
+"""The released generator: an affine map per class, bent by a small network that starts at zero.
+
+x = clip(mean_y + factor_y (z + W_y psi(z))),   z ~ N(0, I_d),   psi(z) = [1, z, tanh(R z + b)]
+
+With W = 0 this is one Gaussian per class: the warm start. The network acts on the latent, where a class has unit
+variance in every direction, so one step size fits all of them. R and b are public random numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+WEIGHTS_FILE = "generator.safetensors"
+CONFIG_FILE = "generator.json"
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorConfig:
+    """The shape of a generator.
+
+    Attributes:
+        classes: number of declared classes.
+        channels: 1 or 3.
+        height: pixels.
+        width: pixels.
+        components: d, numbers in a latent.
+        features: H, tanh features of the bending network; its input has 1 + d + H numbers.
+        feature_seed: public seed of R and b.
+    """
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+    components: int
+    features: int
+    feature_seed: int = 0
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in one image, D."""
+        return self.channels * self.height * self.width
+
+    @property
+    def basis(self) -> int:
+        """Numbers in psi(z)."""
+        return 1 + self.components + self.features
+
+
+class Generator(nn.Module):
+    """Draws labelled images; see the module's formula. Buffers are released values or public constants."""
+
+    mean: Tensor
+    factor: Tensor
+    bend: Tensor
+    directions: Tensor
+    offsets: Tensor
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.config = config
+        stream = torch.Generator().manual_seed(config.feature_seed)
+        d = max(1, config.components)
+        directions = torch.randn(config.features, config.components, generator=stream) * (1.5 / d**0.5)
+        self.register_buffer("mean", torch.zeros(config.classes, config.pixels))
+        self.register_buffer("factor", torch.zeros(config.classes, config.pixels, config.components))
+        self.register_buffer("bend", torch.zeros(config.classes, config.components, config.basis))
+        self.register_buffer("directions", directions)
+        self.register_buffer("offsets", torch.rand(config.features, generator=stream) * 2 - 1)
+
+    def psi(self, z: Tensor) -> Tensor:
+        """Evaluate the bending network's features: (n, d) -> (n, 1 + d + H)."""
+        return torch.cat([torch.ones_like(z[:, :1]), z, torch.tanh(z @ self.directions.T + self.offsets)], dim=1)
+
+    def latent(self, z: Tensor, labels: Tensor) -> Tensor:
+        """Bend latents: (n, d) and (n,) -> z + W_y psi(z), (n, d)."""
+        basis = self.psi(z)  # (n, B)
+        bent = z.clone()
+        for label in range(self.config.classes):
+            rows = labels == label
+            bent[rows] += basis[rows] @ self.bend[label].T
+        return bent
+
+    def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
+        """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
+        images = self.mean[labels].clone()  # (n, D)
+        for label in range(self.config.classes):
+            rows = labels == label
+            images[rows] += latents[rows] @ self.factor[label].T
+        shape = (len(labels), self.config.channels, self.config.height, self.config.width)
+        return images.clamp_(0, 1).view(shape)
+
+    @torch.no_grad()
+    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw one image for each label.
+
+        Args:
+            labels: (n,) int64, each below `config.classes`.
+            stream: CPU generator with a public seed; equal seeds give equal images.
+
+        Returns:
+            (n, c, h, w) float32 in [0, 1], on the labels' device.
+        """
+        z = torch.randn(len(labels), self.config.components, generator=stream).to(labels.device)
+        return self.decode(self.latent(z, labels), labels)
+
+    def save(self, directory: Path) -> None:
+        """Write weights and shape into an existing directory; see `save_generator`."""
+        save_generator(self, directory)
+
+
+def save_generator(generator: Generator, directory: Path) -> None:
+    """Write weights (safetensors) and shape (JSON) into an existing directory; equal generators give equal bytes."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(generator.state_dict().items())}
+    (directory / WEIGHTS_FILE).write_bytes(save(tensors))
+    document: dict[str, Any] = {"format": _FORMAT, "config": dataclasses.asdict(generator.config)}
+    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_generator(directory: Path, which: Literal["final", "warm_start"] = "final") -> Generator:
+    """Read what `save_generator` wrote.
+
+    Args:
+        directory: of the release.
+        which: "warm_start" leaves the bending network at zero.
+
+    Raises:
+        ValueError: the files are damaged, of another format or do not fit each other.
+        FileNotFoundError: one of them is missing.
+    """
+    document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != _FORMAT:
+        raise ValueError(f"the generator has format {found!r}; this program reads {_FORMAT}")
+    try:
+        generator = Generator(GeneratorConfig(**document["config"]))
+        generator.load_state_dict(load_file(directory / WEIGHTS_FILE))
+    except (KeyError, TypeError, RuntimeError, SafetensorError):
+        raise ValueError("the generator's weights do not fit its configuration") from None
+    if which == "warm_start":
+        generator.bend.zero_()
+    return generator.eval()

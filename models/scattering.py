@@ -1,0 +1,112 @@
+"""Scattering coefficients of small images: fixed wavelets and moduli, nothing learned (Bruna & Mallat 2013).
+
+Two scales (J = 2), eight orientations, two orders: a channel of h x w pixels becomes 81 maps of h/4 x w/4 (rounded up).
+The transform looks at one image at a time and at no data before, so it is public and costs no privacy; on its
+coefficients a linear classifier is hard to beat under differential privacy (Tramèr & Boneh 2021, arXiv:2011.11660).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+SCALES, ORIENTATIONS = 2, 8
+MAPS = 1 + SCALES * ORIENTATIONS + ORIENTATIONS**2  # of each channel: orders 0, 1 and 2
+_STEP = 2**SCALES
+_SLANT = 4 / ORIENTATIONS
+_BLOCK = 256
+
+
+class Scattering(nn.Module):
+    """The transform for images of one size.
+
+    Args:
+        height: pixels.
+        width: pixels.
+    """
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.size = (math.ceil(height / _STEP), math.ceil(width / _STEP))
+        below, right = self.size[0] * _STEP - height, self.size[1] * _STEP - width  # up to a multiple of four
+        self._pad = (_STEP, _STEP + right, _STEP, _STEP + below)
+        shape = (self.size[0] * _STEP + 2 * _STEP, self.size[1] * _STEP + 2 * _STEP)
+        wavelets = torch.stack(
+            [
+                torch.stack([_morlet(shape, 0.8 * 2**j, 3 * math.pi / 4 / 2**j, angle) for angle in _angles()])
+                for j in range(SCALES)
+            ]
+        )  # (J, L, H, W), real: a Morlet wavelet's Fourier transform
+        self.register_buffer("wavelets", wavelets, persistent=False)
+        self.register_buffer("low_pass", _gaussian(shape, 0.8 * 2 ** (SCALES - 1)), persistent=False)
+
+    wavelets: Tensor
+    low_pass: Tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Transform images (n, c, h, w) into (n, c * 81, h', w')."""
+        found = [self._transform(block) for block in torch.split(images, _BLOCK)]
+        return torch.cat(found)
+
+    def _transform(self, images: Tensor) -> Tensor:
+        mode = "reflect" if min(images.shape[2:]) > max(self._pad) else "replicate"
+        x = torch.fft.fft2(functional.pad(images.float(), self._pad, mode=mode))  # (n, c, H, W)
+        maps = [self._average(x[:, :, None], 1)]
+        fine = torch.fft.ifft2(x[:, :, None] * self.wavelets[0]).abs()  # (n, c, L, H, W)
+        fine_hat = torch.fft.fft2(fine)
+        maps.append(self._average(fine_hat, 1))
+        coarse = torch.fft.ifft2(_fold(x[:, :, None] * self.wavelets[1], 2)).abs()
+        maps.append(self._average(torch.fft.fft2(coarse), 2))
+        for one in range(ORIENTATIONS):
+            second = torch.fft.ifft2(_fold(fine_hat[:, :, one, None] * self.wavelets[1], 2)).abs()
+            maps.append(self._average(torch.fft.fft2(second), 2))
+        return torch.cat(maps, dim=2).flatten(1, 2)
+
+    def _average(self, spectra: Tensor, step: int) -> Tensor:
+        """Low-pass maps given by their spectra on every `step`-th pixel, keep every fourth pixel, cut the border."""
+        height, width = (length // step for length in self.low_pass.shape)
+        low_pass = _fold(self.low_pass[None], step)[0] * step * step if step > 1 else self.low_pass
+        kept: Tensor = torch.fft.ifft2(_fold(spectra * low_pass[:height, :width], _STEP // step)).real
+        return kept[..., 1:-1, 1:-1]
+
+
+def _angles() -> list[float]:
+    return [math.pi * (ORIENTATIONS - ORIENTATIONS / 2 - 1 - index) / ORIENTATIONS for index in range(ORIENTATIONS)]
+
+
+def _fold(spectra: Tensor, factor: int) -> Tensor:
+    """Return the spectra (..., H, W) of maps of which every `factor`-th pixel is kept: the mean of their aliases."""
+    height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor
+    return spectra.reshape(*spectra.shape[:-2], factor, height, factor, width).mean(dim=(-4, -2))
+
+
+def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
+    """A Gaussian envelope of width sigma times a wave, periodised onto the grid; complex (H, W)."""
+    height, width = shape
+    total = torch.zeros(shape, dtype=torch.complex128)
+    cosine, sine = math.cos(angle), math.sin(angle)
+    for row in range(-2, 3):
+        for column in range(-2, 3):
+            x = torch.arange(row * height, (row + 1) * height, dtype=torch.float64)[:, None]
+            y = torch.arange(column * width, (column + 1) * width, dtype=torch.float64)[None]
+            along, across = cosine * x + sine * y, -sine * x + cosine * y
+            envelope = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * sigma * sigma))
+            total += envelope * torch.exp(1j * frequency * along)
+    return total / (2 * math.pi * sigma * sigma / slant)
+
+
+def _morlet(shape: tuple[int, int], sigma: float, frequency: float, angle: float) -> Tensor:
+    """The Fourier transform of a wave in an envelope, minus as much envelope as makes its mean zero; real."""
+    wave = _gabor(shape, sigma, frequency, angle, _SLANT)
+    envelope = _gabor(shape, sigma, 0.0, angle, _SLANT)
+    wavelet = wave - wave.sum() / envelope.sum() * envelope
+    spectrum: Tensor = torch.fft.fft2(wavelet)
+    return spectrum.real.float()
+
+
+def _gaussian(shape: tuple[int, int], sigma: float) -> Tensor:
+    spectrum: Tensor = torch.fft.fft2(_gabor(shape, sigma, 0.0, 0.0, 1.0))
+    return spectrum.real.float()

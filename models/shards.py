@@ -1,0 +1,108 @@
+"""The private records of every teacher: disjoint, uneven shards behind batches of one public shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True, repr=False)
+class ShardBatch:
+    """Up to `width` records of each teacher for one training step, read block by block (PRIVATE)."""
+
+    private_records: torch.Tensor
+    private_labels: torch.Tensor
+    private_rows: torch.Tensor
+    private_mask: torch.Tensor
+    device: torch.device
+
+    def __repr__(self) -> str:
+        return "ShardBatch(<private>)"
+
+    @property
+    def width(self) -> int:
+        """Rows per teacher, padding included."""
+        return self.private_rows.shape[1]
+
+    def read(self, block: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return inputs (n, r, d) with bytes scaled to [0, 1], labels (n, r), mask (n, r), for teachers of `block`."""
+        rows = self.private_rows[block]
+        # index_select copies whole rows, several times faster than advanced indexing
+        inputs = self.private_records.index_select(0, rows.flatten()).view(*rows.shape, -1).to(self.device)
+        inputs = inputs / 255 if inputs.dtype == torch.uint8 else inputs.float()
+        return inputs, self.private_labels[rows].to(self.device), self.private_mask[block].to(self.device)
+
+
+class Shards:
+    """Which records belong to which teacher.
+
+    Args:
+        private_records: (n, d) uint8 pixels or float features. Private.
+        private_labels: (n,) int64. Private.
+        members: for each teacher the indices of its records (`privacy.mechanisms.partition.shard_members`); some may
+            have none. Private.
+        device: where batches are delivered; records stay where they are.
+
+    Raises:
+        ValueError: a record has two teachers, or an index is out of range.
+    """
+
+    def __init__(
+        self,
+        private_records: torch.Tensor,
+        private_labels: torch.Tensor,
+        members: Sequence[npt.NDArray[np.int64]],
+        *,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if len(members) == 0 or len(private_records) != len(private_labels):
+            raise ValueError("shards need at least one teacher and one label for each record")
+        flat = np.concatenate(list(members)).astype(np.int64)
+        if len(np.unique(flat)) != len(flat):
+            raise ValueError("shards must be disjoint: a record belongs to more than one teacher")
+        if len(flat) and not (flat.min() >= 0 and flat.max() < len(private_records)):
+            raise ValueError("a shard names a record that does not exist")
+        self._records, self._labels = private_records, private_labels
+        self._flat = torch.from_numpy(np.append(flat, 0))  # a last row to point to when all shards are empty
+        self._sizes = torch.tensor([len(m) for m in members])
+        self._starts = self._sizes.cumsum(0) - self._sizes
+        self._device = torch.device(device)
+
+    def __repr__(self) -> str:
+        return f"Shards(teachers={self.teachers}, <private>)"
+
+    @property
+    def teachers(self) -> int:
+        """Number of shards, empty ones included."""
+        return len(self._sizes)
+
+    @property
+    def active(self) -> torch.Tensor:
+        """(teachers,) bool: the teachers that have records and may vote (PRIVATE)."""
+        return (self._sizes > 0).to(self._device)
+
+    def batch(self, width: int, generator: torch.Generator) -> ShardBatch:
+        """Take up to `width` records of each teacher: a window at a random place of its shard's cycle.
+
+        Args:
+            width: largest number of records of one teacher in the step.
+            generator: a CPU generator, advanced by the same amount whatever the data.
+
+        Returns:
+            A batch whose shape is public, (teachers, width), and whose rows for one teacher depend on that teacher's
+            shard alone: otherwise one record could change how other teachers' sums are rounded.
+
+        Raises:
+            ValueError: width is not positive.
+        """
+        if width < 1:
+            raise ValueError("a batch needs at least one record per teacher")
+        sizes = self._sizes.clamp(min=1)[:, None]  # (N, 1)
+        first = (torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64) * sizes).long()
+        steps = torch.arange(width)
+        rows = self._flat[(self._starts[:, None] + (first + steps) % sizes).clamp(max=len(self._flat) - 1)]
+        return ShardBatch(self._records, self._labels, rows, steps < self._sizes[:, None], self._device)

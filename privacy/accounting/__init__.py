@@ -1,0 +1,1 @@
+"""Events, filters, calibration and certificates. Nothing in this package imports torch."""

@@ -1,0 +1,156 @@
+"""The certificate of a release: what is guaranteed, to whom, by which events, and what it rests on."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import dp_accounting
+import dp_accounting.pld
+
+from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.filters import Filter, FilterName, gaussian_epsilon
+from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.units import UNIT_WORDS, UNITS, Unit
+
+ADJACENCY = "add_remove"
+
+NOT_COVERED = (
+    "what a person who knows the owner's public declarations already knows",
+    "properties of the population, which a good release is meant to show",
+    "units of which the owner's upload holds more than the declared unit says, such as one person under two ids",
+    "attacks on the machine that holds the private images, or on its operators",
+)
+
+# Finest discretisation of a privacy loss, per standard deviation of one release's loss and of all of them together.
+# Both set accuracy and work; the accountant rounds losses so that any interval gives an upper bound.
+_POINTS_OF_ONE, _POINTS_OF_ALL = 20_000, 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """The public statement that accompanies a release.
+
+    Attributes:
+        epsilon: Upper bound for this release alone, at `delta`, by the account's filter.
+        delta: The account's delta.
+        unit: Whose presence is hidden, "record" or "subject".
+        protects: The unit in words: one record, or all records of one subject.
+        adjacency: Always "add_remove": presence against absence of one unit.
+        filter: Name of the filter that gates the account.
+        order: The filter's Renyi order; None for gdp.
+        capacity_nano: What the account holds in all, in the filter's nano-units.
+        price_nano: What this release was charged.
+        events: The events that were paid for, as `event_from_json` reads them.
+        accountant: Name of the package that checked the events.
+        accountant_version: Its version.
+        pld_epsilon: Epsilon of the events by privacy loss distributions, at `delta`. Information only: the ledger's
+            gate is the filter.
+        assumed_public: What the owner declared to be public.
+        not_covered: What the guarantee does not speak about.
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    protects: str
+    adjacency: str
+    filter: FilterName
+    order: float | None
+    capacity_nano: int
+    price_nano: int
+    events: tuple[Event, ...]
+    accountant: str
+    accountant_version: str
+    pld_epsilon: float
+    assumed_public: tuple[str, ...]
+    not_covered: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the certificate as a JSON-able dictionary; contains only finite numbers."""
+        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        document["events"] = [event.to_json() for event in self.events]
+        document["assumed_public"] = list(self.assumed_public)
+        document["not_covered"] = list(self.not_covered)
+        return document
+
+
+def build_certificate(
+    *,
+    filter: Filter,
+    events: Sequence[Event],
+    unit: Unit,
+    assumed_public: Sequence[str],
+    price_nano: int | None = None,
+    not_covered: Sequence[str] = NOT_COVERED,
+) -> Certificate:
+    """Certify the events of one release against the account's filter.
+
+    Args:
+        filter: The account's filter.
+        events: Everything that was released about private data, in any order. Public parameters only.
+        unit: "record" or "subject".
+        assumed_public: What the owner declared to be public, in words.
+        price_nano: What the ledger charged, replayed steps included; None means the price of the events.
+        not_covered: What the guarantee does not speak about, in words.
+
+    Returns:
+        The certificate; its epsilon belongs to the amount that was charged.
+
+    Raises:
+        InvalidParameter: There is no event, the unit is unknown, or less was charged than the events cost.
+        EventRefused: The filter has no price for an event.
+        BudgetExceeded: The charge is more than the account can ever hold.
+    """
+    if not events:
+        raise InvalidParameter("events", [], "a release without events has nothing to certify")
+    if unit not in UNITS:
+        raise InvalidParameter("unit", unit, f"the units are {' and '.join(UNITS)}")
+    cost_nano = sum(filter.price_nano(event) for event in events)
+    charged_nano = cost_nano if price_nano is None else price_nano
+    if charged_nano < cost_nano:
+        raise InvalidParameter("price_nano", price_nano, f"the events cost {cost_nano} nano-units")
+    if charged_nano > filter.capacity_nano:
+        raise BudgetExceeded(charged_nano, filter.capacity_nano)
+    return Certificate(
+        epsilon=filter.epsilon_of(charged_nano),
+        delta=filter.delta,
+        unit=unit,
+        protects=UNIT_WORDS[unit],
+        adjacency=ADJACENCY,
+        filter=filter.name,
+        order=filter.order,
+        capacity_nano=filter.capacity_nano,
+        price_nano=charged_nano,
+        events=tuple(events),
+        accountant="dp-accounting",
+        accountant_version=importlib.metadata.version("dp-accounting"),
+        pld_epsilon=pld_epsilon(events, filter.delta),
+        assumed_public=tuple(assumed_public),
+        not_covered=tuple(not_covered),
+    )
+
+
+def pld_epsilon(events: Sequence[Event], delta: float) -> float:
+    """Return the epsilon of pre-committed events by privacy loss distributions, an upper bound.
+
+    Gaussian releases are first merged into one of the same total mu^2, which is exact and keeps the discretisation
+    from adding up; the interval then adapts to the loss that is left to be resolved.
+    """
+    gaussian = [event for event in events if isinstance(event, GaussianEvent)]
+    mu = math.sqrt(sum(event.count * event.mu_squared_exact for event in gaussian))
+    if len(gaussian) == len(events):  # a privacy loss distribution of one Gaussian has a closed form
+        return gaussian_epsilon(mu, delta)
+    sampled = [event for event in events if isinstance(event, PoissonGaussianEvent)]
+    one = max(mu, *(1 / event.noise_multiplier for event in sampled))
+    everything = math.sqrt(mu**2 + sum(event.count / event.noise_multiplier**2 for event in sampled))
+    interval = min(1e-4, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
+    if mu > 0:
+        accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+    for event in sampled:
+        accountant.compose(event.dp_event())
+    return float(accountant.get_epsilon(delta))

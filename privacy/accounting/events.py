@@ -1,0 +1,172 @@
+"""The closed set of events that a filter may be asked to pay for.
+
+An event is one mechanism applied `count` times, described by public parameters only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import dp_accounting
+
+from privacy.errors import InvalidParameter
+
+COUNT_MAX = 10**9
+
+# The discrete Gaussian N_Z(0, s^2) obeys the zCDP and Renyi bounds of N(0, s^2) (Canonne, Kamath, Steinke 2020,
+# arXiv:2004.00010, Theorem 4), but *not* its exact tradeoff curve. It does obey the curve of a slightly narrower
+# Gaussian: draw X ~ N(f, s^2 - v), then round X to an integer by N_Z(X, v). The second step is post-processing, and
+# the result has the probabilities of f + N_Z(0, s^2) up to the factor by which the normaliser sum_z exp(-(z - x)^2/2v)
+# varies with x, which is (1 +- eta)/(1 -+ eta), eta = 2.01 exp(-2 pi^2 v), by Poisson summation. At v = 4 that is
+# less than 2^-110 for one coordinate, so even 2^40 released coordinates stay 2^-70 from a post-processed Gaussian:
+# far below the 1e-9 by which the filters round capacities down.
+SMOOTHING_VARIANCE = 4
+
+
+def positive_finite(name: str, value: float) -> float:
+    """Return `value` as a float, or raise InvalidParameter when it is not a positive finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidParameter(name, value, "it must be a number")
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidParameter(name, value, "it must be positive and finite")
+    return float(value)
+
+
+def _count(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidParameter("count", value, "the number of releases is an integer")
+    if not 1 <= value <= COUNT_MAX:
+        raise InvalidParameter("count", value, f"the number of releases is between 1 and {COUNT_MAX}")
+    return value
+
+
+def _repeat(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
+    return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianEvent:
+    """Release a quantity of bounded L2 sensitivity with Gaussian noise, `count` times.
+
+    Attributes:
+        sensitivity: L2 sensitivity of one release under the account's adjacency and unit.
+        stddev: Standard deviation of the noise of one release, in the units of the sensitivity.
+        count: Number of releases, chosen adaptively or not.
+    """
+
+    sensitivity: float
+    stddev: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sensitivity", positive_finite("sensitivity", self.sensitivity))
+        object.__setattr__(self, "stddev", positive_finite("stddev", self.stddev))
+        _count(self.count)
+
+    @classmethod
+    def of_discrete_noise(cls, sensitivity: float, stddev: float, count: int = 1) -> GaussianEvent:
+        """Describe integers released with *discrete* Gaussian noise, so that every filter may price it.
+
+        Privacy: an integer query plus N_Z(0, stddev^2) is a post-processing of the same query with continuous
+        noise of variance stddev^2 - SMOOTHING_VARIANCE (proof beside that constant), whose event this is.
+
+        Raises:
+            InvalidParameter: stddev^2 is not above SMOOTHING_VARIANCE, or another field is refused.
+        """
+        variance = Fraction(positive_finite("stddev", stddev)) ** 2 - SMOOTHING_VARIANCE
+        if variance <= 0:
+            raise InvalidParameter("stddev", stddev, f"discrete noise needs stddev > {math.sqrt(SMOOTHING_VARIANCE)}")
+        continuous = math.sqrt(variance)
+        while Fraction(continuous) ** 2 > variance:  # the float root may lie above; noise is rounded down
+            continuous = math.nextafter(continuous, 0.0)
+        return cls(sensitivity, continuous, count)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise stddev over sensitivity."""
+        return self.stddev / self.sensitivity
+
+    @property
+    def mu_squared(self) -> float:
+        """Square of the GDP parameter of one release; twice its zCDP rho."""
+        return (self.sensitivity / self.stddev) ** 2
+
+    @property
+    def mu_squared_exact(self) -> Fraction:
+        """`mu_squared` without rounding: what prices are computed from."""
+        return (Fraction(self.sensitivity) / Fraction(self.stddev)) ** 2
+
+    def times(self, n: int) -> GaussianEvent:
+        """Return this event repeated `n` times over."""
+        return dataclasses.replace(self, count=_count(n) * self.count)
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """Return the event in dp-accounting's vocabulary."""
+        return _repeat(dp_accounting.GaussianDpEvent(self.noise_multiplier), self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able description; `event_from_json` reads it back."""
+        return {"type": "gaussian", **dataclasses.asdict(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonGaussianEvent:
+    """Release a sum over a Poisson sample of the units with Gaussian noise, `count` times.
+
+    Attributes:
+        sampling_probability: Chance, in (0, 1], with which each unit enters each sample independently.
+        noise_multiplier: Noise stddev over the L2 sensitivity of the sum to one sampled unit.
+        count: Number of releases, empty samples included.
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        positive_finite("sampling_probability", self.sampling_probability)
+        if self.sampling_probability > 1:
+            raise InvalidParameter("sampling_probability", self.sampling_probability, "a probability is at most 1")
+        object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
+        object.__setattr__(self, "noise_multiplier", positive_finite("noise_multiplier", self.noise_multiplier))
+        _count(self.count)
+
+    def times(self, n: int) -> PoissonGaussianEvent:
+        """Return this event repeated `n` times over."""
+        return dataclasses.replace(self, count=_count(n) * self.count)
+
+    def dp_event(self) -> dp_accounting.DpEvent:
+        """Return the event in dp-accounting's vocabulary."""
+        noisy_sum = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return _repeat(dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noisy_sum), self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able description; `event_from_json` reads it back."""
+        return {"type": "poisson_gaussian", **dataclasses.asdict(self)}
+
+
+Event = GaussianEvent | PoissonGaussianEvent
+_TYPES: Mapping[str, type[GaussianEvent] | type[PoissonGaussianEvent]] = {
+    "gaussian": GaussianEvent,
+    "poisson_gaussian": PoissonGaussianEvent,
+}
+
+
+def event_from_json(document: Mapping[str, Any]) -> Event:
+    """Read an event written by `to_json`.
+
+    Raises:
+        InvalidParameter: The type is unknown, a field is missing or unexpected, or a value is out of range.
+    """
+    fields = dict(document)
+    kind = _TYPES.get(str(fields.pop("type", None)))
+    if kind is None:
+        raise InvalidParameter("type", document.get("type"), f"known events are {', '.join(sorted(_TYPES))}")
+    expected = {field.name for field in dataclasses.fields(kind)}
+    if set(fields) != expected:
+        raise InvalidParameter("event", sorted(fields), f"this event has exactly the fields {sorted(expected)}")
+    return kind(**fields)

@@ -1,0 +1,1 @@
+"""Aggregators of teachers' votes, one paper a file."""

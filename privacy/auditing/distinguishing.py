@@ -1,0 +1,123 @@
+"""Audit a mechanism by many draws on two neighbours: how well can the best test tell them apart?
+
+The neighbours are the worst case that the sensitivity's proof names, and the test compares the likelihood ratio, or
+any statistic that grows with it, with a threshold that was fixed before. Its two error rates are bounded from above
+(Clopper & Pearson 1934), and every claim of privacy is a lower bound on pairs of error rates. Mechanisms are cheap to
+draw from, so thousands of draws find a factor of two in the noise that one run of a whole training cannot show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from privacy.errors import InvalidParameter
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """What a test between "without the unit" and "with the unit" got wrong.
+
+    Attributes:
+        without: draws from the data without the unit.
+        false_alarms: of these, the draws taken for ones with it.
+        present: draws from the data with the unit.
+        misses: of these, the draws taken for ones without it.
+    """
+
+    without: int
+    false_alarms: int
+    present: int
+    misses: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.false_alarms <= self.without and 0 <= self.misses <= self.present):
+            raise InvalidParameter("errors", dataclasses.astuple(self), "there are at most as many errors as draws")
+
+
+def count_errors(
+    scores_without: npt.NDArray[np.float64], scores_with: npt.NDArray[np.float64], threshold: float
+) -> Errors:
+    """Say "with" above the threshold, which was fixed without these scores, and count what is wrong."""
+    return Errors(
+        without=len(scores_without),
+        false_alarms=int(np.count_nonzero(scores_without > threshold)),
+        present=len(scores_with),
+        misses=int(np.count_nonzero(~(scores_with > threshold))),
+    )
+
+
+def mu_lower_bound(errors: Errors, confidence: float) -> float:
+    """Return a mu such that m-GDP is refuted for every m below it, with this confidence; 0 if none is.
+
+    mu-GDP (Dong, Roth & Su 2022, arXiv:1905.02383) says misses >= Phi(Phi^-1(1 - false alarms) - mu) for the rates of
+    every test, so mu >= -Phi^-1(false alarms) - Phi^-1(misses), which falls with both rates.
+
+    Raises:
+        InvalidParameter: confidence is no probability strictly between 0 and 1.
+    """
+    false_alarms, misses = _rates_at_most(errors, confidence)
+    return max(0.0, -float(special.ndtri(false_alarms)) - float(special.ndtri(misses)))
+
+
+def sampled_mu_lower_bound(errors: Errors, probability: float, confidence: float) -> float:
+    """Return a mu such that every smaller one is refuted for a mu-GDP release of a Poisson sample; 0 if none is.
+
+    With the unit, the release is that of a sample without it but for a chance q, and mu-GDP bounds what the chance
+    adds: misses >= (1 - q)(1 - false alarms) + q Phi(Phi^-1(1 - false alarms) - mu) for every test. This is the curve
+    of the dominating pair N(0, 1), (1 - q) N(0, 1) + q N(mu, 1) of the sampled Gaussian under adding a unit (Zhu,
+    Dong & Wang 2022, arXiv:2106.08567), for which accountants price `PoissonGaussianEvent(q, 1 / mu)`.
+
+    Args:
+        errors: of the test; a release of a whole step, sampling included, is one draw.
+        probability: q, the chance that is claimed, in (0, 1]; 1 gives `mu_lower_bound`.
+        confidence: as there.
+
+    Returns:
+        Infinity when no mu explains the errors: the unit shows in more than q of the draws.
+
+    Raises:
+        InvalidParameter: probability or confidence is out of range.
+    """
+    if not 0 < probability <= 1:
+        raise InvalidParameter("probability", probability, "a chance to be drawn is above 0 and at most 1")
+    false_alarms, misses = _rates_at_most(errors, confidence)
+    of_drawn = (misses - (1 - probability) * (1 - false_alarms)) / probability  # misses among draws with the unit
+    if of_drawn <= 0:
+        return math.inf
+    return max(0.0, -float(special.ndtri(false_alarms)) - float(special.ndtri(min(of_drawn, 1.0))))
+
+
+def epsilon_lower_bound(errors: Errors, delta: float, confidence: float) -> float:
+    """Return an epsilon such that (e, delta)-DP is refuted for every e below it, with this confidence; 0 if none is.
+
+    (epsilon, delta)-DP says 1 - misses <= e^epsilon * false alarms + delta, and the same with the two exchanged.
+
+    Raises:
+        InvalidParameter: confidence is no probability strictly between 0 and 1, or delta not in [0, 1].
+    """
+    if not 0 <= delta <= 1:
+        raise InvalidParameter("delta", delta, "it is a probability")
+    rates = _rates_at_most(errors, confidence)
+    best = 0.0
+    for one, other in (rates, rates[::-1]):
+        if 1 - other > delta:
+            best = max(best, math.log(1 - other - delta) - math.log(one))
+    return best
+
+
+def _rates_at_most(errors: Errors, confidence: float) -> tuple[float, float]:
+    """Bound both error rates from above, together with this confidence: each with half of what is left to chance."""
+    if not 0 < confidence < 1:
+        raise InvalidParameter("confidence", confidence, "a probability strictly between 0 and 1")
+    level = (1 - confidence) / 2
+    counted = ((errors.false_alarms, errors.without), (errors.misses, errors.present))
+    first, second = (
+        1.0 if wrong == draws else float(stats.beta.ppf(1 - level, wrong + 1, draws - wrong))
+        for wrong, draws in counted
+    )
+    return first, second

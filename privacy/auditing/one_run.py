@@ -1,0 +1,187 @@
+"""Audit a mechanism in one run: guess which of m canaries were in the data, and bound epsilon or mu from below.
+
+Implements Steinke, Nasr & Jagielski 2023 (arXiv:2305.08846) and the test of Mahloujifar, Melis & Chaudhuri 2024
+(arXiv:2410.22235) for Gaussian differential privacy. In both games every canary is put into the data by a fair coin
+of its own, the mechanism runs once, and an auditor who sees only the output (and all data but the coins) says "in" or
+"out" of r of the canaries and abstains on the rest. How many guesses are right is what the bounds are made from.
+
+A bound is a statement about the mechanism with the stated confidence over coins and noise: it is wrong for at most
+one audit in 1 / (1 - confidence). A low bound is no proof of privacy: the canaries may have been weak.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from privacy.errors import InvalidParameter
+
+_EPSILON_MAX = 100.0
+_MU_MAX = 100.0
+_BISECTIONS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Guesses:
+    """The outcome of one game.
+
+    Attributes:
+        canaries: m, each in the data with probability 1/2, independently.
+        made: r, guesses that were made; fixed before the output was seen.
+        correct: v of them that were right.
+    """
+
+    canaries: int
+    made: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.correct <= self.made <= self.canaries:
+            why = "there are at most as many correct guesses as guesses, and guesses as canaries"
+            raise InvalidParameter("guesses", (self.correct, self.made, self.canaries), why)
+
+
+def flip_coins(canaries: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Draw which of the canaries are in the data, (canaries,) bool; the auditor's coins, so a public seed will do."""
+    return np.random.default_rng(seed).random(canaries) < 0.5
+
+
+def guess(scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], made: int) -> Guesses:
+    """Guess "in" for the made/2 highest scores and "out" for the made/2 lowest, and count what is right.
+
+    Args:
+        scores: (m,) one number for each canary, higher where the output looks as if the canary was in; computed
+            without the coins.
+        included: (m,) the coins.
+        made: r, chosen before the scores were seen; an odd one guesses "in" once more.
+
+    Raises:
+        InvalidParameter: a score is missing or not finite, or r is not between 1 and m.
+    """
+    if scores.shape != included.shape or scores.ndim != 1 or not np.isfinite(scores).all():
+        raise InvalidParameter("scores", scores.shape, "there is one finite score for each canary")
+    if not 1 <= made <= len(scores):
+        raise InvalidParameter("made", made, f"between 1 and {len(scores)} guesses about {len(scores)} canaries")
+    order = np.argsort(scores, kind="stable")
+    guessed_out, guessed_in = order[: made // 2], order[len(order) - (made - made // 2) :]
+    correct = int(np.count_nonzero(included[guessed_in])) + int(np.count_nonzero(~included[guessed_out]))
+    return Guesses(len(scores), made, correct)
+
+
+def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """Bound the chance of so many correct guesses about any (epsilon, delta)-DP mechanism.
+
+    Theorem 5.2 of Steinke et al.: with f(v) = P[Binomial(r, e^epsilon / (1 + e^epsilon)) >= v],
+
+        P[correct >= v] <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v)) / i.
+
+    Derivation. For delta = 0, whatever the output and the coins of the other canaries are, the odds of a coin move
+    from 1 to at most e^epsilon, so guess after guess is right with probability at most e^epsilon / (1 + e^epsilon):
+    the count is dominated by the binomial. For delta > 0 the same holds after F guesses have been handed to the
+    auditor, where F is random with E[F] <= 2 m delta: the mechanism with either value of one coin is a mixture of an
+    epsilon-DP part and of a part of weight delta that gives the coin away. Then P[Binomial + F >= v] is the mean of
+    f(v - F), which is largest, given the mean of F, on the steepest chord of f from v.
+
+    Args:
+        guesses: the outcome.
+        epsilon: not negative.
+        delta: in [0, 1].
+
+    Returns:
+        A probability; the claim (epsilon, delta) is refuted at this level. While 2 m delta is at most one, the bound
+        is a mean of tails that rise with epsilon, so bisection finds where it crosses a level.
+
+    Raises:
+        InvalidParameter: epsilon or delta is out of range.
+    """
+    if not epsilon >= 0 or not 0 <= delta <= 1:
+        raise InvalidParameter("epsilon", (epsilon, delta), "epsilon is not negative and delta is a probability")
+    made, correct, accuracy = guesses.made, guesses.correct, special.expit(epsilon)
+    if delta == 0:
+        return float(stats.binom.sf(correct - 1, made, accuracy))
+    tail = stats.binom.sf(np.arange(-1, correct), made, accuracy)  # f(0), ..., f(v)
+    steps = np.arange(correct, 0, -1)
+    steepest = float(np.max((tail[:-1] - tail[-1]) / steps, initial=0.0))
+    return min(1.0, float(tail[-1]) + 2 * guesses.canaries * delta * steepest)
+
+
+def epsilon_lower_bound(guesses: Guesses, delta: float, confidence: float) -> float:
+    """Return the largest epsilon such that (epsilon, delta)-DP is refuted with this confidence; 0 if none is.
+
+    Raises:
+        InvalidParameter: delta or confidence is out of range.
+    """
+    level = _level(confidence)
+    return _largest(lambda epsilon: p_value(guesses, epsilon, delta) <= level, _EPSILON_MAX)
+
+
+def gaussian_refuted(guesses: Guesses, mu: float, confidence: float) -> bool:
+    """Say whether so many correct guesses refute, with this confidence, that the mechanism is mu-GDP.
+
+    Derivation (Mahloujifar et al. 2024 use the same argument). Let X be the number of correct guesses, and flip coin
+    j alone: for an unchanged output, a right guess about j becomes wrong and X drops by one. So the tradeoff curve of
+    mu-GDP bounds, for every i and j,
+
+        P[X >= i and j is right] <= Phi(Phi^-1(P[X >= i - 1 and j is wrong]) + mu).
+
+    The right side is concave, so it holds for the means over j: a(i) = E[X; X >= i] / m and b(i) = E[r - X; X >= i] / m
+    obey b(i - 1) >= Phi(Phi^-1(a(i)) - mu). In terms of the tails Q(i) = P[X >= i], of which a(i) is the sum
+    (i Q(i) + Q(i + 1) + ... + Q(r)) / m, this says
+
+        (r - i + 1) Q(i - 1) >= Q(i) + ... + Q(r) + m Phi(Phi^-1(a(i)) - mu),
+
+    a lower bound of each tail that rises with all the later ones. So, if Q(v) is at least 1 - confidence, then every
+    earlier tail is at least what follows from Q(v) = 1 - confidence, Q(v + 1) = 0 and from equality, or from
+    Q(i - 1) = Q(i) where that is more. If this makes Q(0) = (a(0) + b(0)) m / r exceed one, then Q(v) is less than
+    1 - confidence. With one canary and one guess the bound is exact: Phi(mu / 2) < 1 - confidence.
+
+    Raises:
+        InvalidParameter: mu or confidence is out of range.
+    """
+    level = _level(confidence)
+    if not 0 <= mu < math.inf:
+        raise InvalidParameter("mu", mu, "it is not negative and finite")
+    m, r, v = guesses.canaries, guesses.made, guesses.correct
+    a, b = v * level / m, (r - v) * level / m
+    for i in range(v, 0, -1):
+        needed = float(special.ndtr(special.ndtri(a) - mu))
+        if needed > b:
+            a += (needed - b) * (i - 1) / (r - i + 1)
+            b = needed
+        if (a + b) * m / r > 1:
+            return True
+    return False
+
+
+def mu_lower_bound(guesses: Guesses, confidence: float) -> float:
+    """Return the largest mu such that mu-GDP is refuted with this confidence; 0 if none is.
+
+    Sharper than `epsilon_lower_bound` for Gaussian noise, where most guesses are a little better than chance and
+    hardly one is as good as epsilon allows.
+
+    Raises:
+        InvalidParameter: confidence is out of range.
+    """
+    return _largest(lambda mu: gaussian_refuted(guesses, mu, confidence), _MU_MAX)
+
+
+def _level(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise InvalidParameter("confidence", confidence, "a probability strictly between 0 and 1")
+    return 1 - confidence
+
+
+def _largest(refuted: Callable[[float], bool], highest: float) -> float:
+    """Return the largest value that is refuted, to 1e-13 relative to `highest`, rounded down; 0 when 0 stands."""
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, highest
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

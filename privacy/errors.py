@@ -1,0 +1,58 @@
+"""The errors of the privacy layer: each carries its numbers and says what can be done instead."""
+
+from __future__ import annotations
+
+
+class PrivacyError(ValueError):
+    """Something was asked for that would break a privacy promise."""
+
+
+class InvalidParameter(PrivacyError):
+    """A public parameter is outside the range in which the mathematics holds."""
+
+    def __init__(self, name: str, value: object, why: str) -> None:
+        """Store the parameter's name, the value that was given and the reason for the refusal."""
+        super().__init__(f"{name}={value!r} is refused: {why}")
+        self.name = name
+        self.value = value
+        self.why = why
+
+
+class ContributionUnbounded(PrivacyError):
+    """A unit would change a release by more than the sensitivity that was priced. Nothing was charged or released."""
+
+
+class EventRefused(PrivacyError):
+    """A filter was shown an event that its theorem does not cover."""
+
+    def __init__(self, filter_name: str, event: object, why: str) -> None:
+        """Store the filter's name, the event and the reason for the refusal."""
+        super().__init__(f"the {filter_name} filter refuses {event!r}: {why}")
+        self.filter_name = filter_name
+        self.event = event
+        self.why = why
+
+
+class BudgetExceeded(PrivacyError):
+    """An event costs more than is left. Nothing was charged and nothing may be released."""
+
+    def __init__(
+        self,
+        requested_nano: int,
+        remaining_nano: int,
+        requested_epsilon: float | None = None,
+        remaining_epsilon: float | None = None,
+    ) -> None:
+        """Store both amounts, in the filter's nano-units and, where the caller knows them, as epsilons."""
+        asked, left = f"{requested_nano} nano-units", f"{remaining_nano}"
+        if requested_epsilon is not None and remaining_epsilon is not None:
+            asked += f" (epsilon {requested_epsilon:.4g})"
+            left += f" (epsilon {remaining_epsilon:.4g})"
+        super().__init__(
+            f"this needs {asked} and {left} are left; ask for fewer releases, "
+            "for more noise, or sample an existing release, which costs nothing"
+        )
+        self.requested_nano = requested_nano
+        self.remaining_nano = remaining_nano
+        self.requested_epsilon = requested_epsilon
+        self.remaining_epsilon = remaining_epsilon

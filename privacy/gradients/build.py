@@ -1,0 +1,74 @@
+"""From a plan's parameters to a gradient estimator."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from privacy.errors import InvalidParameter
+from privacy.gradients.dpsgd import DpSgd
+from privacy.gradients.estimator import Estimator, shapes_of
+from privacy.gradients.gep import AnchorTraces, Gep
+from privacy.gradients.per_sample import check_model
+from privacy.gradients.rgp import Rgp
+from privacy.gradients.topagg import TopAggSgd
+from privacy.plans.private_steps import StepsConfig
+
+
+def build_estimator(
+    config: StepsConfig,
+    model: nn.Module,
+    *,
+    noise_multiplier: float,
+    expected_batch: float,
+    steps: int,
+    anchors: AnchorTraces | None,
+    seed: int,
+) -> Estimator:
+    """Build the estimator that a plan names.
+
+    Args:
+        config: public parameters.
+        model: the one network that sees private records.
+        noise_multiplier: of the plan's event.
+        expected_batch: q n.
+        steps: of the whole training.
+        anchors: public anchors; needed by GEP and B-GEP alone.
+        seed: of public randomness (power iterations, random carriers).
+
+    Raises:
+        InvalidParameter: the network cannot be taken apart by record, GEP has no anchors, or a size does not fit.
+    """
+    check_model(model)
+    shapes, name = shapes_of(model), config.estimator
+    common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
+    if name == "dpsgd":
+        return DpSgd(shapes, clip=config.clip, **common)
+    if name == "topagg":
+        return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
+    if name in ("gep", "bgep"):
+        if anchors is None:
+            raise InvalidParameter("estimator", name, "a basis needs public anchor images")
+        residual = config.clip_residual if name == "gep" else None
+        size = config.basis_size
+        return Gep(
+            shapes,
+            anchors,
+            basis_size=size,
+            clip=config.clip,
+            clip_residual=residual,
+            seed=seed,
+            noise_multiplier=noise_multiplier,
+            expected_batch=expected_batch,
+        )
+    if name in ("rgp", "rgp_random"):
+        return Rgp(
+            model,
+            shapes,
+            rank=config.rank,
+            clip=config.clip,
+            warm_up_steps=round(config.warm_up_share * steps),
+            random=name == "rgp_random",
+            seed=seed,
+            **common,
+        )
+    raise InvalidParameter("estimator", name, "no such gradient estimator")

@@ -1,0 +1,138 @@
+"""What every gradient estimator has in common: shapes, frozen coordinates, steps made of micro-batches.
+
+A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none when it is
+empty), a charge of `event`, and one `release`. Nothing but `add` sees private gradients, and nothing leaves but what
+`release` returns.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from privacy.accounting.events import PoissonGaussianEvent, positive_finite
+from privacy.errors import InvalidParameter
+from privacy.gradients.layers import Shares
+from privacy.gradients.per_sample import Traces, trainable
+from privacy.gradients.release import FLOAT_SLACK, release_sum
+from privacy.mechanisms.noise import SecureNoise
+
+
+class Estimator(ABC):
+    """Privatises the mean gradient of a batch.
+
+    Args:
+        shapes: of the trainable parameters by name, in the network's order.
+        noise_multiplier: noise deviation over sensitivity. Public.
+        expected_batch: chance to be sampled times the declared number of units. Public: sums are divided by it, never
+            by the size of a batch.
+    """
+
+    def __init__(self, shapes: Mapping[str, torch.Size], *, noise_multiplier: float, expected_batch: float) -> None:
+        if not shapes:
+            raise InvalidParameter("shapes", {}, "an estimator needs at least one trainable parameter")
+        self.shapes = dict(shapes)
+        self.noise_multiplier = positive_finite("noise_multiplier", noise_multiplier)
+        self.expected_batch = positive_finite("expected_batch", expected_batch)
+        self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
+        self._sums: Shares = {}
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """L2 change of what is summed when one unit is added to the sample."""
+
+    @property
+    def coordinates(self) -> int:
+        """Number d of the parameters' coordinates."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def event(self, probability: float) -> PoissonGaussianEvent:
+        """Return what one step releases, with its batch drawn by `poisson_sample(units, probability, ...)`."""
+        return PoissonGaussianEvent(probability, self.noise_multiplier)
+
+    def freeze(self, active: torch.Tensor | None) -> None:
+        """Let only some coordinates (d,) bool learn from here on; None thaws all. Chosen without private data.
+
+        Raises:
+            InvalidParameter: the mask has another size, or nothing would be active, or a step has begun.
+        """
+        if self._sums:
+            raise InvalidParameter("active", "(mask)", "a mask cannot change within a step")
+        if active is not None and (active.shape != (self.coordinates,) or not bool(active.any())):
+            raise InvalidParameter("active", tuple(active.shape), f"a mask has {self.coordinates} places, one active")
+        self.active = active
+
+    def begin_step(self, model: nn.Module) -> None:  # noqa: B027 - most estimators have nothing public to prepare
+        """Prepare from public data and released history only."""
+
+    @abstractmethod
+    def add(self, traces: Traces) -> None:
+        """Add a micro-batch of the sample's records. A record whose gradient is not finite contributes zero."""
+
+    @abstractmethod
+    def release(self, noise: SecureNoise) -> Shares:
+        """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge before."""
+
+    def rows(self, traces: Traces) -> torch.Tensor:
+        """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE; broken rows are zero."""
+        shares, parts, start = traces.shares(), [], 0
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            share = shares[name].flatten(1) if name in shares else traces.zeros(size)
+            parts.append(share if self.active is None else share[:, self.active[start : start + size]])
+            start += size
+        found = torch.cat(parts, dim=1)
+        finite = found.isfinite().all(dim=1, keepdim=True)
+        return found if bool(finite.all()) else torch.where(finite, found, torch.zeros_like(found))
+
+    def unflatten(self, flat: torch.Tensor) -> Shares:
+        """Return (d_active,) by parameter name, zero on frozen coordinates."""
+        if self.active is not None:
+            whole = torch.zeros(self.coordinates, dtype=flat.dtype, device=flat.device)
+            whole[self.active] = flat
+            flat = whole
+        values = torch.split(flat, [math.prod(shape) for shape in self.shapes.values()])
+        return {name: value.reshape(shape) for (name, shape), value in zip(self.shapes.items(), values, strict=True)}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a later process needs to go on between two steps: public, tensors and numbers only."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most estimators keep nothing
+        """Go on from what `state` returned."""
+
+    def discard(self) -> None:
+        """Forget what was added since the last release, as when a charge was refused."""
+        self._sums = {}
+
+    def _accumulate(self, sums: Shares) -> None:
+        for name, value in sums.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def _release_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
+        """Release what was accumulated; `empty` names every part with its shape, for a sample without records."""
+        sums = {name: self._sums.get(name, torch.zeros(shape)) for name, shape in empty.items()}
+        self._sums = {}
+        return release_sum(sums, sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier, noise=noise)
+
+    @property
+    def active_coordinates(self) -> int:
+        """Number of coordinates that are not frozen."""
+        return self.coordinates if self.active is None else int(self.active.sum())
+
+
+def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:
+    """Return (n,) the factors that bring norms to at most `bound`, less the room for rounding."""
+    room = bound * (1 - FLOAT_SLACK)
+    return room / norms.clamp(min=room)
+
+
+def shapes_of(model: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of a network's trainable parameters, by name."""
+    return {name: parameter.shape for name, parameter in trainable(model).items()}

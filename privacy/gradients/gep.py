@@ -1,0 +1,171 @@
+"""Gradient embedding perturbation (Yu et al., ICLR 2021, arXiv:2102.12677, Algorithm 1), and B-GEP without residuals.
+
+A basis B of the gradients' subspace is found on *public* anchor images with random labels, by one power iteration for
+each group of parameters. A record's gradient g becomes an embedding w = B g, clipped to S1, and a residual
+r = g - B^T w, clipped to S2. Both sums are released with noise, and B^T w~ + r~ is the gradient.
+
+Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
+
+Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so its norm
+is at most sqrt(2), attained by a record both of whose parts are longer than their bounds. B-GEP releases w / S1 alone:
+1. The basis depends on public anchors, the released network and public randomness only; given it, the proof is the
+Gaussian mechanism's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from privacy.accounting.events import positive_finite
+from privacy.errors import InvalidParameter
+from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.layers import Shares
+from privacy.gradients.per_sample import Traces
+from privacy.mechanisms.noise import SecureNoise
+
+AnchorTraces = Callable[[nn.Module], Traces]  # the network -> traces of the public anchor images
+
+
+def orthonormal_basis(anchors: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
+    """Find a basis of the anchors' strongest directions by one power iteration from a random start.
+
+    Args:
+        anchors: (m, p) public gradients.
+        size: k, at most p.
+        generator: public randomness.
+
+    Returns:
+        (k, p) with orthonormal rows.
+    """
+    start = torch.randn(anchors.shape[1], size, generator=generator, dtype=anchors.dtype).to(anchors.device)
+    basis: torch.Tensor = torch.linalg.qr(anchors.mT @ (anchors @ start))[0]  # (p, k)
+    return basis.mT
+
+
+class Gep(Estimator):
+    """GEP, or B-GEP.
+
+    Args:
+        shapes: of the trainable parameters, by name.
+        anchors: computes the traces of the public anchor images, with random labels, on the network as it stands.
+        basis_size: k, basis vectors of all groups together, shared out by the square root of the groups' sizes.
+        clip: S1, the largest norm of an embedding. Public.
+        clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
+        noise_multiplier: noise deviation over the sensitivity, sqrt(2) or 1. Public.
+        expected_batch: as for every estimator.
+        seed: of the public start of the power iteration.
+        group_of: parameter name -> group; every layer is a group of its own where it is left out.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        anchors: AnchorTraces,
+        *,
+        basis_size: int,
+        clip: float,
+        clip_residual: float | None,
+        noise_multiplier: float,
+        expected_batch: float,
+        seed: int = 0,
+        group_of: Callable[[str], str] = lambda name: name.rpartition(".")[0],
+    ) -> None:
+        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        self.clip = positive_finite("clip", clip)
+        self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
+        groups = [group_of(name) for name in self.shapes]
+        self._groups = {group: [place == group for place in groups] for group in dict.fromkeys(groups)}
+        if not len(self._groups) <= basis_size <= self.coordinates:
+            raise InvalidParameter(
+                "basis_size", basis_size, f"between the {len(self._groups)} groups and {self.coordinates} coordinates"
+            )
+        self.basis_size, self._anchors = basis_size, anchors
+        self._generator = torch.Generator().manual_seed(seed)
+        self._bases: list[tuple[torch.Tensor, torch.Tensor]] = []  # (places in the active vector, (k_i, p_i) basis)
+
+    @property
+    def sensitivity(self) -> float:
+        """sqrt(2), or 1 for B-GEP: of what is released, which is measured in units of S1 and S2."""
+        return 1.0 if self.clip_residual is None else math.sqrt(2)
+
+    @property
+    def embedding_size(self) -> int:
+        """Basis vectors of this step, at most `basis_size`."""
+        return sum(len(basis) for _, basis in self._bases)
+
+    def begin_step(self, model: nn.Module) -> None:
+        """Find the step's basis from the public anchors."""
+        self.find_basis(self.rows(self._anchors(model)))
+
+    def find_basis(self, anchors: torch.Tensor) -> None:
+        """Find the step's basis from the anchors' gradients on the active coordinates (m, d_active). Public."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        places = self._places(sizes, anchors.device)
+        roots = {group: math.sqrt(len(index)) for group, index in places.items()}
+        total = sum(roots.values())
+        self._bases = []
+        for group, index in places.items():
+            if len(index):
+                size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
+                self._bases.append((index, orthonormal_basis(anchors[:, index], size, self._generator)))
+
+    def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:
+        """Where each group's active coordinates stand in the active vector."""
+        found: dict[str, torch.Tensor] = {}
+        for group, members in self._groups.items():
+            mask = torch.cat([torch.full((size,), member) for size, member in zip(sizes, members, strict=True)])
+            if self.active is not None:
+                mask = mask[self.active.cpu()]
+            found[group] = torch.nonzero(mask)[:, 0].to(device)
+        return found
+
+    def add(self, traces: Traces) -> None:
+        """Embed, clip and sum; residuals are clipped and summed beside."""
+        if not self._bases:
+            raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
+        self.add_rows(self.rows(traces))
+
+    def add_rows(self, rows: torch.Tensor) -> None:
+        """Add records by their gradients on the active coordinates (n, d_active). PRIVATE."""
+        embedding = torch.cat([rows[:, index] @ basis.mT for index, basis in self._bases], dim=1)  # (n, k)
+        factors = clip_factors(torch.linalg.vector_norm(embedding, dim=1), self.clip)
+        sums = {"embedding": factors @ embedding / self.clip}
+        if self.clip_residual is not None:
+            residual = rows - self._expand(embedding)  # (n, d_active)
+            factors = clip_factors(torch.linalg.vector_norm(residual, dim=1), self.clip_residual)
+            sums["residual"] = factors @ residual / self.clip_residual
+        self._accumulate(sums)
+
+    def release(self, noise: SecureNoise) -> Shares:
+        """As every estimator."""
+        parts = {"embedding": torch.Size([self.embedding_size])}
+        if self.clip_residual is not None:
+            parts["residual"] = torch.Size([self.active_coordinates])
+        noisy = self._release_sums(parts, noise)
+        flat = self._expand(noisy["embedding"][None])[0] * self.clip
+        if self.clip_residual is not None:
+            flat = flat + noisy["residual"].to(flat) * self.clip_residual
+        self._bases = []
+        return self.unflatten(flat / self.expected_batch)
+
+    def state(self) -> dict[str, Any]:
+        """As every estimator."""
+        return {"generator": self._generator.get_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As every estimator."""
+        self._generator.set_state(state["generator"].cpu())
+
+    def _expand(self, embedding: torch.Tensor) -> torch.Tensor:
+        """(n, k) -> (n, d_active): embedding times basis."""
+        whole = torch.zeros(len(embedding), self.active_coordinates, dtype=embedding.dtype, device=embedding.device)
+        start = 0
+        for index, basis in self._bases:
+            whole[:, index] = embedding[:, start : start + len(basis)].to(basis) @ basis
+            start += len(basis)
+        return whole

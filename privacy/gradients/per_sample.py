@@ -1,0 +1,168 @@
+"""One backward pass that keeps what every layer saw, so that each record's gradient can be measured and clipped.
+
+Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes gradients with respect to layer outputs only; weight
+gradients are then taken once, after every record has its clipping factor. Nothing is differentiated twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from privacy.errors import InvalidParameter, PrivacyError
+from privacy.gradients.layers import LayerTrace, Shares, supported
+
+Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
+
+
+@dataclass
+class Traces:
+    """What one pass over one batch of private records left behind. PRIVATE.
+
+    Attributes:
+        layers: one trace for each layer with trainable parameters.
+        records: their number n.
+    """
+
+    layers: list[LayerTrace]
+    records: int
+
+    def squared_norms(self) -> torch.Tensor:
+        """Return (n,) the squared L2 norm of each record's whole gradient."""
+        parts = [layer.squared_norms() for layer in self.layers]
+        return torch.stack(parts).sum(dim=0)
+
+    def weighted_sum(self, weights: torch.Tensor) -> Shares:
+        """Return the sum over records of weight times gradient, by parameter name."""
+        return {key: value for layer in self.layers for key, value in layer.weighted_sum(weights).items()}
+
+    def without(self, dropped: torch.Tensor) -> Traces:
+        """Return the traces with the backprops of some records (n,) bool set to zero: their gradient is zero."""
+        layers = []
+        for layer in self.layers:
+            rows = dropped.repeat_interleave(layer.repeats)
+            shape = (len(rows),) + (1,) * (layer.backprops.dim() - 1)
+            backprops = torch.where(rows.reshape(shape), torch.zeros_like(layer.backprops), layer.backprops)
+            activations = layer.activations
+            if activations.is_floating_point():
+                shape = (len(rows),) + (1,) * (activations.dim() - 1)
+                activations = torch.where(rows.reshape(shape), torch.zeros_like(activations), activations)
+            layers.append(LayerTrace(layer.name, layer.layer, activations, backprops, layer.repeats))
+        return Traces(layers, self.records)
+
+    def zeros(self, size: int) -> torch.Tensor:
+        """Return (n, size) zeros where the traces are: the gradient of a parameter that the loss does not use."""
+        return self.layers[0].backprops.new_zeros(self.records, size)
+
+    def shares(self) -> Shares:
+        """Return each record's gradient, by parameter name: (n, *shape of the parameter)."""
+        return {key: value for layer in self.layers for key, value in layer.shares().items()}
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that training moves, by name, in the model's order."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a network whose gradient cannot be taken apart by record.
+
+    Raises:
+        InvalidParameter: a layer mixes records (batch normalisation), shares its parameters with another, or is of a
+            kind without a rule.
+    """
+    seen: dict[int, str] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise InvalidParameter("model", name, "batch normalisation mixes records; use nn.GroupNorm")
+        own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+        if own and not supported(layer):
+            known = "Linear, Conv2d, GroupNorm, LayerNorm and Embedding"
+            raise InvalidParameter("model", f"{name}: {type(layer).__name__}", f"gradients by record exist for {known}")
+        for parameter in own:
+            if id(parameter) in seen:
+                raise InvalidParameter("model", name, f"it shares a parameter with {seen[id(parameter)]}")
+            seen[id(parameter)] = name
+    if not seen:
+        raise InvalidParameter("model", type(model).__name__, "it has no trainable parameter")
+
+
+def trace_gradients(
+    model: nn.Module, losses: Losses, inputs: torch.Tensor, targets: torch.Tensor, *, repeats: int = 1
+) -> Traces:
+    """Run one forward and one backward pass and keep what each layer saw.
+
+    Args:
+        model: checked by `check_model`.
+        losses: of every row, without reduction over rows.
+        inputs: (n * repeats, ...) rows of private records; rows of one record stand beside each other.
+        targets: (n * repeats, ...).
+        repeats: rows of each record, whose mean loss is the record's.
+
+    Raises:
+        InvalidParameter: the losses do not have one number for each row.
+        PrivacyError: a layer ran twice, or its input was overwritten in place.
+    """
+    if len(inputs) == 0 or len(inputs) % repeats:
+        raise InvalidParameter("inputs", len(inputs), f"rows come in whole records of {repeats}")
+    seen: dict[str, tuple[nn.Module, torch.Tensor, int]] = {}
+    backprops: dict[str, torch.Tensor] = {}
+    with torch.enable_grad(), _outputs_only(model, seen, backprops):
+        loss = losses(model(inputs), targets)
+        if loss.shape != (len(inputs),):
+            raise InvalidParameter("losses", tuple(loss.shape), f"one number for each of the {len(inputs)} rows")
+        (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
+    traces = []
+    for name, (layer, activations, version) in seen.items():
+        if activations._version != version:
+            raise PrivacyError(f"the input of layer {name} was overwritten in place")
+        if name in backprops:  # a layer whose output the loss does not use has no gradient
+            traces.append(LayerTrace(name, layer, activations, backprops[name], repeats))
+    return Traces(traces, len(inputs) // repeats)
+
+
+@contextmanager
+def _outputs_only(
+    model: nn.Module, seen: dict[str, tuple[nn.Module, torch.Tensor, int]], backprops: dict[str, torch.Tensor]
+) -> Iterator[None]:
+    """Within the block, passes compute gradients of layer outputs and none of parameters, and leave both behind."""
+    watched = {
+        name: layer for name, layer in model.named_modules() if any(p.requires_grad for p in layer.parameters(False))
+    }
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def keep(name: str) -> Callable[[torch.Tensor], None]:
+        def hook(gradient: torch.Tensor) -> None:
+            backprops[name] = gradient.detach()
+
+        return hook
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], torch.Tensor], torch.Tensor]:
+        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+            if name in seen:
+                raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
+            activations = inputs[0].detach()
+            seen[name] = (layer, activations, activations._version)
+            if not output.requires_grad:
+                output.requires_grad_(True)
+            output.register_hook(keep(name))  # type: ignore[no-untyped-call]
+            return output
+
+        return hook
+
+    handles = [layer.register_forward_hook(watch(name)) for name, layer in watched.items()]
+    try:
+        # The rules read which parameters are trainable, so the flags are put back before anything is measured.
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        for handle in handles:
+            handle.remove()

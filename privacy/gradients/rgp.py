@@ -1,0 +1,216 @@
+"""Reparametrised gradient perturbation (Yu et al., ICML 2021, arXiv:2106.09352, Algorithms 1 and 2), and RGP-random.
+
+A weight W (p, d) is seen as L R + (W - L R), with orthonormal columns of L (p, r) and rows of R (r, d). Only the
+gradients of L and R are taken by record: they are r (p + d) numbers in place of p d. Nothing has to be rebuilt for
+that: with activations a and backprops g of the layer as it is,
+
+    dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
+
+All of a record's numbers (of L, R, and of what has no carriers: biases, norms, small layers) are clipped jointly to C,
+summed and released, and the update of W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
+
+Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
+
+Sensitivity: C, as DP-SGD's. The carriers come from the released weights: by one power iteration on W_t during the
+warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public randomness. Given them, the
+proof is the Gaussian mechanism's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from privacy.accounting.events import positive_finite
+from privacy.errors import InvalidParameter
+from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.layers import LayerTrace, Shares, convolution_weight_shares
+from privacy.gradients.per_sample import Traces
+from privacy.mechanisms.noise import SecureNoise
+
+
+def carriers_of(matrix: torch.Tensor, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose a matrix approximately (Algorithm 2 with one iteration).
+
+    Args:
+        matrix: (p, d), released.
+        rank: r, below p and d.
+        generator: public randomness.
+
+    Returns:
+        L (p, r) with orthonormal columns and R (r, d) with orthonormal rows.
+    """
+    start = torch.randn(matrix.shape[1], rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
+    left = torch.linalg.qr(matrix @ start)[0]  # (p, r)
+    right = torch.linalg.qr(matrix.mT @ left)[0].mT  # (r, d)
+    return left, right
+
+
+def random_carriers(shape: torch.Size, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random orthonormal L (p, r) and R (r, d)."""
+    left, right = (torch.linalg.qr(torch.randn(size, rank, generator=generator))[0] for size in shape)
+    return left, right.mT
+
+
+class Rgp(Estimator):
+    """RGP, or RGP-random.
+
+    Args:
+        model: whose linear and convolutional layers (without groups) get carriers, where larger than the rank.
+        rank: r. Public.
+        clip: C, the largest norm of one record's gradients of carriers and all else, jointly. Public.
+        noise_multiplier: noise deviation over C. Public.
+        shapes: of its trainable parameters, by name.
+        expected_batch: as for every estimator.
+        warm_up_steps: steps whose carriers come from the weights themselves.
+        random: RGP-random: new random carriers in every step.
+        seed: of the public randomness.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        shapes: Mapping[str, torch.Size],
+        *,
+        rank: int,
+        clip: float,
+        noise_multiplier: float,
+        expected_batch: float,
+        warm_up_steps: int = 0,
+        random: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        self.clip = positive_finite("clip", clip)
+        if rank < 1:
+            raise InvalidParameter("rank", rank, "carriers have at least rank 1")
+        self.rank, self.random, self.warm_up_steps, self.steps = rank, random, warm_up_steps, 0
+        self._generator = torch.Generator().manual_seed(seed)
+        weights = {name: value for name, value in model.named_parameters() if name in self.shapes}
+        modules = dict(model.named_modules())
+        self._start = {
+            name: value.detach().clone()
+            for name, value in weights.items()
+            if self._has_carriers(modules[name.rpartition(".")[0]], name)
+        }
+        self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def _has_carriers(self, layer: nn.Module, name: str) -> bool:
+        if not name.endswith("weight") or not isinstance(layer, nn.Linear | nn.Conv2d):
+            return False
+        if isinstance(layer, nn.Conv2d) and layer.groups != 1:
+            return False
+        return min(layer.weight.flatten(1).shape) > self.rank
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.clip
+
+    def freeze(self, active: torch.Tensor | None) -> None:
+        """Refused: carriers are no coordinates of the weights.
+
+        Raises:
+            InvalidParameter: always, unless nothing is to be frozen.
+        """
+        if active is not None:
+            raise InvalidParameter("freeze", "(mask)", "RGP releases carriers' gradients; coordinates cannot be frozen")
+
+    def begin_step(self, model: nn.Module) -> None:
+        """Find the step's carriers from released weights, or from public randomness."""
+        weights = dict(model.named_parameters())
+        for name, start in self._start.items():
+            matrix = weights[name].detach().flatten(1)  # (p, d)
+            if self.random:
+                left, right = random_carriers(matrix.shape, self.rank, self._generator)
+                self._carriers[name] = left.to(matrix), right.to(matrix)
+                continue
+            if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
+                matrix = matrix - start.flatten(1)
+            self._carriers[name] = carriers_of(matrix, self.rank, self._generator)
+
+    def add(self, traces: Traces) -> None:
+        """Take the carriers' gradients by record, clip all of a record's numbers jointly, and sum."""
+        if self._start and not self._carriers:
+            raise InvalidParameter("carriers", None, "begin_step finds the carriers before records are added")
+        parts = self.carrier_shares(traces)  # name -> (n, ...)
+        squares = torch.stack([torch.linalg.vector_norm(part.flatten(1), dim=1).square() for part in parts.values()])
+        norms = squares.sum(dim=0).sqrt()  # (n,)
+        broken = ~norms.isfinite()
+        if bool(broken.any()):
+            parts = self.carrier_shares(traces.without(broken))
+            norms = torch.where(broken, torch.zeros_like(norms), norms)
+        factors = clip_factors(norms, self.clip)
+        self._accumulate({name: torch.tensordot(factors, part, dims=1) for name, part in parts.items()})
+
+    def carrier_shares(self, traces: Traces) -> Shares:
+        """Return each record's gradients of L and R, and of the parameters without carriers. PRIVATE.
+
+        Returns:
+            "<weight>/L" (n, p, r), "<weight>/R" (n, r, d), and others by parameter name (n, *shape).
+        """
+        found: Shares = {}
+        for trace in traces.layers:
+            weight = f"{trace.name}.weight".lstrip(".")
+            if weight not in self._carriers:
+                found |= trace.shares()
+                continue
+            left, right = self._carriers[weight]
+            found[f"{weight}/L"], found[f"{weight}/R"] = _carrier_shares(trace, left, right)
+            bias = trace.layer.bias
+            if isinstance(bias, nn.Parameter) and bias.requires_grad:
+                rows = trace.backprops if isinstance(trace.layer, nn.Linear) else trace.backprops.movedim(1, -1)
+                found[f"{trace.name}.bias".lstrip(".")] = rows.reshape(traces.records, -1, len(bias)).sum(dim=1)
+        return found
+
+    def release(self, noise: SecureNoise) -> Shares:
+        """As every estimator."""
+        empty: dict[str, torch.Size] = {}
+        for name, shape in self.shapes.items():
+            if name in self._carriers:
+                left, right = self._carriers[name]
+                empty |= {f"{name}/L": left.shape, f"{name}/R": right.shape}
+            else:
+                empty[name] = shape
+        noisy = self._release_sums(empty, noise)
+        released: Shares = {}
+        for name, shape in self.shapes.items():
+            if name in self._carriers:
+                left, right = self._carriers[name]
+                d_left, d_right = noisy[f"{name}/L"].to(left), noisy[f"{name}/R"].to(left)
+                update = d_left @ right + left @ d_right - left @ (left.mT @ d_left @ right)
+                released[name] = update.reshape(shape) / self.expected_batch
+            else:
+                released[name] = noisy[name] / self.expected_batch
+        self._carriers = {}
+        self.steps += 1
+        return released
+
+    def state(self) -> dict[str, Any]:
+        """As every estimator: the weights of the first step and the number of steps done belong to it."""
+        return {"generator": self._generator.get_state(), "start": dict(self._start), "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """As every estimator."""
+        self._generator.set_state(state["generator"].cpu())
+        self._start = {name: state["start"][name].to(value) for name, value in self._start.items()}
+        self.steps = int(state["steps"])
+
+
+def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (n, p, r) and (n, r, d) of one layer."""
+    n, layer, rank = trace.records, trace.layer, len(right)
+    if isinstance(layer, nn.Conv2d):
+        kernel = right.reshape(rank, layer.in_channels, *layer.kernel_size)
+        inner = functional.conv2d(trace.activations, kernel, None, layer.stride, layer.padding, layer.dilation)
+        back = torch.einsum("npij,pr->nrij", trace.backprops, left)  # (rows, r, h', w')
+        right_shares = convolution_weight_shares(layer, trace.activations, back, trace.repeats).flatten(2)
+        g, h = (values.movedim(1, -1).reshape(n, -1, values.shape[1]) for values in (trace.backprops, inner))
+        return g.mT @ h, right_shares
+    a = trace.activations.reshape(n, -1, trace.activations.shape[-1])  # (n, t, d)
+    g = trace.backprops.reshape(n, -1, trace.backprops.shape[-1])  # (n, t, p)
+    return g.mT @ (a @ right.mT), (g @ left).mT @ a

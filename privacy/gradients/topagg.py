@@ -1,0 +1,113 @@
+"""TopAgg-SGD (Wang et al. 2021, arXiv:2103.11109, Algorithm 4): keep the largest coordinates of each clipped gradient.
+
+Adjacency: add or remove one record. Unit: the record. Event: as DP-SGD's, with the noise measured against a smaller
+sensitivity.
+
+Sensitivity: a record's gradient g is clipped to norm C; NormTopK keeps its largest coordinates as long as their squared
+norm stays at most k ||g||^2. So each record contributes a vector of norm at most sqrt(k) C, attained where the kept
+coordinates carry exactly the share k. Which coordinates are kept depends on that record alone, so nothing else moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from privacy.accounting.events import positive_finite
+from privacy.errors import InvalidParameter
+from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.layers import Shares
+from privacy.gradients.per_sample import Traces
+from privacy.mechanisms.noise import SecureNoise
+
+_BUCKET_SHIFT = 16  # a float32 square without its low bits: 128 buckets to the octave
+_BUCKETS = 1 << (31 - _BUCKET_SHIFT)
+
+
+def norm_top_k(rows: torch.Tensor, keep: float) -> torch.Tensor:
+    """Zero all but the largest coordinates whose squared norm is at most `keep` times the row's.
+
+    Args:
+        rows: (n, d) float32. Private.
+        keep: k in (0, 1]. Public.
+
+    Returns:
+        (n, d). Where the bound falls among coordinates of one size, none of these is kept.
+    """
+    if keep == 1:
+        return rows
+    if rows.device.type == "cpu":
+        values = rows.numpy()
+        largest_left_out = torch.tensor([_largest_left_out(row, keep) for row in values], dtype=rows.dtype)
+    else:
+        squares = rows.square().sort(dim=1, descending=True).values  # (n, d)
+        running = squares.double().cumsum(dim=1)
+        fits = (running <= keep * running[:, -1:]).sum(dim=1, keepdim=True)
+        largest_left_out = squares.gather(1, fits.clamp(max=rows.shape[1] - 1))[:, 0]
+    return torch.where(rows.square() > largest_left_out[:, None], rows, torch.zeros_like(rows))
+
+
+def _largest_left_out(row: npt.NDArray[np.float32], keep: float) -> np.float32:
+    """Return the largest square of one row (d,) that does not fit any more.
+
+    Squares are counted into buckets, and only the bucket in which the bound lies is sorted.
+    """
+    squares = np.square(row, dtype=np.float32)
+    buckets = squares.view(np.int32) >> _BUCKET_SHIFT  # in [0, _BUCKETS), ordered as the squares are
+    mass = np.bincount(buckets, squares, _BUCKETS)
+    from_top = np.cumsum(mass[::-1])[::-1]  # squared norm of a bucket and all above it
+    bound = keep * from_top[0]
+    across = int(np.count_nonzero(from_top > bound)) - 1  # the bucket in which the bound lies
+    if across < 0:  # the row is zero
+        return np.float32(0)
+    above = from_top[across + 1] if across + 1 < _BUCKETS else 0.0
+    here = np.sort(squares[buckets == across])[::-1]
+    fits = int(np.count_nonzero(above + np.cumsum(here, dtype=np.float64) <= bound))
+    return np.float32(here[min(fits, len(here) - 1)])
+
+
+class TopAggSgd(Estimator):
+    """DP-SGD on gradients of which each record keeps the largest coordinates.
+
+    Args:
+        shapes: of the trainable parameters, by name.
+        clip: C. Public.
+        keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public.
+        noise_multiplier: noise deviation over sqrt(k) C. Public.
+        expected_batch: as for every estimator.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        *,
+        clip: float,
+        keep: float,
+        noise_multiplier: float,
+        expected_batch: float,
+    ) -> None:
+        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        self.clip = positive_finite("clip", clip)
+        if not 0 < keep <= 1:
+            raise InvalidParameter("keep", keep, "the share of the squared norm that is kept is above 0 and at most 1")
+        self.keep = float(keep)
+
+    @property
+    def sensitivity(self) -> float:
+        """sqrt(k) C."""
+        return math.sqrt(self.keep) * self.clip
+
+    def add(self, traces: Traces) -> None:
+        """Clip, then keep: the kept coordinates are the same in the other order, and cheaper to find."""
+        rows = self.rows(traces)  # (n, d_active)
+        factors = clip_factors(torch.linalg.vector_norm(rows, dim=1), self.clip)
+        self._accumulate({"": factors @ norm_top_k(rows, self.keep)})
+
+    def release(self, noise: SecureNoise) -> Shares:
+        """As every estimator."""
+        flat = self._release_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
+        return self.unflatten(flat / self.expected_batch)

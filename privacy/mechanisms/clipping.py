@@ -1,0 +1,91 @@
+"""Bound what one row can contribute to a sum, in L2 norm, with rounding on the safe side."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.errors import InvalidParameter, PrivacyError
+
+_BLOCK_ROWS = 512  # Worked on at once, to stay in the processor's cache.
+NORM_MIN = 1e-150  # Its square is still a normal double.
+INTEGER_MAX = 1 << 20  # Keeps the exact sum of squares of 2^22 coordinates inside int64.
+
+
+def _norm_max(norm_max: float) -> float:
+    if not (math.isfinite(norm_max) and norm_max >= NORM_MIN):
+        raise InvalidParameter("norm_max", norm_max, f"the norm bound is finite and at least {NORM_MIN}")
+    return float(norm_max)
+
+
+def _clip(rows: npt.NDArray[np.float64], norm_max: float) -> npt.NDArray[np.float64]:
+    """Scale (n, d) finite rows so that their exact norms are at most norm_max."""
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)  # (n, 1)
+    safe = np.where(largest > 0, largest, 1.0)  # (n, 1)
+    unit = rows / safe  # (n, d) in [-1, 1]: neither overflows nor vanishes when squared
+    norms = np.maximum(np.sqrt(np.square(unit).sum(axis=1, keepdims=True)), 1.0)  # (n, 1) in [1, sqrt(d)]
+    shrink = 1 - (rows.shape[1] + 16) * 2.0**-52  # more than the rounding of the sum, root, quotients and product
+    with np.errstate(over="ignore"):
+        short = norms * safe <= norm_max * shrink  # (n, 1)
+    return np.where(short, rows, unit * (norm_max / norms * shrink))
+
+
+def clip_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.float64]:
+    """Scale down the rows whose L2 norm exceeds norm_max.
+
+    Args:
+        rows: (n, d) real. Private. A row with a NaN or an infinity contributes zero.
+        norm_max: The bound C, finite. Public.
+
+    Returns:
+        (n, d) float64, each row of norm at most C.
+
+    Privacy:
+        Adding or removing one row changes the exact sum of the result by at most C in L2 norm.
+
+    Raises:
+        InvalidParameter: norm_max is not finite or below 1e-150.
+    """
+    bound = _norm_max(norm_max)
+    clipped = np.empty(rows.shape, dtype=np.float64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        values = rows[start : start + _BLOCK_ROWS].astype(np.float64)  # (block, d)
+        values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
+        clipped[start : start + _BLOCK_ROWS] = _clip(values, bound)
+    return clipped
+
+
+def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
+    """Scale down integer rows whose L2 norm exceeds norm_max, rounding every coordinate towards zero.
+
+    Args:
+        rows: (n, d) integers of magnitude at most 2^20, such as pixels. Private.
+        norm_max: The bound C, finite. Public.
+
+    Returns:
+        (n, d) int64, each row of norm at most C: what discrete noise may be added to the sum of.
+
+    Privacy:
+        Adding or removing one row changes the integer sum by at most C in L2 norm; checked exactly.
+
+    Raises:
+        InvalidParameter: norm_max is not finite or below 1e-150, or the rows are not such integers.
+        PrivacyError: A row still exceeds the bound (never, unless this file is broken).
+    """
+    bound = _norm_max(norm_max)
+    if not np.issubdtype(rows.dtype, np.integer):
+        raise InvalidParameter("rows", str(rows.dtype), "only integers can be clipped to integers")
+    if rows.size and max(int(rows.max()), -int(rows.min())) > INTEGER_MAX:
+        raise InvalidParameter("rows", "(hidden)", f"magnitudes are at most {INTEGER_MAX}")
+    clipped = np.empty(rows.shape, dtype=np.int64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        values = rows[start : start + _BLOCK_ROWS].astype(np.float64)  # (block, d)
+        block = np.trunc(_clip(values, bound)).astype(np.int64)
+        if int(np.square(block).sum(axis=1).max()) > Fraction(bound) ** 2:
+            raise PrivacyError("a clipped row exceeds its bound")
+        clipped[start : start + _BLOCK_ROWS] = block
+    return clipped

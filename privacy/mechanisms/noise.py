@@ -1,0 +1,118 @@
+"""Secret randomness: an AES-256-CTR key stream, keys derived from a job's secret, and what mechanisms draw."""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from privacy.errors import InvalidParameter
+from privacy.mechanisms import discrete_gaussian
+
+KEY_BYTES = 32
+SECRET_BYTES_MIN = 16
+
+
+def derive_key(secret: bytes, *labels: str | int) -> bytes:
+    """Derive a 32-byte key for one purpose from a job's secret with HKDF-SHA256 (RFC 5869).
+
+    Different label sequences give independent keys: each label is encoded with its type and length, so
+    ("a", "b"), ("ab",) and ("a", 1), ("a", "1") all differ. Put the attempt and the step among the labels and two
+    attempts can never share noise.
+
+    Args:
+        secret: The job's secret, at least 16 bytes from the operating system's generator. Private.
+        labels: For example "noise", attempt, "votes", step. Public.
+
+    Raises:
+        InvalidParameter: The secret is too short, no label is given, or a label is neither text nor an integer.
+    """
+    if len(secret) < SECRET_BYTES_MIN:
+        raise InvalidParameter("secret", "(hidden)", f"a secret has at least {SECRET_BYTES_MIN} bytes")
+    if not labels:
+        raise InvalidParameter("labels", labels, "name the purpose of the key")
+    encoded = []
+    for label in labels:
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            raise InvalidParameter("labels", label, "labels are texts and integers")
+        value = str(label).encode()
+        encoded.append(f"{'s' if isinstance(label, str) else 'i'}{len(value)}:".encode() + value)
+    info = b"obscura key v1|" + b"".join(encoded)
+    return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=info).derive(secret)
+
+
+class SecureNoise:
+    """A cryptographic generator and the noise drawn from it; the same key gives the same draws in the same order.
+
+    One object per derived key, used by one thread and not carried across a fork: a second reader of the same stream
+    would repeat noise, so objects refuse to be copied or pickled.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """Start the key stream of a 32-byte key at block zero.
+
+        Raises:
+            InvalidParameter: The key does not have 32 bytes.
+        """
+        if len(key) != KEY_BYTES:
+            raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES} bytes")
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    @classmethod
+    def derive(cls, secret: bytes, *labels: str | int) -> SecureNoise:
+        """Start the generator of one purpose: `SecureNoise(derive_key(secret, *labels))`."""
+        return cls(derive_key(secret, *labels))
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a copy would repeat secret noise")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError("a copy would repeat secret noise")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a copy would repeat secret noise")
+
+    def random_bytes(self, n: int) -> bytes:
+        """Return the next n bytes of the key stream."""
+        return self._stream.update(bytes(n))
+
+    def integers64(self, n: int) -> npt.NDArray[np.uint64]:
+        """Return (n,) independent uniform 64-bit words."""
+        return np.frombuffer(self.random_bytes(8 * n), dtype="<u8").astype(np.uint64, copy=False)
+
+    def uniform(self, shape: int | tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Return independent multiples of 2^-53 in [0, 1), for sampling decisions; never for additive noise."""
+        bits = (self.integers64(_size(shape)) >> np.uint64(11)).astype(np.float64)  # 53 bits: exact
+        return (bits * 2.0**-53).reshape(shape)
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Draw independent integers from the exact discrete Gaussian N_Z(0, stddev^2).
+
+        Canonne, Kamath & Steinke 2020 (arXiv:2004.00010) define it; `discrete_gaussian.draw` says how it is sampled
+        here. No approximation is made: given uniform key stream bytes, each integer has exactly its probability.
+
+        Args:
+            shape: Shape of the result.
+            stddev: Its parameter, at most 2^45, taken as the exact rational that the float is. The true standard
+                deviation never exceeds it, and equals it to one part in a million from 1 on.
+
+        Returns:
+            int64 array of that shape.
+
+        Privacy:
+            Added to an integer query of L2 sensitivity D it costs `GaussianEvent.of_discrete_noise(D, stddev)`.
+
+        Raises:
+            InvalidParameter: stddev is not a positive finite number of at most 2^45.
+        """
+        table = discrete_gaussian.step_table(float(stddev))
+        return discrete_gaussian.draw(_size(shape), table, self.integers64).reshape(shape)
+
+
+def _size(shape: int | tuple[int, ...]) -> int:
+    return shape if isinstance(shape, int) else math.prod(shape)

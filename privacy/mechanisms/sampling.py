@@ -1,0 +1,36 @@
+"""Poisson sampling: every unit enters a batch by a coin of its own, as the accountant assumes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+
+
+def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.NDArray[np.int64]:
+    """Draw one Poisson sample.
+
+    Args:
+        units: Number of units (records or subjects) that there are. Private: never show how many were drawn.
+        probability: Chance of each, in (0, 1]. Public.
+        noise: A generator of this step alone.
+
+    Returns:
+        (batch,) indices in ascending order; possibly none. PRIVATE: amplification holds only while nobody sees them.
+
+    Privacy:
+        Each unit is drawn independently with a chance of at most `probability` (exactly: rounded down to a multiple of
+        2^-53), so `PoissonGaussianEvent(probability, ...)` describes a noisy sum over the sample. Whether a unit is
+        drawn does not depend on which others exist, except that later coins move when one is added before them: coins
+        are independent, so the distribution does not.
+
+    Raises:
+        InvalidParameter: the probability is not in (0, 1], or there is a negative number of units.
+    """
+    if not 0 < probability <= 1:
+        raise InvalidParameter("probability", probability, "a chance to be drawn is above 0 and at most 1")
+    if units < 0:
+        raise InvalidParameter("units", units, "there cannot be fewer than none")
+    return np.flatnonzero(noise.uniform(units) + 2.0**-53 <= probability)

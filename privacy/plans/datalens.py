@@ -1,0 +1,163 @@
+"""Plan of the DataLens recipe: a warm start and teachers' votes under one budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from privacy.accounting.calibration import affordable_releases, stddev_for
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.datalens_config import IMAGES_MAX, DataLensConfig, config_from_options
+from privacy.plans.moment_votes import MomentRound, moment_rounds
+from privacy.plans.plan import Plan, PublicFacts, Stage
+
+UNITS_PER_TEACHER_MIN = 4
+ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
+QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
+MEANS, POOLED, BY_CLASS, VOTES = "class_means", "pooled_covariance", "class_covariances", "votes"
+
+
+def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Plan a training from the options of a request; see `config_from_options` and `plan_datalens`."""
+    return plan_datalens(config_from_options(options), privacy_filter, budget_nano, facts)
+
+
+def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    """Turn a budget into noise for the warm start and into a number of votes, or their noise.
+
+    Args:
+        config: public parameters.
+        privacy_filter: of the account.
+        budget_nano: what the job may cost at most.
+        facts: what the owner declared.
+
+    Raises:
+        InvalidParameter: k > d, more teachers than the declared units support, or a budget that buys nothing.
+    """
+    _check_facts(config, facts)
+    vote_nano = int(budget_nano * config.vote_share) if config.has_start else budget_nano
+    noise: dict[str, float] = {}
+    rounds: tuple[MomentRound, ...] = ()
+    if config.warm_start:
+        noise |= _warm_start_noise(config, privacy_filter, budget_nano - vote_nano)
+    elif config.moment_votes:
+        rounds = moment_rounds(config.moments(facts), privacy_filter, budget_nano - vote_nano, len(facts.classes))
+        noise |= {current.name: current.aggregation.stddev for current in rounds}
+    iterations = 0
+    if config.vote_share > 0:
+        noise[VOTES], iterations = _vote_noise(config, privacy_filter, vote_nano, facts)
+    images = iterations * config.images_per_iteration
+    together_max = ROUND_IMAGES_MAX // config.images_per_iteration  # iterations whose votes are fitted together
+    if iterations // config.rounds > together_max:
+        raise InvalidParameter(
+            "rounds",
+            config.rounds,
+            f"votes on {images} images are fitted at most {ROUND_IMAGES_MAX} at a time: ask for at least "
+            f"{iterations // (together_max + 1) + 1} rounds",
+        )
+    events = {name: warm_start_event(name, noise[name]) for name in (MEANS, POOLED, BY_CLASS) if name in noise}
+    events |= {current.name: current.event for current in rounds}
+    if VOTES in noise:
+        events[VOTES] = config.topagg(facts, noise[VOTES]).event(images)
+    stages = [Stage(name, event, privacy_filter.price_nano(event)) for name, event in events.items()]
+    images += sum(current.images for current in rounds)
+    return Plan(
+        recipe="datalens",
+        config=dataclasses.asdict(config),
+        stages=tuple(stages),
+        price_nano=sum(stage.price_nano for stage in stages),
+        budget_nano=budget_nano,
+        notes=_notes(config, facts, images),
+        facts={
+            "protects": facts.protects,
+            "units_declared": facts.units_declared,
+            "teachers": config.teachers,
+            "images_to_aggregate": images,
+            "iterations": iterations,
+            "warm_start": config.warm_start,
+            "vote_share": config.vote_share if config.warm_start else 1.0,  # of the budget, for votes of any kind
+            "noise_stddev": noise,  # parameter of the discrete Gaussian, by stage
+        },
+    )
+
+
+def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
+    latent = config.latent_size(facts)
+    if config.vote_share > 0 and config.top_k > latent:
+        raise InvalidParameter(
+            "top_k", config.top_k, f"a teacher votes on the {latent} numbers of a latent, so k is at most {latent}"
+        )
+    teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
+    if (config.vote_share > 0 or config.moment_votes) and config.teachers > teachers_max:
+        raise InvalidParameter(
+            "teachers",
+            config.teachers,
+            f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
+            f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
+        )
+
+
+def warm_start_event(name: str, stddev: float) -> GaussianEvent:
+    """Return the event of one of the warm start's releases with discrete noise of that parameter.
+
+    Privacy: a record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q,
+    and a count of Q to one class's sum; or an outer product of norm at most Q^2 to one matrix
+    (`workers.recipes.warm_start` has the proofs).
+    """
+    sensitivity = math.nextafter(math.sqrt(2) * QUANTISATION, math.inf) if name == MEANS else float(QUANTISATION**2)
+    return GaussianEvent.of_discrete_noise(sensitivity, stddev)
+
+
+def _warm_start_noise(config: DataLensConfig, privacy_filter: Filter, budget_nano: int) -> dict[str, float]:
+    shares = {MEANS: config.mean_share, POOLED: config.pooled_share, BY_CLASS: config.class_share}
+    noise = {}
+    left_nano = budget_nano
+    for name, share in shares.items():
+        share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
+        left_nano -= share_nano
+        if share_nano < 1:
+            raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
+        sensitivity = warm_start_event(name, 1e9).sensitivity
+        noise[name] = stddev_for(privacy_filter, sensitivity, share_nano, discrete=True)
+    return noise
+
+
+def _vote_noise(
+    config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
+) -> tuple[float, int]:
+    """Return sigma and the number of iterations."""
+    m = config.images_per_iteration
+    if config.images is not None:
+        iterations = max(1, config.images // m)
+        sensitivity = config.topagg(facts, 1e6).sensitivity
+        return stddev_for(privacy_filter, sensitivity, budget_nano, iterations * m, discrete=True), iterations
+    if config.stddev is None:
+        raise InvalidParameter("stddev", None, "give either the number of images or the noise stddev")
+    single = config.topagg(facts, config.stddev).event(1)
+    iterations = min(affordable_releases(privacy_filter, single, budget_nano), IMAGES_MAX) // m
+    if iterations < 1:
+        raise InvalidParameter(
+            "stddev", config.stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"
+        )
+    return config.stddev, iterations
+
+
+def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
+    notes = []
+    if facts.unit == "subject":
+        notes.append("The guarantee hides all records of one subject, however many there are.")
+    if config.warm_start:
+        notes.append("Noisy class means and covariances are released first; the generator starts from them.")
+        if facts.unit == "subject":
+            notes.append(
+                "They are taken over one record of each subject, so that nobody adds more than one record does."
+            )
+    if images:
+        shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
+        notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
+    notes.append("Labels of synthetic images are uniform over the declared classes.")
+    return tuple(notes)

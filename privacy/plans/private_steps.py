@@ -1,0 +1,170 @@
+"""What every recipe of the DP-SGD family plans: Poisson-sampled steps of one gradient estimator under one budget.
+
+Sampling: in each step each unit is drawn independently with one public probability q = expected_batch / n, where n is
+the declared number of units. An account with fewer units than it declared gets smaller batches, never a larger loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from privacy.accounting.calibration import noise_multiplier_for
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.accounting.filters import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.options import check_values
+from privacy.plans.plan import PublicFacts, Stage
+
+STEPS = "gradient_steps"
+STEPS_MAX = 200_000
+EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
+ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random")
+FREEZES = ("none", "random", "ranked")
+# RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
+_FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsConfig:
+    """Public parameters of the private steps. Papers' letters are given where they have one.
+
+    Attributes:
+        estimator: plain DP-SGD, TopAgg-SGD, GEP, B-GEP, RGP or RGP-random (`privacy.gradients`).
+        epochs: expected number of times that a unit is drawn.
+        expected_batch: units expected in one step.
+        clip: C, the bound on one unit's gradient; S1 of GEP.
+        keep: TopAgg's k, share of the squared norm that is kept.
+        clip_residual: GEP's S2.
+        basis_size: GEP's k, vectors of the anchors' basis.
+        anchors: GEP's m, public anchor images.
+        rank: RGP's r.
+        warm_up_share: share of the steps in which RGP's carriers come from the weights themselves.
+        freeze: which coordinates rest in an epoch: none, random ones, or those whose released gradients were smallest.
+        freeze_rate: r*, the share of frozen coordinates at the end.
+        freeze_cooling: e*, share of the epochs over which the frozen share grows to that.
+        learning_rate: of the optimiser.
+        momentum: of SGD; ignored by Adam.
+        optimiser: sgd or adam, fed with released gradients.
+        ema: decay of the average of the weights that is released; 0 releases the last weights.
+        multiplicity: K, random views of each record (noise levels of a diffusion model) whose mean loss is clipped.
+        records_per_subject: records that are drawn of each sampled subject, where the unit is the subject.
+    """
+
+    estimator: str = "dpsgd"
+    epochs: float = 10.0
+    expected_batch: int = 512
+    clip: float = 1.0
+    keep: float = 0.8
+    clip_residual: float = 0.5
+    basis_size: int = 200
+    anchors: int = 400
+    rank: int = 8
+    warm_up_share: float = 0.1
+    freeze: str = "none"
+    freeze_rate: float = 0.5
+    freeze_cooling: float = 0.5
+    learning_rate: float = 0.5
+    momentum: float = 0.9
+    optimiser: str = "sgd"
+    ema: float = 0.0
+    multiplicity: int = 1
+    records_per_subject: int = 4
+
+    def __post_init__(self) -> None:
+        check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices=_CHOICES)
+        if self.freeze != "none" and self.estimator not in _FREEZABLE:
+            raise InvalidParameter(
+                "freeze", self.freeze, f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have"
+            )
+
+    def sampling_probability(self, facts: PublicFacts) -> float:
+        """q: the chance of each unit to be in a step's sample."""
+        return min(1.0, self.expected_batch / facts.units_declared)
+
+    def steps(self, facts: PublicFacts) -> int:
+        """Return the number of steps that make up the epochs.
+
+        Raises:
+            InvalidParameter: more than are allowed.
+        """
+        steps = max(1, math.ceil(self.epochs / self.sampling_probability(facts)))
+        if steps > STEPS_MAX:
+            raise InvalidParameter(
+                "epochs", self.epochs, f"they are {steps} steps, above {STEPS_MAX}: take a larger expected_batch"
+            )
+        return steps
+
+    def epoch_steps(self, facts: PublicFacts) -> int:
+        """Return the steps of one expected pass, over which a freeze mask stays."""
+        return max(1, round(1 / self.sampling_probability(facts)))
+
+
+_INTEGERS = {
+    "expected_batch": (1, 1_000_000),
+    "basis_size": (1, 20_000),
+    "anchors": (1, 20_000),
+    "rank": (1, 256),
+    "multiplicity": (1, 64),
+    "records_per_subject": (1, 1024),
+}
+_NUMBERS = {
+    "epochs": (1e-3, 10_000.0),
+    "clip": (1e-6, 1e6),
+    "keep": (1e-3, 1.0),
+    "clip_residual": (1e-6, 1e6),
+    "warm_up_share": (0.0, 1.0),
+    "freeze_rate": (0.0, 0.99),
+    "freeze_cooling": (0.0, 1.0),
+    "learning_rate": (1e-8, 1e4),
+    "momentum": (0.0, 0.999),
+    "ema": (0.0, 0.99999),
+}
+_CHOICES = {"estimator": ESTIMATORS, "freeze": FREEZES, "optimiser": ("sgd", "adam")}
+
+
+def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
+    """Turn a budget into the noise of the private steps.
+
+    Raises:
+        InvalidParameter: the budget pays for no noise that is finite.
+        EventRefused: the account's filter does not price Poisson-sampled steps.
+    """
+    probability, steps = config.sampling_probability(facts), config.steps(facts)
+    multiplier = noise_multiplier_for(privacy_filter, probability, steps, budget_nano)
+    event = PoissonGaussianEvent(probability, multiplier, steps)
+    return Stage(STEPS, event, privacy_filter.price_nano(event))
+
+
+def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[str, Any]:
+    """Return public numbers of the private steps for people."""
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    return {
+        "protects": facts.protects,
+        "units_declared": facts.units_declared,
+        "estimator": config.estimator,
+        "freeze": config.freeze,
+        "steps": stage.event.count,
+        "sampling_probability": stage.event.sampling_probability,
+        "noise_multiplier": stage.event.noise_multiplier,
+    }
+
+
+def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[str, ...]:
+    """Return sentences for people about the private steps."""
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    notes = [
+        f"{stage.event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
+        f"noise of {stage.event.noise_multiplier:.3g} times what one {facts.unit} can add."
+    ]
+    if config.estimator in ("gep", "bgep"):
+        notes.append(
+            f"The gradient's basis comes from {config.anchors:,} public patterns made from a public seed, with random "
+            "labels; no private image has a part in it."
+        )
+    if facts.unit == "subject":
+        notes.append(
+            f"Of each sampled subject {config.records_per_subject} records are drawn; their mean gradient is clipped."
+        )
+    return tuple(notes)

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Check the receipt of a release offline: `verify_receipt.py RECEIPT --key FINGERPRINT|PEM_FILE [--artifact FOLDER]`.
+
+Needs the standard library and `cryptography`, and nothing of the service that issued the receipt. Pin the key: take the
+fingerprint (SHA-256 of the public key) from the operator once, by another way than the receipt.
+
+Exit codes: 0 the receipt is genuine (and the folder is the artifact it names), 1 it is not, 2 it could not be checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
+STATEMENT = {"format", "version", "release_id", "artifact_sha256", "account", "entry", "entry_hash", "key_id"}
+ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "filter", "filter_order", "capacity_nano", "spent_nano"}
+ENTRY = {"version", "account_id", "sequence", "kind", "hold_id", "job_id", "amount_nano", "capacity_nano"}
+ENTRY |= {"spent_nano", "held_nano", "details", "previous_hash", "created_at"}
+
+
+class Refused(Exception):
+    """The receipt is not genuine; the message says why."""
+
+
+def canonical(value: object) -> bytes:
+    """The one spelling of a JSON value: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def require(condition: bool, why: str) -> None:
+    """Refuse the receipt unless the condition holds."""
+    if not condition:
+        raise Refused(why)
+
+
+def said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Read a JSON object; one that says the same name twice would show people something else than is checked."""
+    require(len(dict(pairs)) == len(pairs), "it says something twice")
+    return dict(pairs)
+
+
+def pinned_fingerprint(text: str) -> str:
+    """Read a fingerprint, or compute that of a public key in a PEM file."""
+    if len(text) == 64 and set(text.lower()) <= set("0123456789abcdef"):
+        return text.lower()
+    key = load_pem_public_key(Path(text).read_bytes())
+    return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()
+
+
+def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
+    """Return the statement of a genuine receipt."""
+    require(isinstance(receipt, dict) and set(receipt) == {"statement", "public_key", "signature"}, "not a receipt")
+    statement = receipt["statement"]
+    require(isinstance(statement, dict) and set(statement) == STATEMENT, "its statement has other fields")
+    require((statement["format"], statement["version"]) == ("obscura receipt", 1), "its format is not known here")
+    public = bytes.fromhex(receipt["public_key"])
+    require(public.hex() == receipt["public_key"], "its public key is misspelt")
+    require(hashlib.sha256(public).hexdigest() == statement["key_id"] == fingerprint, "another key has signed it")
+    signature = bytes.fromhex(receipt["signature"])
+    require(signature.hex() == receipt["signature"], "its signature is misspelt")
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical(statement))
+    except InvalidSignature:
+        raise Refused("its signature does not match: something in it was changed") from None
+    entry, account = statement["entry"], statement["account"]
+    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has other fields")
+    require(hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"], "its entry has another hash")
+    require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
+    require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")
+    for name in ("capacity_nano", "spent_nano"):
+        require(entry[name] == account[name], "its account has other balances than its entry")
+    return statement
+
+
+def digest_of(folder: Path) -> str:
+    """Hash a folder: SHA-256 of the canonical JSON that maps each file's relative path to its SHA-256."""
+    manifest = {}
+    for directory, names, files in os.walk(folder):
+        for name in [*names, *files]:
+            path = Path(directory, name)
+            require(not path.is_symlink(), "the folder holds links")
+            if name in files:
+                require(path.is_file(), "the folder holds something that is no file")
+                manifest[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(canonical(manifest)).hexdigest()
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="Check the receipt of a release offline.")
+    parser.add_argument("receipt", type=Path, help="the receipt as it was served")
+    parser.add_argument("--key", required=True, help="fingerprint of the public key, or a PEM file with the key")
+    parser.add_argument("--artifact", type=Path, help="folder of the release, to be compared with the receipt")
+    given = parser.parse_args()
+    try:
+        fingerprint, content = pinned_fingerprint(given.key), given.receipt.read_bytes()
+    except (OSError, ValueError) as error:
+        return _leave(2, f"cannot be checked: {type(error).__name__}: {error}")
+    try:
+        statement = check(json.loads(content, object_pairs_hook=said_once), fingerprint)
+        if given.artifact is not None:
+            require(given.artifact.is_dir(), "there is no such folder")
+            require(digest_of(given.artifact) == statement["artifact_sha256"], "the folder is another artifact")
+    except (Refused, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        return _leave(1, f"NOT GENUINE: {error}")
+    account, entry = statement["account"], statement["entry"]
+    return _leave(
+        0,
+        f"genuine: entry {entry['sequence']} of account {account['id']} paid {entry['amount_nano']} nano-units for "
+        f"release {statement['release_id']}; {account['spent_nano']} of {account['capacity_nano']} were spent by then, "
+        f"under epsilon {account['epsilon']}, delta {account['delta']}, unit {account['unit']}",
+    )
+
+
+def _leave(code: int, text: str) -> int:
+    (sys.stdout if code == 0 else sys.stderr).write(text + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

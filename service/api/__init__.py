@@ -1,0 +1,1 @@
+"""The HTTP interface: `/v1`, problem documents, bounded pages, scoped keys."""

@@ -1,0 +1,123 @@
+"""What a route needs from outside: the running service, the caller's key, a page, an idempotency key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
+from sqlalchemy import Engine
+
+from service.api.events import StreamSlots
+from service.api.problems import MEDIA_TYPE
+from service.auth import Principal, Scope, authenticate
+from service.db.session import SessionFactory, transaction
+from service.errors import InvalidInput, Unauthorized
+from service.settings import Settings
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "Any error, as a problem document.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """The running service; lives in `app.state.service`."""
+
+    settings: Settings
+    engine: Engine
+    factory: SessionFactory
+    streams: StreamSlots
+    clock: Callable[[], datetime]
+    uploads: threading.BoundedSemaphore
+    ring: Callable[[], None]
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+
+def running_service(request: Request) -> Service:
+    """The service that this application runs."""
+    service: Service = request.app.state.service
+    return service
+
+
+Running = Annotated[Service, Depends(running_service)]
+
+bearer = HTTPBearer(auto_error=False, scheme_name="ApiKey", description="`Authorization: Bearer obs_...`")
+
+
+def authorize(
+    needed: SecurityScopes,
+    service: Running,
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+) -> Principal:
+    """Find the caller behind the bearer token and check the scopes that the route declares.
+
+    Raises:
+        Unauthorized: No token, or not one of ours, or revoked.
+        Forbidden: The key lacks the scope.
+    """
+    if credentials is None:
+        raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
+    with transaction(service.factory, read_only=True) as session:
+        principal = authenticate(session, credentials.credentials)
+    for scope in needed.scopes:
+        principal.require(Scope(scope))
+    return principal
+
+
+# Each route declares the scope it needs: as a dependency, or as a parameter where it must know who asks.
+READ = Security(authorize, scopes=["read"])
+TRAIN = Security(authorize, scopes=["train"])
+DATA = Security(authorize, scopes=["data"])
+ADMIN = Security(authorize, scopes=["admin"])
+Reader = Annotated[Principal, READ]
+Trainer = Annotated[Principal, TRAIN]
+Admin = Annotated[Principal, ADMIN]
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """Where a page starts and how many items it may have."""
+
+    limit: int
+    cursor: str | None
+
+
+def page_request(
+    service: Running,
+    limit: Annotated[int, Query(ge=1, description="Items on a page; bounded by the service.")] = 50,
+    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
+) -> PageRequest:
+    """Read `limit` and `cursor`; a limit above the service's bound is lowered to it."""
+    return PageRequest(min(limit, service.settings.page_size_max), cursor)
+
+
+Paging = Annotated[PageRequest, Depends(page_request)]
+
+
+def idempotency_key(
+    key: Annotated[
+        str | None,
+        Header(alias="Idempotency-Key", description="Required. The same key with the same body gives the same job."),
+    ] = None,
+) -> str:
+    """The Idempotency-Key header.
+
+    Raises:
+        InvalidInput: It is absent or not 1 to 200 visible ASCII characters.
+    """
+    if key is None:
+        raise InvalidInput("Send an Idempotency-Key header, so that a retry cannot start (or pay for) a job twice.")
+    if not 1 <= len(key) <= 200 or not all("!" <= character <= "~" for character in key):
+        raise InvalidInput("An Idempotency-Key has 1 to 200 visible ASCII characters.")
+    return key
+
+
+IdempotencyKey = Annotated[str, Depends(idempotency_key)]

@@ -1,0 +1,226 @@
+"""Errors as RFC 9457 problem documents. The only place that knows which error is which HTTP status."""
+
+from __future__ import annotations
+
+import json
+import math
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
+from service.api.limits import SECURITY_HEADERS
+from service.api.schemas import FieldError, Problem
+from service.errors import ObscuraError
+from service.logs import get_logger
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:obscura:problem:"
+RETRY_SECONDS = 2
+
+# code -> (status, title). A code that is missing here is a bug of ours, hence 500.
+STATUSES: dict[str, tuple[int, str]] = {
+    "not_found": (404, "Not found"),
+    "conflict": (409, "The resource's state does not allow this"),
+    "invalid_input": (422, "Invalid input"),
+    "idempotency_mismatch": (422, "Idempotency key used with another body"),
+    "unauthorized": (401, "A valid key is needed"),
+    "forbidden": (403, "The key lacks the scope"),
+    "too_large": (413, "Too large"),
+    "stale_attempt": (409, "Superseded attempt"),
+    "hold_exhausted": (409, "The hold is used up"),
+    "account_frozen": (409, "The account is frozen"),
+    "insufficient_budget": (409, "Not enough privacy budget"),
+    "ledger_corruption": (503, "The ledger needs an operator"),
+    "pending": (409, "Not ready yet"),
+    "job_failed": (409, "The job did not succeed"),
+    "range_not_satisfiable": (416, "Range outside the content"),
+    "too_many_streams": (503, "Too many event streams"),
+    "too_many_streams_for_key": (429, "Too many event streams for this key"),
+    "busy": (503, "Busy"),
+    "upload_refused": (422, "The content breaks a rule"),
+    "upload_failed": (500, "The upload could not be stored"),
+    "upload_stalled": (408, "The upload stalled"),
+    "invalid_request": (422, "Invalid request"),
+    "invalid_parameter": (422, "Invalid parameter"),
+    "internal": (500, "Internal error"),
+}
+RETRY_CODES = frozenset({"pending", "too_many_streams", "too_many_streams_for_key", "busy", "ledger_corruption"})
+# What an operator must look at is named to the caller without its particulars.
+OPERATOR_ONLY = {"ledger_corruption": "The ledger refuses to go on until an operator has looked at it."}
+
+
+class ApiError(ObscuraError):
+    """Errors that arise in this layer."""
+
+
+class Pending(ApiError):
+    """A sample's content is not there yet."""
+
+    code: ClassVar[str] = "pending"
+
+
+class JobNotSucceeded(ApiError):
+    """A sample's job ended without content."""
+
+    code: ClassVar[str] = "job_failed"
+
+
+class Busy(ApiError):
+    """A bounded resource of this process is in full use."""
+
+    code: ClassVar[str] = "busy"
+
+
+class UploadStalled(ApiError):
+    """No byte of an upload came for too long."""
+
+    code: ClassVar[str] = "upload_stalled"
+
+
+class RangeNotSatisfiable(ApiError):
+    """The requested byte range lies outside the content."""
+
+    code: ClassVar[str] = "range_not_satisfiable"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"The content has {size} bytes; ask for a range inside it.", size=size)
+        self.size = size
+
+
+class TooManyStreams(ApiError):
+    """The process (503) or the key (429) has too many event streams open."""
+
+    code: ClassVar[str] = "too_many_streams"
+
+    def __init__(self, status: int, streams_max: int) -> None:
+        whose = "This key" if status == 429 else "The service"
+        super().__init__(
+            f"{whose} has {streams_max} event streams open, the most it may. Close one, or poll the job instead.",
+            streams_max=streams_max,
+        )
+        self.status = status
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of `app` a problem document."""
+    app.add_exception_handler(ObscuraError, _on_obscura_error)
+    app.add_exception_handler(PrivacyError, _on_privacy_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(Exception, _on_unexpected_error)
+
+
+def problem_response(
+    request: Request,
+    code: str,
+    detail: str,
+    *,
+    status: int | None = None,
+    title: str | None = None,
+    numbers: dict[str, Any] | None = None,
+    errors: list[FieldError] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Build the problem document of a code."""
+    known_status, known_title = STATUSES.get(code, (500, "Internal error"))
+    status = status if status is not None else known_status
+    members = {name: _jsonable(value) for name, value in (numbers or {}).items() if name not in Problem.model_fields}
+    problem = Problem(
+        type=TYPE_PREFIX + code,
+        title=title or known_title,
+        status=status,
+        detail=detail,
+        instance=request.url.path,
+        code=code,
+        errors=errors,
+        **members,
+    )
+    all_headers = dict(headers or {})
+    if code in RETRY_CODES:
+        all_headers.setdefault("Retry-After", str(RETRY_SECONDS))
+    if status == 401:
+        all_headers.setdefault("WWW-Authenticate", 'Bearer realm="obscura"')
+    body = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False, allow_nan=False)
+    return Response(body, status_code=status, headers=all_headers, media_type=MEDIA_TYPE)
+
+
+def _on_obscura_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ObscuraError)
+    code, status, headers = error.code, None, dict[str, str]()
+    if isinstance(error, TooManyStreams) and error.status == 429:
+        code = "too_many_streams_for_key"
+    if isinstance(error, RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.size}"
+    if code not in STATUSES:
+        return _on_unexpected_error(request, error)
+    if code in OPERATOR_ONLY:
+        get_logger(__name__).error("operator_needed", code=code, message=error.message, **error.numbers)
+        return problem_response(request, code, OPERATOR_ONLY[code], headers=headers)
+    return problem_response(request, code, error.message, status=status, numbers=error.numbers, headers=headers)
+
+
+def _on_privacy_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, InvalidParameter):
+        numbers = {"name": error.name, "value": error.value}
+        return problem_response(request, "invalid_parameter", str(error), numbers=numbers)
+    if isinstance(error, BudgetExceeded):
+        return problem_response(request, "insufficient_budget", str(error), numbers=dict(vars(error)))
+    return problem_response(request, "invalid_parameter", str(error))
+
+
+def _on_validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    fields = [FieldError(pointer=_pointer(item["loc"]), message=str(item["msg"])) for item in error.errors()]
+    detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields[:5])
+    return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=fields[:50])
+
+
+def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    details = {
+        404: f"There is nothing at {request.url.path}.",
+        405: f"{request.method} is not possible at {request.url.path}.",
+    }
+    detail = error.detail if error.detail and error.detail != phrase else details.get(error.status_code, phrase)
+    codes = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
+    code = codes.get(error.status_code, phrase.lower().replace(" ", "_"))
+    return problem_response(
+        request, code, detail, status=error.status_code, title=phrase, headers=dict(error.headers or {})
+    )
+
+
+def _on_database_error(request: Request, error: Exception) -> Response:
+    # A lock that could not be had in time, or a database that is away: worth another try, and nothing was written.
+    get_logger(__name__).error("database_unavailable", path=request.url.path, error=type(error).__name__)
+    return problem_response(request, "busy", "The database did not answer in time. Nothing was changed; try again.")
+
+
+def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    get_logger(__name__).error("unexpected_error", path=request.url.path, error=type(error).__name__)
+    # This answer is made outside all middleware, so it brings the headers that the others are given.
+    detail = "Something broke on our side. Nothing more is said here on purpose."
+    return problem_response(request, "internal", detail, headers=dict(SECURITY_HEADERS))
+
+
+def _pointer(location: tuple[int | str, ...]) -> str:
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
+    return "/" + "/".join(parts)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_jsonable(item) for item in value]
+    return str(value)

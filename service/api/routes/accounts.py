@@ -1,0 +1,141 @@
+"""Accounts: populations with one privacy budget each, and their ledgers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from service import ledger
+from service.api import views
+from service.api.conditional import answer
+from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running, Service
+from service.api.pages import decode_cursor, encode_cursor
+from service.api.schemas import (
+    AccountRecord,
+    AccountRequest,
+    EntryRecord,
+    LimitChangeRequest,
+    LimitRequestRecord,
+    Page,
+    ReasonRequest,
+)
+from service.auth import Principal
+from service.db.session import transaction
+
+router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
+AccountId = Annotated[str, Path(max_length=64)]
+
+
+@router.post("", dependencies=[ADMIN], status_code=201, response_model=AccountRecord, summary="Open an account")
+def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
+    """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
+    with transaction(service.factory) as session:
+        account = ledger.open_account(
+            session,
+            name=body.name,
+            owner=body.owner,
+            epsilon=body.epsilon,
+            delta=body.delta,
+            unit=body.unit,
+            adjacency=body.adjacency,
+            filter_name=body.filter,
+            now=service.clock(),
+        )
+        record = views.account(account)
+    return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
+
+
+@router.get("", dependencies=[READ], response_model=Page[AccountRecord], summary="List accounts")
+def list_accounts(service: Running, request: Request, page: Paging) -> Response:
+    """List the accounts with their balances, oldest first."""
+    after = decode_cursor(page.cursor, [str])[0] if page.cursor else None
+    with transaction(service.factory, read_only=True) as session:
+        rows = ledger.accounts(session, after=after, limit=page.limit + 1)
+        shown = [views.account(row) for row in rows[: page.limit]]
+    cursor = encode_cursor([shown[-1].id]) if len(rows) > page.limit else None
+    return answer(request, Page[AccountRecord](items=shown, next_cursor=cursor))
+
+
+@router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
+def read_account(service: Running, request: Request, account_id: AccountId) -> Response:
+    """Read an account: limit, spent, held and left."""
+    with transaction(service.factory, read_only=True) as session:
+        record = views.account(ledger.get_account(session, account_id))
+    return answer(request, record)
+
+
+@router.get(
+    "/{account_id}/entries", dependencies=[READ], response_model=Page[EntryRecord], summary="Read an account's ledger"
+)
+def list_entries(service: Running, request: Request, account_id: AccountId, page: Paging) -> Response:
+    """Read the immutable ledger of an account, oldest first; each entry's hash covers the one before."""
+    after = decode_cursor(page.cursor, [int])[0] if page.cursor else 0
+    with transaction(service.factory, read_only=True) as session:
+        rows = ledger.entries(session, account_id, after, page.limit + 1)
+        shown = [views.entry(row) for row in rows[: page.limit]]
+    cursor = encode_cursor([shown[-1].sequence]) if len(rows) > page.limit else None
+    return answer(request, Page[EntryRecord](items=shown, next_cursor=cursor))
+
+
+@router.post("/{account_id}/lower-limit", response_model=AccountRecord, summary="Lower an account's limit")
+def lower_limit(
+    service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
+) -> Response:
+    """Lower the lifetime limit, at once. Below what is spent and held it leaves nothing and freezes the account."""
+    with transaction(service.factory) as session:
+        account = ledger.lower_limit(
+            session,
+            account_id=account_id,
+            epsilon=body.epsilon,
+            reason=body.reason,
+            by=admin.id,
+            now=service.clock(),
+        )
+        record = views.account(account)
+    return answer(request, record)
+
+
+@router.post(
+    "/{account_id}/limit-requests",
+    status_code=201,
+    response_model=LimitRequestRecord,
+    summary="Ask for a higher limit",
+)
+def request_raise(
+    service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
+) -> Response:
+    """Ask for a higher limit. Nothing changes until an admin with a key of his own approves it, within seven days.
+
+    One request waits at a time. The filter keeps the delta and the order that were fixed when the account was opened.
+    """
+    with transaction(service.factory) as session:
+        now = service.clock()
+        made = ledger.request_raise(
+            session, account_id=account_id, epsilon=body.epsilon, reason=body.reason, requested_by=admin.id, now=now
+        )
+        record = views.limit_request(made, now)
+    return answer(request, record, status_code=201, headers={"Location": f"/v1/limit-requests/{record.id}"})
+
+
+@router.post("/{account_id}/freeze", response_model=AccountRecord, summary="Freeze an account")
+def freeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
+    """Take no new jobs and let no waiting one open its data. Jobs that have opened theirs go on. Twice is as once."""
+    return _switch(service, admin, request, account_id, body, frozen=True)
+
+
+@router.post("/{account_id}/unfreeze", response_model=AccountRecord, summary="Open a frozen account again")
+def unfreeze(service: Running, admin: Admin, request: Request, account_id: AccountId, body: ReasonRequest) -> Response:
+    """Take jobs again. 409 while more is spent and held than the limit allows."""
+    return _switch(service, admin, request, account_id, body, frozen=False)
+
+
+def _switch(
+    service: Service, admin: Principal, request: Request, account_id: str, body: ReasonRequest, *, frozen: bool
+) -> Response:
+    with transaction(service.factory) as session:
+        account = ledger.set_frozen(
+            session, account_id=account_id, frozen=frozen, reason=body.reason, by=admin.id, now=service.clock()
+        )
+        record = views.account(account)
+    return answer(request, record)

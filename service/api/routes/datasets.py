@@ -1,0 +1,158 @@
+"""Datasets: declare what is public about them, then stream their content."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Annotated
+
+import anyio
+from anyio import from_thread
+from fastapi import APIRouter, Path, Query, Request, Response
+from sqlalchemy import select
+from starlette.requests import ClientDisconnect
+
+from service import datasets, deletion, uploads
+from service.api import views
+from service.api.conditional import answer
+from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Service
+from service.api.pages import cut, newest_first
+from service.api.problems import Busy, UploadStalled
+from service.api.schemas import DatasetRecord, DatasetRequest, Page, UploadFormat
+from service.db.session import transaction
+from service.db.tables import Dataset
+from service.errors import InvalidInput
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
+DatasetId = Annotated[str, Path(max_length=64)]
+SILENCE_SECONDS_MAX = 60.0
+DRAIN_CHUNKS_MAX = 256  # of at most 64 KiB: lets a client finish sending a small body and read why it was refused
+
+_RAW_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "The file itself; not a form.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.post("", dependencies=[DATA], status_code=201, response_model=DatasetRecord, summary="Declare a dataset")
+def declare_dataset(service: Running, request: Request, body: DatasetRequest) -> Response:
+    """Declare a dataset. What is declared is public: it appears in plans, privacy cards and reports."""
+    with transaction(service.factory) as session:
+        dataset = datasets.declare(session, service.settings, **body.model_dump(), now=service.clock())
+        record = views.dataset(dataset)
+    return answer(request, record, status_code=201, headers={"Location": f"/v1/datasets/{record.id}"})
+
+
+@router.put(
+    "/{dataset_id}/content",
+    dependencies=[DATA],
+    response_model=DatasetRecord,
+    summary="Upload a dataset's content",
+    openapi_extra=_RAW_BODY,
+)
+def put_content(
+    service: Running,
+    request: Request,
+    dataset_id: DatasetId,
+    format: Annotated[UploadFormat, Query(description="zip of class folders, npz, or a zip of IDX files.")],
+) -> Response:
+    """Stream the content as the raw body. It is validated in a confined process before this answers.
+
+    A refused upload changes nothing: the dataset stays declared, and the answer says which rule was broken.
+    """
+    if not service.uploads.acquire(blocking=False):
+        raise Busy("As many uploads as may run at a time are running. Try again soon.")
+    try:
+        with transaction(service.factory) as session:
+            facts = datasets.begin_upload(session, dataset_id)
+        record = _receive(service, request, facts, format)
+    finally:
+        service.uploads.release()
+    return answer(request, record)
+
+
+@router.get("", dependencies=[READ], response_model=Page[DatasetRecord], summary="List datasets")
+def list_datasets(service: Running, request: Request, page: Paging) -> Response:
+    """List the datasets, newest first."""
+    with transaction(service.factory, read_only=True) as session:
+        query = newest_first(select(Dataset), Dataset.created_at, Dataset.id, page.cursor, page.limit)
+        rows, cursor = cut(session.scalars(query).all(), page.limit)
+        shown = [views.dataset(row) for row in rows]
+    return answer(request, Page[DatasetRecord](items=shown, next_cursor=cursor))
+
+
+@router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")
+def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> Response:
+    """Read a dataset's declaration and state."""
+    with transaction(service.factory, read_only=True) as session:
+        record = views.dataset(datasets.find(session, dataset_id))
+    return answer(request, record)
+
+
+@router.delete(
+    "/{dataset_id}", dependencies=[DATA], response_model=DatasetRecord, summary="Delete a dataset's images for ever"
+)
+def delete_dataset(
+    service: Running,
+    request: Request,
+    dataset_id: DatasetId,
+    cancel_jobs: Annotated[bool, Query(description="Cancel the trainings that need it, instead of refusing.")] = False,
+) -> Response:
+    """Destroy the key of the images and of checkpoints made from them, so that no copy can be read, and then the files.
+
+    What was spent stays spent, and releases, entries and receipts stay. Refused while a training that needs the
+    dataset is queued or running, unless it may be cancelled: then the state is `deleting` until its process has
+    stopped. Deleting it again changes nothing.
+    """
+    dataset = deletion.delete(
+        service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()
+    )
+    return answer(request, views.dataset(dataset))
+
+
+def _receive(service: Service, request: Request, facts: uploads.DatasetFacts, format: str) -> DatasetRecord:
+    chunks = body_chunks(request)
+    try:
+        received = uploads.receive(service.settings, facts, chunks, content_length(request), format)
+        with transaction(service.factory) as session:
+            return views.dataset(datasets.accept_upload(session, received, now=service.clock()))
+    except BaseException:
+        with transaction(service.factory) as session:
+            datasets.refuse_upload(session, service.settings, facts.dataset_id)
+        for _ in islice(chunks, DRAIN_CHUNKS_MAX):
+            pass
+        raise
+
+
+def content_length(request: Request) -> int | None:
+    """The Content-Length that the client announced, if it is a number."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+def body_chunks(request: Request) -> Iterator[bytes]:
+    """Read the request's body from a worker thread, chunk by chunk.
+
+    Raises:
+        UploadStalled: No byte came for a minute.
+        InvalidInput: The client hung up.
+    """
+    stream = request.stream()
+    while True:
+        try:
+            chunk = from_thread.run(_next_chunk, stream)
+        except TimeoutError:
+            raise UploadStalled(f"No byte came for {SILENCE_SECONDS_MAX:.0f} seconds. Upload again.") from None
+        except ClientDisconnect:
+            raise InvalidInput("The client hung up before the end of the body.") from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+async def _next_chunk(stream: AsyncIterator[bytes]) -> bytes | None:
+    with anyio.fail_after(SILENCE_SECONDS_MAX):
+        return await anext(stream, None)

@@ -1,0 +1,143 @@
+"""Releases: what trainings have published, with cards and reports, and free sampling of generators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy import select
+
+from service import artifacts, jobs
+from service.api import views
+from service.api.conditional import answer, send_file
+from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Service, Trainer
+from service.api.pages import cut, newest_first
+from service.api.schemas import Page, ReleaseRecord, SampleRecord, SampleRequest
+from service.db.session import transaction
+from service.db.tables import Release, ReleaseKind
+from service.errors import NotFound
+
+router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
+ReleaseId = Annotated[str, Path(max_length=64)]
+FileName = Annotated[str, Path(max_length=64)]
+_OF_GENERATORS = ("report.html", "report.json", "grid.png")
+# A report is self-contained: its own styles and pictures, no script, nothing from elsewhere.
+REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+
+
+def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
+    return {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
+
+
+@router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
+def list_releases(service: Running, request: Request, page: Paging) -> Response:
+    """List the releases, newest first."""
+    with transaction(service.factory, read_only=True) as session:
+        query = newest_first(select(Release), Release.created_at, Release.id, page.cursor, page.limit)
+        rows, cursor = cut(session.scalars(query).all(), page.limit)
+        shown = [views.release(row) for row in rows]
+    return answer(request, Page[ReleaseRecord](items=shown, next_cursor=cursor))
+
+
+@router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
+def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
+    """Read a release, with what was measured on public data."""
+    with transaction(service.factory, read_only=True) as session:
+        record = views.release(jobs.get_release(session, release_id))
+    return answer(request, record)
+
+
+@router.get("/{release_id}/card", dependencies=[READ], summary="Read the privacy card")
+def read_card(service: Running, release_id: ReleaseId) -> JSONResponse:
+    """Read what is guaranteed, how it was paid for, what was assumed public, and what it does not cover."""
+    with transaction(service.factory, read_only=True) as session:
+        return JSONResponse(jobs.get_release(session, release_id).card)
+
+
+@router.get("/{release_id}/receipt", dependencies=[READ], summary="Read the receipt")
+def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
+    """Read the signed statement that this release was paid for: the whole ledger entry, the account's public terms,
+    the public key and the signature. `scripts/verify_receipt.py` checks it offline; keep it as it is served."""
+    with transaction(service.factory, read_only=True) as session:
+        return JSONResponse(jobs.get_release(session, release_id).receipt)
+
+
+@router.get(
+    "/{release_id}/report.html", dependencies=[READ], response_class=Response, responses=_file_answer("text/html")
+)
+def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
+    """Read the report as one HTML page."""
+    response = _send(service, request, release_id, "report.html", "text/html; charset=utf-8")
+    response.headers["Content-Security-Policy"] = REPORT_POLICY
+    return response
+
+
+@router.get(
+    "/{release_id}/report.json",
+    dependencies=[READ],
+    response_class=Response,
+    responses=_file_answer("application/json"),
+)
+def read_report_data(service: Running, request: Request, release_id: ReleaseId) -> Response:
+    """Read the report as JSON."""
+    return _send(service, request, release_id, "report.json", "application/json")
+
+
+@router.get("/{release_id}/grid.png", dependencies=[READ], response_class=Response, responses=_file_answer("image/png"))
+def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Response:
+    """Read a grid of synthetic samples, one row a class."""
+    return _send(service, request, release_id, "grid.png", "image/png")
+
+
+@router.get(
+    "/{release_id}/files/{name}",
+    dependencies=[READ],
+    response_class=Response,
+    responses=_file_answer("application/octet-stream"),
+    summary="Download a file",
+)
+def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
+    """Download what was trained: `classifier.safetensors` and `classifier.json`, `generator.*`, or `histogram.json`."""
+    if name not in artifacts.DOWNLOADS:
+        raise NotFound(f"The files of a release are {', '.join(artifacts.DOWNLOADS)}.", name=name)
+    return _send(
+        service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
+    )
+
+
+@router.post("/{release_id}/samples", status_code=202, response_model=SampleRecord, summary="Draw synthetic images")
+def create_sample(
+    service: Running,
+    principal: Trainer,
+    request: Request,
+    release_id: ReleaseId,
+    key: IdempotencyKey,
+    body: SampleRequest,
+) -> Response:
+    """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
+    with transaction(service.factory) as session:
+        job = jobs.submit_sample(
+            session,
+            principal=principal.id,
+            idempotency_key=key,
+            release_id=release_id,
+            now=service.clock(),
+            count_max=service.settings.samples_max,
+            **body.model_dump(),
+        )
+        record = views.sample(jobs.sample_of(session, job.id), job)
+    service.ring()
+    return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
+
+
+def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+    with transaction(service.factory, read_only=True) as session:
+        release = jobs.get_release(session, release_id)
+    if release.kind is not ReleaseKind.GENERATOR and name in _OF_GENERATORS:
+        raise NotFound(
+            f"A {release.kind.value} has no {name}. GET /v1/releases/{release.id} shows this release.",
+            release_id=release.id,
+        )
+    path = artifacts.find_file(service.settings.data_dir, release.id, name)
+    return send_file(request, path, sha256=artifacts.digest_file(path), media_type=media_type)

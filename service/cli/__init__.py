@@ -1,0 +1,54 @@
+"""The `obscura` command: results on stdout, progress on stderr, exit codes by class of failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli import accounts, datasets, jobs, ledger, releases, server, sweeps
+from service.cli.options import Target
+
+app = typer.Typer(
+    name="obscura",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Private synthetic images behind a budget that cannot be overspent. "
+    "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
+)
+app.command("up")(server.up)
+app.command("demo")(server.demo)
+app.command("openapi")(server.openapi)
+app.command("plan")(jobs.plan)
+app.command("train")(jobs.train)
+app.command("sweep")(sweeps.sweep)
+app.command("sample")(releases.sample)
+app.command("download")(releases.download)
+app.add_typer(accounts.accounts, name="accounts")
+app.add_typer(datasets.datasets, name="datasets")
+app.add_typer(jobs.jobs, name="jobs")
+app.add_typer(sweeps.sweeps, name="sweeps")
+app.add_typer(releases.releases, name="releases")
+app.add_typer(accounts.limits, name="limits")
+app.add_typer(accounts.budget, name="budget")
+app.add_typer(accounts.keys, name="keys")
+app.add_typer(ledger.ledger, name="ledger")
+
+
+@app.callback()
+def choose_target(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option(envvar="OBSCURA_URL", help="Address of the service.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="OBSCURA_TOKEN", help="API key.")] = None,
+    data_dir: Annotated[
+        Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
+    ] = Path("var"),
+) -> None:
+    """Find the service."""
+    context.obj = Target(url, token, data_dir)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,168 @@
+"""`obscura accounts`, `obscura limits`, `obscura budget`, `obscura keys`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from service.api.schemas import FilterName, Unit
+from service.cli.connection import resolve_account
+from service.cli.options import Json, connected
+
+accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
+limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
+budget = typer.Typer(no_args_is_help=True, help="What is spent, held and left.")
+keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
+
+ACCOUNT_COLUMNS = (
+    "id", "name", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon", "held=balance.held_epsilon",
+    "left=balance.left_epsilon", "frozen",
+)  # fmt: skip
+ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "held_nano", "job_id")
+REQUEST_COLUMNS = (
+    "id", "account_id", "from=epsilon_before", "to=epsilon", "state", "reason", "requested_at",
+)  # fmt: skip
+Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
+Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_...")]
+
+
+@accounts.command("create")
+def create_account(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Of the population, for people.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
+    delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1/n for every dataset of the account.")],
+    unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
+    filter: Annotated[FilterName, typer.Option(help="gdp: exact, Gaussian releases only; rdp: every event.")],
+    owner: Annotated[str, typer.Option(help="Who is asked for more.")] = "admin",
+    as_json: Json = False,
+) -> None:
+    """Open an account. The budget never refreshes by itself."""
+    with connected(context, as_json) as (client, output):
+        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit, filter=filter)
+        output.record(made, "account")
+
+
+@accounts.command("list")
+def list_accounts(context: typer.Context, as_json: Json = False) -> None:
+    """List accounts with their budgets (as epsilons at the account's delta)."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.accounts()), ACCOUNT_COLUMNS, "accounts")
+
+
+@accounts.command("show")
+def show_account(context: typer.Context, account: Account, as_json: Json = False) -> None:
+    """Show one account."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.account(resolve_account(client, account)), "account")
+
+
+@accounts.command("entries")
+def list_entries(context: typer.Context, account: Account, as_json: Json = False) -> None:
+    """Show an account's ledger, oldest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.entries(resolve_account(client, account))), ENTRY_COLUMNS, "entries")
+
+
+@accounts.command("freeze")
+def freeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
+    """Take no new jobs and let no waiting one open its data. Jobs that have opened theirs go on."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.freeze(resolve_account(client, account), reason=reason), "account")
+
+
+@accounts.command("unfreeze")
+def unfreeze_account(context: typer.Context, account: Account, reason: Reason, as_json: Json = False) -> None:
+    """Open a frozen account again."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.unfreeze(resolve_account(client, account), reason=reason), "account")
+
+
+@limits.command("lower")
+def lower_limit(
+    context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
+) -> None:
+    """Lower the lifetime limit, at once. Below what is spent and held it freezes the account."""
+    with connected(context, as_json) as (client, output):
+        found = resolve_account(client, account)
+        output.record(client.lower_limit(found, epsilon=epsilon, reason=reason), "account")
+
+
+@limits.command("request")
+def request_raise(
+    context: typer.Context, account: Account, epsilon: Limit, reason: Reason, as_json: Json = False
+) -> None:
+    """Ask for a higher limit. Nothing changes until another admin approves it."""
+    with connected(context, as_json) as (client, output):
+        made = client.request_raise(resolve_account(client, account), epsilon=epsilon, reason=reason)
+        output.record(made, "limit request")
+        output.notice(f"An admin whose key is neither yours nor made with yours runs: obscura limits approve {made.id}")
+
+
+@limits.command("list")
+def list_requests(context: typer.Context, as_json: Json = False) -> None:
+    """List the requests to raise a limit, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.limit_requests()), REQUEST_COLUMNS, "limit requests")
+
+
+@limits.command("approve")
+def approve_raise(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Raise the limit as another admin has asked for."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.approve_raise(request), "limit request")
+
+
+@limits.command("decline")
+def decline_raise(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Leave the limit as it is; also withdraws one's own request."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.decline_raise(request), "limit request")
+
+
+@budget.command("show")
+def show_budget(
+    context: typer.Context,
+    account: Annotated[str | None, typer.Argument(metavar="[ACCOUNT]", help="Name or id; all when left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show limit, spent, held and left. Epsilons of parts do not add up; the nano-units do."""
+    with connected(context, as_json) as (client, output):
+        if account is None:
+            output.rows(list(client.accounts()), ACCOUNT_COLUMNS, "budgets")
+            return
+        found = client.account(resolve_account(client, account))
+        facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
+        output.record(facts | found.balance.model_dump(), "budget")
+
+
+@keys.command("create")
+def create_key(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="For people.")],
+    scope: Annotated[list[str], typer.Option("--scope", "-s", help="admin, data, train or read; repeat for several.")],
+    as_json: Json = False,
+) -> None:
+    """Create a key. Its token is shown this once."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.create_key(name=name, scopes=scope), "key")
+        output.notice("Keep the token: it is shown this once and stored nowhere.")
+
+
+@keys.command("list")
+def list_keys(context: typer.Context, as_json: Json = False) -> None:
+    """List keys, without their secrets."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.keys()), ("id", "name", "scopes", "created_by", "created_at", "revoked_at"), "keys")
+
+
+@keys.command("revoke")
+def revoke_key(
+    context: typer.Context, key_id: Annotated[str, typer.Argument(help="key_...")], as_json: Json = False
+) -> None:
+    """Revoke a key, at once and for good."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.revoke_key(key_id), "key")

@@ -1,0 +1,144 @@
+"""`obscura ledger`: verify, show the state, sign a checkpoint, show the public key. Works on the database itself.
+
+Exit codes of `verify`: 0 nothing was found, 1 there are findings, 2 it could not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.console import CliError, Exit, Output, reporting
+from service.cli.options import Json, Target
+from service.settings import Settings
+
+if TYPE_CHECKING:
+    from service.db.session import SessionFactory
+
+ledger = typer.Typer(
+    no_args_is_help=True, help="Verify what was spent. Runs on the machine of the service, with its settings."
+)
+
+
+@ledger.command("verify")
+def verify(
+    context: typer.Context,
+    receipt: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--receipt", exists=True, dir_okay=False, help="A receipt to compare with, such as a user holds; repeat it."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the files of the releases, and SQLite's check of its own file.")
+    ] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="If nothing is found, let trainings read data again that were stopped.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Recompute the whole ledger: hashes, balances, prices, admission, signatures, receipts, files of releases.
+
+    What is found stops the trainings it concerns until `--clear`. Exit codes: 0 nothing found, 1 findings, 2 it could
+    not run.
+    """
+    from service.db.session import transaction
+    from service.inspection import follow_up, inspect_ledger
+    from service.ledger.arming import arming_stops, clear_stops
+
+    with _database(context, as_json) as (settings, factory, output):
+        report = inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
+        follow_up(factory, report, now=datetime.now(UTC))
+        with transaction(factory) as session:
+            cleared = clear_stops(session) if clear and not report.stops else 0
+            stops = [stop.scope for stop in arming_stops(session)]
+        document = report.to_json() | {"stops": stops, "cleared": cleared}
+        findings = document.pop("findings")
+        if as_json:
+            output.record({**document, "findings": findings}, "ledger")
+        else:
+            output.record(document, "ledger")
+            for finding in report.findings:
+                output.text(f"{finding.code.value}: {finding.message}")
+    if not report.clean:
+        raise typer.Exit(1)
+
+
+@ledger.command("status")
+def status(context: typer.Context, as_json: Json = False) -> None:
+    """Show which trainings are stopped and why, when the ledger was last verified, and the newest checkpoint."""
+    from service.api.ledger_state import read_ledger
+    from service.db.session import transaction
+
+    with _database(context, as_json) as (_, factory, output):
+        with transaction(factory, read_only=True) as session:
+            record = read_ledger(session)
+        output.record(record, "ledger")
+
+
+@ledger.command("checkpoint")
+def checkpoint(context: typer.Context, as_json: Json = False) -> None:
+    """Verify the whole ledger and sign its heads. The service does so by itself, in every hour with new entries."""
+    from service.inspection import inspect_ledger, sign_heads
+
+    with _database(context, as_json) as (settings, factory, output):
+        report = inspect_ledger(settings, factory)
+        if not report.clean:
+            raise CliError("Nothing was signed: `obscura ledger verify` has findings.", Exit.OTHER)
+        sequence = sign_heads(settings, factory, report, now=datetime.now(UTC))
+        if sequence is None:
+            raise CliError("The service has just signed a checkpoint itself.", Exit.OTHER)
+        output.record({"sequence": sequence, "accounts": report.accounts, "entries": report.entries}, "checkpoint")
+
+
+@ledger.command("public-key")
+def public_key(context: typer.Context, as_json: Json = False) -> None:
+    """Show the public key that receipts and checkpoints are signed with, and its fingerprint: pin it elsewhere."""
+    from service.ledger.signing import SigningKeyUnusable, open_signing_key
+
+    with reporting(as_json) as output:
+        try:
+            key = open_signing_key(_settings(context).ledger_key_path)
+        except (SigningKeyUnusable, OSError) as error:
+            raise CliError(str(error), Exit.USAGE) from error
+        if as_json:
+            output.record({"fingerprint": key.key_id, "public_key": key.public_pem()}, "public key")
+        else:
+            output.text(f"{key.public_pem()}fingerprint {key.key_id}")
+
+
+def _settings(context: typer.Context) -> Settings:
+    target: Target = context.obj
+    return Settings(data_dir=target.data_dir)
+
+
+@contextmanager
+def _database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
+    """Open the database of the settings; everything that keeps it from being read is exit code 2."""
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from service.db.session import make_engine, make_session_factory
+    from service.errors import ObscuraError
+    from service.logs import configure_logging
+
+    configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
+    with reporting(as_json) as output:
+        settings = _settings(context)
+        url = make_url(settings.database_url)
+        if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+            raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)
+        engine = make_engine(settings.database_url, pool_size=2)
+        try:
+            yield settings, make_session_factory(engine), output
+        except SQLAlchemyError as error:
+            raise CliError(f"The database could not be read: {type(error).__name__}.", Exit.USAGE) from error
+        except ObscuraError as error:
+            raise CliError(error.message, Exit.USAGE) from error
+        finally:
+            engine.dispose()

@@ -1,0 +1,130 @@
+"""`obscura releases`, `obscura sample`, `obscura download`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.api.schemas import SampleFormat
+from service.cli.console import CliError, Exit, Output
+from service.cli.jobs import follow
+from service.cli.options import Json, connected
+from service.cli.progress import byte_progress
+from service.client import Sample
+
+releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
+COLUMNS = ("id", "name", "account_id", "dataset_id", "created_at")
+SUFFIXES = {"imagefolder": ".zip", "npz": ".npz"}
+
+ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")]
+Seed = Annotated[int, typer.Option(min=0, help="Public: the same request gives the same bytes.")]
+Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the images are packed.")]
+Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
+
+
+@releases.command("list")
+def list_releases(context: typer.Context, as_json: Json = False) -> None:
+    """List releases, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.releases()), COLUMNS, "releases")
+
+
+@releases.command("show")
+def show_release(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+    """Show one release, with what was measured on public data."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.release(release_id), "release")
+
+
+@releases.command("card")
+def show_card(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+    """Show the privacy card of a release."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.release(release_id).card(), "privacy card")
+
+
+@releases.command("receipt")
+def save_receipt(
+    context: typer.Context,
+    release_id: ReleaseId,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the file goes; stdout when left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Save the signed receipt of a release: the proof that it was paid for, checkable by anybody who has the key."""
+    with connected(context, as_json) as (client, output):
+        release = client.release(release_id)
+        if out is None:
+            typer.echo(json.dumps(release.receipt(), indent=1, sort_keys=True))
+        else:
+            output.record({"path": str(release.save_receipt(out))}, "receipt")
+
+
+@releases.command("report")
+def save_report(
+    context: typer.Context,
+    release_id: ReleaseId,
+    out: Annotated[Path, typer.Option("--out", help="Where the HTML page goes.")] = Path("report.html"),
+    as_json: Json = False,
+) -> None:
+    """Save the report of a release."""
+    with connected(context, as_json) as (client, output):
+        output.record({"path": str(client.release(release_id).save_report(out))}, "report")
+
+
+def sample(
+    context: typer.Context,
+    release_id: ReleaseId,
+    count: Count,
+    seed: Seed = 0,
+    format: Format = "imagefolder",
+    classes: Classes = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the sampling to its end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Draw synthetic images from a release, at no cost."""
+    with connected(context, as_json) as (client, output):
+        drawn = client.release(release_id).sample(count=count, seed=seed, format=format, classes=_names(classes))
+        output.record(_finished(output, drawn) if wait else drawn, "sample")
+
+
+def download(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SAMPLE|RELEASE", help="smp_..., or rel_... to draw a sample first.")
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="Where the file goes.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Images to draw (with rel_...).")] = None,
+    seed: Seed = 0,
+    format: Format = "imagefolder",
+    classes: Classes = None,
+    as_json: Json = False,
+) -> None:
+    """Download synthetic images; a broken download goes on where it stopped. The SHA-256 is checked."""
+    with connected(context, as_json) as (client, output):
+        if source.startswith("rel_"):
+            if count is None:
+                raise CliError("Say how many images to draw: --count.", Exit.USAGE)
+            release = client.release(source)
+            drawn = release.sample(count=count, seed=seed, format=format, classes=_names(classes))
+        else:
+            drawn = client.sample(source)
+        drawn = _finished(output, drawn)
+        target = out or Path(f"{drawn.id}{SUFFIXES.get(drawn.format, '')}")
+        with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
+            drawn.download(target, on_bytes)
+        output.record({"path": str(target), **drawn.model_dump(mode="json")}, "sample")
+
+
+def _finished(output: Output, drawn: Sample) -> Sample:
+    if drawn.state != "succeeded":
+        follow(output, drawn.job(), "sampling")
+        return drawn.refresh()
+    return drawn
+
+
+def _names(classes: str | None) -> list[str] | None:
+    return classes.split(",") if classes else None

@@ -1,0 +1,57 @@
+"""`obscura up`, `obscura demo`, `obscura openapi`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from service.cli.console import CliError, Exit, reporting
+from service.cli.options import Json, Target
+from service.settings import Settings
+
+
+def up(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the service. Embedded by default: SQLite and a worker beside it; OBSCURA_* settings change that."""
+    from service.cli.serving import serve
+
+    target: Target = context.obj
+    with reporting(as_json) as output:
+        given: dict[str, Any] = {"data_dir": target.data_dir, "host": host, "port": port}
+        try:
+            settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        except ValidationError as error:
+            raise CliError(f"The settings cannot be right: {error}", Exit.USAGE) from error
+        serve(settings, output)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Where everything goes.")] = Path("var/demo"),
+    images: Annotated[
+        str | None, typer.Option("--images", help="fashion-mnist or digits; what can be had by default.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the service running until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Do the main job from upload to private synthetic images, through a real service on this machine."""
+    from service.demo import run_demo
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the demo's service too, like Ctrl-C
+    with reporting(as_json) as output:
+        run_demo(out, output, images=images, keep=keep)
+
+
+def openapi() -> None:
+    """Write the OpenAPI document of the HTTP interface to stdout."""
+    from service.cli.serving import openapi as document
+
+    typer.echo(json.dumps(document(), indent=1, sort_keys=True))

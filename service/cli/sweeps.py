@@ -1,0 +1,143 @@
+"""`obscura sweep`, `obscura sweeps`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connection import resolve_dataset
+from service.cli.console import CliError, Exit, Output
+from service.cli.options import Epsilon, Json, Preset, Recipe, Settings, connected, recipe_options
+from service.client import Sweep
+
+sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
+TRIALS_MAX = 64
+COLUMNS = (
+    "id", "name", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
+    "created_at",
+)  # fmt: skip
+TRIAL_COLUMNS = ("job_id", "state", "epsilon", "options", "spent=spent_epsilon", "cnn=accuracy.cnn", "release_id")
+SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
+
+
+def sweep(
+    context: typer.Context,
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    recipe: Recipe,
+    epsilon: Epsilon,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values to try; several grids give all combinations."
+        ),
+    ],
+    option: Settings = None,
+    preset: Preset = None,
+    evaluate: Annotated[
+        str | None, typer.Option(help="Public dataset (name or id) to compare the releases on.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the sweep to its end.")] = False,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train once for every combination of options. --epsilon is the price of one trial; all are held at once."""
+    with connected(context, as_json) as (client, output):
+        fixed = recipe_options(option, preset)
+        trials = [{"options": fixed | chosen} for chosen in combinations(grid)]
+        made = client.sweep_over(
+            resolve_dataset(client, dataset),
+            name=name or "; ".join(grid)[:100],
+            recipe=recipe,
+            trials=trials,
+            epsilon=epsilon,
+            evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
+            idempotency_key=key,
+        )
+        show(output, follow(output, made) if wait else made)
+
+
+@sweeps.command("list")
+def list_sweeps(context: typer.Context, as_json: Json = False) -> None:
+    """List sweeps, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.sweeps()), COLUMNS, "sweeps")
+
+
+@sweeps.command("show")
+def show_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
+    """Show a sweep: what each trial costs and how good its release is on public data."""
+    with connected(context, as_json) as (client, output):
+        show(output, client.sweep(sweep_id))
+
+
+@sweeps.command("watch")
+def watch_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
+    """Follow a sweep until every trial has ended, well or not."""
+    with connected(context, as_json) as (client, output):
+        show(output, follow(output, client.sweep(sweep_id)))
+
+
+@sweeps.command("cancel")
+def cancel_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
+    """Stop every trial that has not ended. What running ones have charged stays spent."""
+    with connected(context, as_json) as (client, output):
+        show(output, client.sweep(sweep_id).cancel())
+
+
+def combinations(grids: list[str]) -> list[dict[str, Any]]:
+    """Return every combination of the values of `name=value,value,...` or `name=[JSON, ...]`.
+
+    Raises:
+        CliError: A grid has no values, a name occurs twice, or there are too few or too many combinations.
+    """
+    values: dict[str, list[Any]] = {}
+    for grid in grids:
+        name, equals, text = grid.partition("=")
+        if not equals or not name or not text or name in values:
+            raise CliError(f"--grid takes NAME=VALUE,VALUE,... once for each name, not {grid!r}.", Exit.USAGE)
+        listed = _json(text)
+        values[name] = listed if isinstance(listed, list) else [_json(part) for part in text.split(",")]
+    found = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if not 2 <= len(found) <= TRIALS_MAX:
+        raise CliError(f"The grids give {len(found)} trials; a sweep has 2 to {TRIALS_MAX}.", Exit.USAGE)
+    return found
+
+
+def follow(output: Output, made: Sweep) -> Sweep:
+    """Wait for all trials, saying how many have ended; Ctrl-C leaves the sweep running."""
+    output.notice(f"Sweep {made.id}. Stop watching with Ctrl-C; the trials go on.")
+    said: set[str] = set()
+
+    def tell(sweep: Sweep) -> None:
+        states = [trial.state for trial in sweep.trials]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        if counts not in said:
+            said.add(counts)
+            output.notice(f"{len(states)} trials: {counts}")
+
+    return made.wait(tell)
+
+
+def show(output: Output, sweep: Sweep) -> None:
+    """Show a sweep and its trials, the best of them on public data first."""
+    if output.as_json:
+        output.record(sweep, "sweep")
+        return
+    totals = sweep.totals
+    facts = {"id": sweep.id, "name": sweep.name, "recipe": sweep.recipe, "state": sweep.state}
+    spent = {"price (epsilon)": totals.price_epsilon, "spent (epsilon)": totals.spent_epsilon}
+    output.record(facts | spent | {"best on public data": sweep.best_job_id}, "sweep")
+    ranked = sorted(sweep.trials, key=lambda trial: -(trial.accuracy or {}).get("cnn", -1.0))
+    output.rows(ranked, TRIAL_COLUMNS, "trials")
+    output.text("Every trial is paid for. Comparing them on public data is post-processing and costs nothing.")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

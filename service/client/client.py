@@ -1,0 +1,270 @@
+"""The verbs: open accounts, declare and push, plan, train, sample, download."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel
+
+from service.api import schemas
+from service.client.errors import ApiError, ConnectionFailed
+from service.client.resources import Dataset, Job, Release, Sample, Sweep
+from service.client.transport import Transport
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class Client:
+    """A connection to an Obscura service.
+
+    Args:
+        base_url: For example `http://127.0.0.1:8420`.
+        token: An API key.
+        transport: Replaces the connection, for tests.
+    """
+
+    def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
+        self.transport = transport or Transport(base_url, token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    def ready(self) -> bool:
+        """Whether the service says that it can serve."""
+        try:
+            return self.transport.request("GET", "/v1/health/ready", repeatable=False).status_code == 200
+        except (ApiError, ConnectionFailed):
+            return False
+
+    # --- accounts ---
+
+    def create_account(
+        self,
+        *,
+        name: str,
+        owner: str,
+        epsilon: float,
+        delta: float,
+        unit: schemas.Unit,
+        filter: schemas.FilterName,
+        adjacency: str = "add_remove",
+    ) -> schemas.AccountRecord:
+        """Open an account with a lifetime budget."""
+        body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
+        content = self._post("/v1/accounts", {**body, "adjacency": adjacency, "filter": filter})
+        return schemas.AccountRecord.model_validate_json(content)
+
+    def account(self, account_id: str) -> schemas.AccountRecord:
+        """Read an account with its balance."""
+        return self._get(schemas.AccountRecord, f"/v1/accounts/{account_id}")
+
+    def accounts(self) -> Iterator[schemas.AccountRecord]:
+        """All accounts."""
+        return self._pages(schemas.AccountRecord, "/v1/accounts")
+
+    def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
+        """The ledger of an account, oldest first."""
+        return self._pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
+
+    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> schemas.AccountRecord:
+        """Lower the lifetime limit at once; below what is spent and held the account freezes."""
+        content = self._post(f"/v1/accounts/{account_id}/lower-limit", {"epsilon": epsilon, "reason": reason})
+        return schemas.AccountRecord.model_validate_json(content)
+
+    def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
+        """Ask for a higher limit. An admin with another key must approve it."""
+        content = self._post(f"/v1/accounts/{account_id}/limit-requests", {"epsilon": epsilon, "reason": reason})
+        return schemas.LimitRequestRecord.model_validate_json(content)
+
+    def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
+        """All requests to raise a limit, newest first."""
+        return self._pages(schemas.LimitRequestRecord, "/v1/limit-requests")
+
+    def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
+        """Raise a limit as another admin has asked for.
+
+        Raises:
+            AuthError: Both keys may be in one hand.
+        """
+        content = self._post(f"/v1/limit-requests/{request_id}/approve", {}, repeatable=True)
+        return schemas.LimitRequestRecord.model_validate_json(content)
+
+    def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
+        """Leave a limit as it is; also withdraws one's own request."""
+        content = self._post(f"/v1/limit-requests/{request_id}/decline", {}, repeatable=True)
+        return schemas.LimitRequestRecord.model_validate_json(content)
+
+    def freeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
+        """Take no new jobs and let no waiting one open its data."""
+        content = self._post(f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
+        return schemas.AccountRecord.model_validate_json(content)
+
+    def unfreeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
+        """Open a frozen account again."""
+        content = self._post(f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
+        return schemas.AccountRecord.model_validate_json(content)
+
+    # --- datasets ---
+
+    def declare_dataset(
+        self,
+        *,
+        name: str,
+        visibility: schemas.Visibility,
+        classes: list[str],
+        height: int,
+        width: int,
+        channels: int,
+        records_declared: int,
+        subjects_declared: int | None = None,
+        account_id: str | None = None,
+    ) -> Dataset:
+        """Declare a dataset; every argument becomes public. Then `push` its content."""
+        body = {"name": name, "visibility": visibility, "classes": classes, "height": height, "width": width}
+        facts = {"channels": channels, "records_declared": records_declared, "subjects_declared": subjects_declared}
+        return Dataset.bound(self, self._post("/v1/datasets", {**body, **facts, "account_id": account_id}))
+
+    def dataset(self, dataset_id: str) -> Dataset:
+        """Read a dataset's declaration and state."""
+        return Dataset.bound(self, self.transport.request("GET", f"/v1/datasets/{dataset_id}").content)
+
+    def datasets(self) -> Iterator[schemas.DatasetRecord]:
+        """All datasets, newest first."""
+        return self._pages(schemas.DatasetRecord, "/v1/datasets")
+
+    # --- plans and jobs ---
+
+    def plan(
+        self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
+    ) -> schemas.PlanRecord:
+        """What a training would do and cost. No data is touched."""
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        return schemas.PlanRecord.model_validate_json(self._post("/v1/plans", body, repeatable=True))
+
+    def train(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+        evaluation_dataset_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Ask for a training; its price is held on the account at once.
+
+        Raises:
+            BudgetError: The account cannot pay. `numbers` says what it could pay.
+        """
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body["evaluation_dataset_id"] = evaluation_dataset_id
+        return Job.bound(self, self.create("/v1/jobs", body, idempotency_key))
+
+    def job(self, job_id: str) -> Job:
+        """Read a job."""
+        return Job.bound(self, self.transport.request("GET", f"/v1/jobs/{job_id}").content)
+
+    def jobs(self) -> Iterator[schemas.JobRecord]:
+        """All jobs, newest first."""
+        return self._pages(schemas.JobRecord, "/v1/jobs")
+
+    # --- sweeps ---
+
+    def sweep_over(
+        self,
+        dataset_id: str,
+        *,
+        name: str,
+        recipe: str,
+        trials: list[dict[str, Any]],
+        epsilon: float | None = None,
+        evaluation_dataset_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sweep:
+        """Ask for a hyper-parameter search; the price of all trials is held at once, or nothing is.
+
+        Args:
+            dataset_id: To train on.
+            name: For people.
+            recipe: Of every trial.
+            trials: 2 to 64, each `{"options": {...}}` and, where it differs from the others, `"epsilon"`.
+            epsilon: Of each trial that names none.
+            evaluation_dataset_id: A public dataset to compare the releases on.
+            idempotency_key: The same key and request give the same sweep.
+
+        Raises:
+            BudgetError: The account cannot pay for all. `numbers` says how many trials it could pay for.
+        """
+        body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials, "epsilon": epsilon}
+        body["evaluation_dataset_id"] = evaluation_dataset_id
+        return Sweep.bound(self, self.create("/v1/sweeps", body, idempotency_key))
+
+    def sweep(self, sweep_id: str) -> Sweep:
+        """Read a sweep with its trials."""
+        return Sweep.bound(self, self.transport.request("GET", f"/v1/sweeps/{sweep_id}").content)
+
+    def sweeps(self) -> Iterator[schemas.SweepRecord]:
+        """All sweeps, newest first."""
+        return self._pages(schemas.SweepRecord, "/v1/sweeps")
+
+    # --- releases and samples ---
+
+    def release(self, release_id: str) -> Release:
+        """Read a release."""
+        return Release.bound(self, self.transport.request("GET", f"/v1/releases/{release_id}").content)
+
+    def releases(self) -> Iterator[schemas.ReleaseRecord]:
+        """All releases, newest first."""
+        return self._pages(schemas.ReleaseRecord, "/v1/releases")
+
+    def sample(self, sample_id: str) -> Sample:
+        """Read a sample."""
+        return Sample.bound(self, self.transport.request("GET", f"/v1/samples/{sample_id}").content)
+
+    # --- keys ---
+
+    def create_key(self, *, name: str, scopes: list[str]) -> schemas.NewKeyRecord:
+        """Create an API key; its token is shown this once."""
+        return schemas.NewKeyRecord.model_validate_json(self._post("/v1/keys", {"name": name, "scopes": scopes}))
+
+    def keys(self) -> Iterator[schemas.KeyRecord]:
+        """All keys, without secrets."""
+        return self._pages(schemas.KeyRecord, "/v1/keys")
+
+    def revoke_key(self, key_id: str) -> schemas.KeyRecord:
+        """Revoke a key at once."""
+        response = self.transport.request("POST", f"/v1/keys/{key_id}/revoke", repeatable=True)
+        return schemas.KeyRecord.model_validate_json(response.content)
+
+    # --- shared by the above ---
+
+    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> bytes:
+        """POST with an Idempotency-Key, so that a retry after a broken connection starts nothing twice."""
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return self.transport.request("POST", path, json=body, headers=headers).content
+
+    def _post(self, path: str, body: dict[str, Any], *, repeatable: bool = False) -> bytes:
+        return self.transport.request("POST", path, json=body, repeatable=repeatable).content
+
+    def _get(self, record: type[Record], path: str) -> Record:
+        return record.model_validate_json(self.transport.request("GET", path).content)
+
+    def _pages(self, record: type[Record], path: str) -> Iterator[Record]:
+        cursor: str | None = None
+        while True:
+            params = {"limit": 100} | ({"cursor": cursor} if cursor else {})
+            page = self.transport.request("GET", path, params=params).json()
+            yield from (record.model_validate(item) for item in page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return

@@ -1,0 +1,37 @@
+"""The server-rendered dashboard: budgets, jobs and releases, readable without JavaScript.
+
+`mount(app)` adds it to an application whose state holds `settings` and `factory`.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, FastAPI
+
+from service.dashboard import (
+    access_routes,
+    admin_routes,
+    dataset_routes,
+    job_routes,
+    page_routes,
+    release_routes,
+    sweep_routes,
+)
+from service.dashboard.access import Dashboard, Doorbell
+
+__all__ = ["mount", "router"]
+
+router = APIRouter(include_in_schema=False)
+for part in (page_routes, job_routes, sweep_routes, dataset_routes, release_routes, admin_routes, access_routes):
+    router.include_router(part.router)
+
+
+def mount(app: FastAPI) -> None:
+    """Add the dashboard at `/`.
+
+    Args:
+        app: Its state holds `settings` and `factory`. When it holds `service`, the clock and the doorbell are that
+            service's.
+    """
+    service: Doorbell | None = getattr(app.state, "service", None)
+    app.state.dashboard = Dashboard.of(app.state.settings, app.state.factory, service)
+    app.include_router(router)

@@ -1,0 +1,209 @@
+"""What a dashboard route needs from outside: the running dashboard, whoever is looking, and the fields of a form."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import Depends, Request
+
+from service.auth import Principal, Scope
+from service.dashboard.pages import SignInNeeded
+from service.dashboard.sign_in import COOKIE, SignInThrottle, form_token, principal_of, read_cookie, session_secret
+from service.db.session import SessionFactory, transaction
+from service.errors import Forbidden, InvalidInput, TooLarge
+from service.settings import LOOPBACK_HOSTS, Settings
+
+FORM_BYTES_MAX = 16 * 1024
+FORM_FIELDS_MAX = 32
+
+
+class Doorbell(Protocol):
+    """The part of the running service that the dashboard uses."""
+
+    @property
+    def clock(self) -> Callable[[], datetime]:
+        """Returns the time, aware."""
+
+    @property
+    def ring(self) -> Callable[[], None]:
+        """Sends what the outbox holds, after a commit."""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """The running dashboard; lives in `app.state.dashboard`."""
+
+    settings: Settings
+    factory: SessionFactory
+    clock: Callable[[], datetime]
+    ring: Callable[[], None]
+    throttle: SignInThrottle
+
+    @classmethod
+    def of(cls, settings: Settings, factory: SessionFactory, service: Doorbell | None) -> Dashboard:
+        """Build it around an application's settings and sessions."""
+        clock = service.clock if service is not None else lambda: datetime.now(UTC)
+        ring = service.ring if service is not None else lambda: None
+        return cls(settings, factory, clock, ring, SignInThrottle())
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Whoever looks at a page.
+
+    Attributes:
+        principal: The key that signed in; None for a reader on the service's own machine.
+        form_token: What this session's forms carry; empty without a session.
+    """
+
+    principal: Principal | None
+    form_token: str
+
+    @property
+    def may_train(self) -> bool:
+        """May cancel jobs and draw samples."""
+        return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.TRAIN})
+
+    @property
+    def may_delete(self) -> bool:
+        """May delete datasets."""
+        return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.DATA})
+
+    @property
+    def may_administer(self) -> bool:
+        """May freeze accounts, lower limits, ask for higher ones, and decide about what other admins ask for."""
+        return self.principal is not None and Scope.ADMIN in self.principal.scopes
+
+
+def running_dashboard(request: Request) -> Dashboard:
+    """The dashboard that this application runs."""
+    dashboard: Dashboard = request.app.state.dashboard
+    return dashboard
+
+
+Running = Annotated[Dashboard, Depends(running_dashboard)]
+
+
+def find_viewer(request: Request, dashboard: Running) -> Viewer:
+    """Find who is looking: a session, or anybody on this machine where the settings say so.
+
+    Raises:
+        SignInNeeded: Neither.
+    """
+    viewer = _signed_in(request, dashboard)
+    if viewer is None and dashboard.settings.dashboard_public and _is_local(request):
+        viewer = Viewer(principal=None, form_token="")
+    if viewer is None:
+        raise SignInNeeded("Sign in with an API key to see this page.")
+    request.state.viewer = viewer
+    return viewer
+
+
+Reader = Annotated[Viewer, Depends(find_viewer)]
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Read a small form.
+
+    Raises:
+        Forbidden: Another site sent it.
+        InvalidInput: It is not a form.
+        TooLarge: It is longer than any form of ours.
+    """
+    require_same_origin(request)
+    if request.headers.get("content-type", "").split(";")[0].strip() != "application/x-www-form-urlencoded":
+        raise InvalidInput("This page takes a form.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise TooLarge("This form is too long.")
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX, errors="strict"
+        )
+    except ValueError:
+        raise InvalidInput("This form cannot be read.") from None
+    return dict(fields)
+
+
+Form = Annotated[dict[str, str], Depends(read_form)]
+
+
+def find_trainer(viewer: Reader, form: Form) -> Principal:
+    """Let a form act: it comes from this session, whose key may train.
+
+    Raises:
+        Forbidden: The key may only read, or the form is another session's.
+        SignInNeeded: Nobody is signed in.
+    """
+    return _of_this_session(viewer, form, Scope.TRAIN)
+
+
+def find_uploader(viewer: Reader, form: Form) -> Principal:
+    """Let a form act: it comes from this session, whose key may upload and delete data.
+
+    Raises:
+        Forbidden: The key may only read or train, or the form is another session's.
+        SignInNeeded: Nobody is signed in.
+    """
+    return _of_this_session(viewer, form, Scope.DATA)
+
+
+def find_admin(viewer: Reader, form: Form) -> Principal:
+    """Let a form act: it comes from this session, whose key is an admin's.
+
+    Raises:
+        Forbidden: The key is no admin's, or the form is another session's.
+        SignInNeeded: Nobody is signed in.
+    """
+    return _of_this_session(viewer, form, Scope.ADMIN)
+
+
+Trainer = Annotated[Principal, Depends(find_trainer)]
+Admin = Annotated[Principal, Depends(find_admin)]
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse a form that another site's page has sent. Browsers say so in one of two headers, or in both.
+
+    Raises:
+        Forbidden: Another site sent it.
+    """
+    origin = request.headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Forbidden("This form was sent from another site.")
+
+
+def _of_this_session(viewer: Viewer, form: dict[str, str], scope: Scope) -> Principal:
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an API key to do this.")
+    if not hmac.compare_digest(form.get("token", "").encode(), viewer.form_token.encode()):
+        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
+    viewer.principal.require(scope)
+    return viewer.principal
+
+
+def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        return None
+    secret = session_secret(dashboard.settings.data_dir)
+    key_id = read_cookie(secret, cookie, now_seconds=time.time())
+    if key_id is None:
+        return None
+    with transaction(dashboard.factory, read_only=True) as session:
+        principal = principal_of(session, key_id)
+    return None if principal is None else Viewer(principal, form_token(secret, cookie))
+
+
+def _is_local(request: Request) -> bool:
+    """Judge the name in the address bar: a foreign site that lets its name point to this machine is not local."""
+    return request.url.hostname in LOOPBACK_HOSTS

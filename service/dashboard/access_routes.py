@@ -1,0 +1,85 @@
+"""What nobody needs a key for: signing in and out, and the static files."""
+
+from __future__ import annotations
+
+import mimetypes
+import time
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from service.auth import Scope, authenticate
+from service.dashboard.access import Form, Running, read_form
+from service.dashboard.pages import PageRoute, Throttled, page
+from service.dashboard.sign_in import COOKIE, SESSION_SECONDS, issue_cookie, may_read, session_secret
+from service.db.session import transaction
+from service.errors import NotFound, Unauthorized
+
+router = APIRouter(route_class=PageRoute)
+_STATIC = Path(__file__).parent / "static"
+NEXT_CHARACTERS_MAX = 500
+
+
+@router.get("/login")
+def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
+    """Show the form."""
+    return page(request, "login.html", next=_local_path(next), message=None)
+
+
+@router.post("/login")
+def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
+    """Check a key and begin a session."""
+    address = request.client.host if request.client is not None else "unknown"
+    wait = dashboard.throttle.wait_seconds(address, now_seconds=time.monotonic())
+    if wait > 0:
+        raise Throttled(f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.")
+    target = _local_path(form.get("next", "/"))
+    try:
+        with transaction(dashboard.factory, read_only=True) as session:
+            principal = authenticate(session, form.get("key", "").strip())
+    except Unauthorized as error:
+        dashboard.throttle.record_failure(address, now_seconds=time.monotonic())
+        structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=address)
+        return page(request, "login.html", status_code=401, next=target, message=error.message)
+    if not may_read(principal):
+        message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
+        return page(request, "login.html", status_code=403, next=target, message=message)
+    response = RedirectResponse(target, status_code=303)
+    cookie = issue_cookie(session_secret(dashboard.settings.data_dir), principal.id, now_seconds=time.time())
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+@router.post("/logout", dependencies=[Depends(read_form)])
+def sign_out() -> Response:
+    """End the session in this browser."""
+    response = RedirectResponse("/login", status_code=303)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
+
+
+@router.get("/static/{name}")
+def static_file(name: str) -> Response:
+    """Serve a style, script or picture of the dashboard; its address changes with its content."""
+    files = {path.name: path for path in _STATIC.iterdir()}
+    if name not in files:
+        raise NotFound("There is no such file.")
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(files[name].read_bytes(), media_type=kind, headers=headers)
+
+
+def _local_path(target: str) -> str:
+    """Return a path of this site; anything else becomes the overview."""
+    plain = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
+    return target if plain and len(target) <= NEXT_CHARACTERS_MAX else "/"

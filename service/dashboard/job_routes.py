@@ -1,0 +1,52 @@
+"""Pages about jobs, and the form that cancels one."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from service import jobs
+from service.dashboard import job_queries, wording
+from service.dashboard.access import Running, find_trainer, find_viewer
+from service.dashboard.pages import PageRoute, page
+from service.db.session import transaction
+
+router = APIRouter(prefix="/jobs", route_class=PageRoute, dependencies=[Depends(find_viewer)])
+
+
+@router.get("")
+def job_list(request: Request, dashboard: Running) -> HTMLResponse:
+    """Show the jobs under way and the latest ones."""
+    now = dashboard.clock()
+    with transaction(dashboard.factory, read_only=True) as session:
+        views = job_queries.list_jobs(session, now, limit=job_queries.ROWS_MAX)
+        sweeps = job_queries.list_sweeps(session, now)
+    return page(request, "jobs.html", jobs=views, sweeps=sweeps, state_words=wording.JOB_STATES)
+
+
+@router.get("/{job_id}")
+def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
+    """Show one job: its plan and price, how far it is, and what it made."""
+    return _job_page(request, dashboard, job_id, "job.html")
+
+
+@router.get("/{job_id}/part")
+def job_part(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
+    """Render the state of a job again, for the script that keeps it fresh."""
+    return _job_page(request, dashboard, job_id, "_job.html")
+
+
+@router.post("/{job_id}/cancel", dependencies=[Depends(find_trainer)])
+def cancel(dashboard: Running, job_id: str) -> RedirectResponse:
+    """Ask a job to stop. What it has charged stays spent."""
+    with transaction(dashboard.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=dashboard.clock())
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+
+def _job_page(request: Request, dashboard: Running, job_id: str, template: str) -> HTMLResponse:
+    with transaction(dashboard.factory, read_only=True) as session:
+        view = job_queries.read_job(session, job_id, dashboard.clock())
+    return page(
+        request, template, view=view, plan=view.job.plan or {}, state_words=wording.JOB_STATES, hold_words=wording.HOLDS
+    )

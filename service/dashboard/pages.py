@@ -1,0 +1,138 @@
+"""Rendering: templates, headers that every answer carries, and errors as pages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import jinja2
+import structlog
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+
+from privacy.errors import PrivacyError
+from service.dashboard import wording
+from service.errors import ObscuraError, Unauthorized
+
+_HERE = Path(__file__).parent
+CONTENT_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+# A report is one file with its own style and pictures in it; it runs no script and reaches nothing.
+REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # With "no-referrer", browsers send forms with "Origin: null", and the origin could not be checked.
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_STATUSES = {
+    "not_found": (404, "Not found"),
+    "invalid_input": (422, "That cannot be done"),
+    "unauthorized": (401, "Please sign in"),
+    "forbidden": (403, "Not with this key"),
+    "conflict": (409, "That is not possible now"),
+    "too_large": (413, "Too large"),
+    "throttled": (429, "Too many attempts"),
+    "ledger_corruption": (503, "The ledger needs an operator"),
+}
+
+
+class SignInNeeded(Unauthorized):
+    """Nobody is signed in; the browser is sent to the form."""
+
+
+class Throttled(ObscuraError):
+    """Too many wrong keys."""
+
+    code: ClassVar[str] = "throttled"
+
+
+class PageRoute(APIRoute):
+    """A route whose answers carry the security headers and whose errors are pages, not problem documents."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the ordinary handler."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                response = await handler(request)
+            except SignInNeeded:
+                response = RedirectResponse(f"/login?next={quote(request.url.path)}", status_code=303)
+            except (ObscuraError, PrivacyError, RequestValidationError) as error:
+                response = _error_page(request, error)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return handle
+
+
+def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
+    """Render a template. `viewer` is whoever the route has found, or nobody."""
+    values.setdefault("viewer", getattr(request.state, "viewer", None))
+    text = _templates().get_template(template).render(path=request.url.path, **values)
+    return HTMLResponse(text, status_code=status_code)
+
+
+def _error_page(request: Request, error: Exception) -> Response:
+    if isinstance(error, ObscuraError):
+        status, title = _STATUSES.get(error.code, (409, "That is not possible now"))
+        message = error.message
+        if error.code == "ledger_corruption":
+            structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
+            message = "The ledger refuses to go on until an operator has looked at it."
+    else:
+        status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
+    return page(request, "error.html", status_code=status, title=title, message=message)
+
+
+@cache
+def asset_version() -> str:
+    """Return a short hash of the static files, so that browsers may keep each version for ever."""
+    digest = hashlib.sha256()
+    for path in sorted((_HERE / "static").iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bytes": wording.show_bytes,
+        "chance": wording.show_delta,
+        "duration": wording.show_duration,
+        "left": wording.show_left,
+        "moment": wording.show_time,
+        "number": wording.show_number,
+        "percent_up": lambda fraction: wording.show_percent(fraction, up=True),
+        "percent_down": lambda fraction: wording.show_percent(fraction, up=False),
+        "power": wording.show_power,
+        "spent": wording.show_spent,
+        "sure": wording.show_sure,
+        "words": wording.show_words,
+    }
+    environment.globals |= {"odds": wording.odds_sentence, "asset_version": asset_version}
+    return environment

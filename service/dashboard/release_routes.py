@@ -1,0 +1,145 @@
+"""Pages about releases, their files, and the form that draws more images at no cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+
+from service import artifacts, jobs
+from service.artifacts import directory_of, find_file
+from service.dashboard import queries, wording
+from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.pages import REPORT_POLICY, PageRoute, page
+from service.db.session import transaction
+from service.db.tables import SampleFormat
+from service.errors import InvalidInput, NotFound
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+# The files of a release that may be fetched by name; the rest of its folder is not served.
+DOWNLOADS = ("privacy_card.json", "report.json", *artifacts.DOWNLOADS)
+_KEPT = {"Cache-Control": "private, max-age=3600"}
+
+
+@router.get("/releases")
+def release_list(request: Request, dashboard: Running) -> HTMLResponse:
+    """Show every release with its sample grid."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        rows = queries.list_releases(session, limit=queries.ROWS_MAX)
+    return page(request, "releases.html", releases=rows)
+
+
+@router.get("/releases/{release_id}")
+def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
+    """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = queries.read_release(session, release_id)
+        samples = queries.list_samples(session, release_id)
+    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
+    return page(
+        request,
+        "release.html",
+        release=row,
+        samples=samples,
+        present=present,
+        downloads=[name for name in DOWNLOADS if name in present],
+        adjacencies=wording.ADJACENCIES,
+        units=wording.UNITS,
+        state_words=wording.JOB_STATES,
+        formats=[choice.value for choice in SampleFormat],
+        samples_max=dashboard.settings.samples_max,
+    )
+
+
+@router.get("/releases/{release_id}/grid.png")
+def grid(dashboard: Running, release_id: str) -> FileResponse:
+    """Serve the picture of sampled images."""
+    path = _file(dashboard, release_id, "grid.png")
+    return FileResponse(path, media_type="image/png", headers=_KEPT)
+
+
+@router.get("/releases/{release_id}/report")
+def report(dashboard: Running, release_id: str) -> FileResponse:
+    """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
+    path = _file(dashboard, release_id, "report.html")
+    return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+@router.get("/releases/{release_id}/receipt")
+def receipt(dashboard: Running, release_id: str) -> JSONResponse:
+    """Serve the signed receipt as a download: whoever keeps it can prove what was paid."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = jobs.get_release(session, release_id)
+    attachment = f'attachment; filename="{row.id}-receipt.json"'
+    return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
+
+
+@router.get("/releases/{release_id}/files/{name}")
+def release_file(dashboard: Running, release_id: str, name: str) -> FileResponse:
+    """Serve one of the release's files as a download."""
+    if name not in DOWNLOADS:
+        raise NotFound("There is no such file.")
+    path = _file(dashboard, release_id, name)
+    return FileResponse(path, filename=f"{release_id}-{name}", media_type="application/octet-stream")
+
+
+@router.post("/releases/{release_id}/samples")
+def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Draw images from a release. It costs nothing, however often."""
+    count, seed = _whole(form, "count"), _whole(form, "seed")
+    with transaction(dashboard.factory) as session:
+        job = jobs.submit_sample(
+            session,
+            principal=trainer.id,
+            idempotency_key=None,
+            release_id=release_id,
+            count=count,
+            classes=None,
+            seed=seed,
+            format=form.get("format", ""),
+            now=dashboard.clock(),
+            count_max=dashboard.settings.samples_max,
+        )
+    dashboard.ring()
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.get("/samples/{sample_id}/content")
+def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
+    """Serve a finished drawing as a download."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        sample = queries.read_sample(session, sample_id)
+    assert sample.path is not None
+    folder = directory_of(dashboard.settings.data_dir, sample.id)
+    stored = dashboard.settings.data_dir / sample.path
+    path = find_file(dashboard.settings.data_dir, sample.id, stored.name)
+    if stored.parent.resolve() != folder.resolve():
+        raise NotFound("There is no such file.")
+    return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
+
+
+def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
+    """Find a file of a release that is published: a folder alone is not enough.
+
+    Raises:
+        NotFound: There is no such release, or it has no such file.
+    """
+    with transaction(dashboard.factory, read_only=True) as session:
+        jobs.get_release(session, release_id)
+    return find_file(dashboard.settings.data_dir, release_id, name)
+
+
+def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
+    try:
+        find_file(dashboard.settings.data_dir, release_id, name)
+    except NotFound:
+        return False
+    return True
+
+
+def _whole(form: dict[str, str], field: str) -> int:
+    text = form.get(field, "").strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
+    return int(text)

@@ -1,0 +1,120 @@
+"""What every table shares: naming convention, column types, ids."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+import re
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enum, MetaData, String
+from sqlalchemy.orm import DeclarativeBase, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+# Every constraint has a name that both databases and the migrations agree on.
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+ID_RANDOM_CHARACTERS = 20
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC datetime on both databases. SQLite keeps it without an offset; a naive value is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a naive datetime cannot be stored: give one with a time zone")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - base
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class CanonicalJson(TypeDecorator[dict[str, Any]]):
+    """JSON in the one spelling that is hashed (`service.ledger.chain`): what is stored is what was hashed."""
+
+    impl = JSON
+    cache_ok = True
+
+    def bind_processor(self, dialect: Dialect) -> Callable[[dict[str, Any] | None], Any]:
+        """Write sorted keys, no spaces, ASCII, no NaN; `Json` tells psycopg that the text is JSON already."""
+        if dialect.name == "sqlite":
+            return lambda value: None if value is None else canonical_text(value)
+        from psycopg.types.json import Json
+
+        return lambda value: None if value is None else Json(value, dumps=canonical_text)
+
+
+# Built once: json.dumps builds an encoder for every call.
+canonical_text: Callable[[object], str] = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+).encode
+
+
+class Base(DeclarativeBase):
+    """Base of the mapped tables. JSON stays text on both databases, so numbers read back as they were written."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
+        datetime: UtcDateTime(),
+        dict[str, Any]: JSON(),
+        list[str]: JSON(),
+        list[Any]: JSON(),
+    }
+
+
+Id = Annotated[str, mapped_column(String(32))]
+ShortText = Annotated[str, mapped_column(String(64))]
+Name = Annotated[str, mapped_column(String(200))]
+Sha256 = Annotated[str, mapped_column(String(64))]
+Nano = Annotated[int, mapped_column(BigInteger)]
+
+
+def values_of(choices: type[enum.StrEnum], name: str) -> Enum:
+    """Return the column type that stores an enum by value as text, with a CHECK on the closed set.
+
+    Args:
+        choices: the enum.
+        name: of the CHECK constraint, before the naming convention.
+    """
+    return Enum(
+        choices,
+        name=name,
+        native_enum=False,
+        create_constraint=True,
+        length=32,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
+def check(rule: str, name: str) -> CheckConstraint:
+    """Return a named CHECK constraint."""
+    return CheckConstraint(rule, name=name)
+
+
+def new_id(prefix: str) -> str:
+    """Return `<prefix>_` and 20 random lowercase base32 characters (100 bits)."""
+    text = base64.b32encode(secrets.token_bytes(13)).decode("ascii").lower()
+    return f"{prefix}_{text[:ID_RANDOM_CHARACTERS]}"
+
+
+def is_id(text: str, prefix: str) -> bool:
+    """Tell whether a text has the form of an id with this prefix."""
+    return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None

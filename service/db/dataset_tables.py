@@ -1,0 +1,81 @@
+"""Tables of the datasets: what was declared about an upload, where it stands, and which images an account has seen."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
+from service.db.ledger_tables import Account
+
+
+class Visibility(enum.StrEnum):
+    """Private datasets belong to an account; public ones cost nothing."""
+
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+class DatasetState(enum.StrEnum):
+    """How far an upload has come."""
+
+    DECLARED = "declared"
+    RECEIVING = "receiving"
+    READY = "ready"
+    DELETING = "deleting"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class Dataset(Base):
+    """An uploaded set of labelled images. All columns but the hash and the byte count are declared by its owner.
+
+    `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
+    `joined` says that images of it were known from another account, which then became this dataset's.
+    """
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        check("(visibility = 'private') = (account_id IS NOT NULL)", "private_has_account"),
+        check("height > 0 AND width > 0 AND channels IN (1, 3)", "image_shape"),
+        check("records_declared > 0", "records_positive"),
+        check(
+            "subjects_declared IS NULL OR (subjects_declared > 0 AND subjects_declared <= records_declared)",
+            "subjects_within_records",
+        ),
+        check("state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)", "ready_is_complete"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
+    name: Mapped[Name]
+    visibility: Mapped[Visibility] = mapped_column(values_of(Visibility, "visibility"))
+    classes: Mapped[list[str]]
+    height: Mapped[int]
+    width: Mapped[int]
+    channels: Mapped[int]
+    records_declared: Mapped[int]
+    subjects_declared: Mapped[int | None]
+    state: Mapped[DatasetState] = mapped_column(values_of(DatasetState, "state"), default=DatasetState.DECLARED)
+    format: Mapped[ShortText | None]
+    joined: Mapped[bool] = mapped_column(default=False)
+    content_sha256: Mapped[Sha256 | None]
+    content_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    failure_code: Mapped[ShortText | None]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    ready_at: Mapped[datetime | None]
+
+    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+class Fingerprint(Base):
+    """The first 16 bytes of the HMAC of one decoded private image. PRIVATE: never shown; it outlives the dataset."""
+
+    __tablename__ = "fingerprints"
+    __table_args__ = (check("length(digest) = 16", "digest_length"),)
+
+    digest: Mapped[bytes] = mapped_column(LargeBinary(16), primary_key=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)

@@ -1,0 +1,192 @@
+"""Tables of the jobs and of what they publish: sweeps, jobs, releases, samples."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import Account, Hold
+
+
+class JobKind(enum.StrEnum):
+    """Train a generator (costs budget) or sample a released one (costs nothing)."""
+
+    TRAIN = "train"
+    SAMPLE = "sample"
+
+
+class JobState(enum.StrEnum):
+    """queued -> running -> succeeded | failed | cancelled; a queued job may be cancelled at once."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class FailureCode(enum.StrEnum):
+    """Why a job failed, as far as anybody outside may know. Closed: a failure caused by data reads like any other."""
+
+    TRAINING_FAILED = "training_failed"
+    EVALUATION_FAILED = "evaluation_failed"
+    SAMPLING_FAILED = "sampling_failed"
+    DATASET_UNAVAILABLE = "dataset_unavailable"
+    RELEASE_UNAVAILABLE = "release_unavailable"
+    HOLD_EXHAUSTED = "hold_exhausted"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+    TIME_LIMIT = "time_limit"
+    WORKER_LOST = "worker_lost"
+    LEDGER_UNAVAILABLE = "ledger_unavailable"
+    INTERNAL = "internal"
+
+
+class SampleFormat(enum.StrEnum):
+    """How a sample is packed."""
+
+    IMAGEFOLDER = "imagefolder"
+    NPZ = "npz"
+
+
+class ReleaseKind(enum.StrEnum):
+    """What a release is."""
+
+    GENERATOR = "generator"
+    HISTOGRAM = "histogram"
+    CLASSIFIER = "classifier"
+
+
+class Sweep(Base):
+    """A hyper-parameter search: several trainings on one dataset, whose whole price was held in one transaction."""
+
+    __tablename__ = "sweeps"
+    __table_args__ = (check("price_nano > 0", "price_positive"),)
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"))
+    name: Mapped[Name]
+    recipe: Mapped[ShortText]
+    price_nano: Mapped[Nano]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Job(Base):
+    """A requested training or sampling.
+
+    `release_id` is the release a sample job draws from, or the one a training job has published. `secret` seeds the
+    mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads it).
+    `attempts_lost` counts the attempts whose worker died; one that was handed on by a worker that shut down does not
+    count.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        check("attempt >= 0", "attempt_not_negative"),
+        check("attempts_lost >= 0 AND attempts_lost <= attempt", "lost_were_attempts"),
+        check("epsilon IS NULL OR epsilon > 0", "epsilon_positive"),
+        check("(kind = 'train') = (hold_id IS NOT NULL)", "training_has_hold"),
+        check("(state = 'running') = (lease_until IS NOT NULL)", "running_has_lease"),
+        check("(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", "ended_has_time"),
+        check("(state = 'failed') = (failure_code IS NOT NULL)", "failed_has_code"),
+        Index(
+            "ix_jobs_open",
+            "created_at",
+            sqlite_where=text("state IN ('queued', 'running')"),
+            postgresql_where=text("state IN ('queued', 'running')"),
+        ),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    kind: Mapped[JobKind] = mapped_column(values_of(JobKind, "kind"))
+    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
+    dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
+    evaluation_dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"))
+    release_id: Mapped[Id | None] = mapped_column(index=True)  # no foreign key: releases point at jobs already
+    recipe: Mapped[ShortText]
+    epsilon: Mapped[float | None]
+    options: Mapped[dict[str, Any]]
+    plan: Mapped[dict[str, Any]]
+    state: Mapped[JobState] = mapped_column(values_of(JobState, "state"))
+    attempt: Mapped[int]
+    attempts_lost: Mapped[int] = mapped_column(default=0)
+    lease_owner: Mapped[Name | None]
+    lease_until: Mapped[datetime | None]
+    cancel_requested: Mapped[bool]
+    progress: Mapped[dict[str, Any]]
+    progress_version: Mapped[int]
+    failure_code: Mapped[FailureCode | None] = mapped_column(values_of(FailureCode, "failure_code"))
+    hold_id: Mapped[Id | None] = mapped_column(ForeignKey("holds.id"))
+    sweep_id: Mapped[Id | None] = mapped_column(ForeignKey("sweeps.id"), index=True)
+    secret: Mapped[Sha256] = mapped_column(deferred=True, deferred_raiseload=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
+    evaluation_dataset: Mapped[Dataset | None] = relationship(
+        lazy="raise_on_sql", viewonly=True, foreign_keys=[evaluation_dataset_id]
+    )
+    hold: Mapped[Hold | None] = relationship(lazy="raise_on_sql", viewonly=True)
+
+    def __repr__(self) -> str:
+        return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
+
+
+class Release(Base):
+    """A published generator with its privacy card. A row exists only together with the capture that paid for it.
+
+    `receipt` is the signed statement that this capture stands in the account's log.
+    """
+
+    __tablename__ = "releases"
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
+    name: Mapped[Name]
+    kind: Mapped[ReleaseKind] = mapped_column(values_of(ReleaseKind, "kind"), default=ReleaseKind.GENERATOR)
+    artifact_sha256: Mapped[Sha256]
+    artifact_dir: Mapped[str]
+    card: Mapped[dict[str, Any]]
+    summary: Mapped[dict[str, Any]]
+    receipt: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+    job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[Account] = relationship(lazy="raise_on_sql", viewonly=True)
+    dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+class Sample(Base):
+    """One drawing from a release; its state is its job's. `path`, `sha256` and `bytes` come when the job succeeds."""
+
+    __tablename__ = "samples"
+    __table_args__ = (
+        check("count > 0", "count_positive"),
+        check("seed >= 0", "seed_not_negative"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
+    count: Mapped[int]
+    classes: Mapped[list[str] | None]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    format: Mapped[SampleFormat] = mapped_column(values_of(SampleFormat, "format"))
+    path: Mapped[str | None]
+    sha256: Mapped[Sha256 | None]
+    bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+    job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
+    release: Mapped[Release] = relationship(lazy="raise_on_sql", viewonly=True)

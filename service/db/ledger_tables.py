@@ -1,0 +1,253 @@
+"""Tables of the ledger: accounts, holds, append-only entries and what watches over them. Only service.ledger writes."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, String, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+
+
+class Unit(enum.StrEnum):
+    """Whose presence the guarantee hides: one record, or all records of one subject."""
+
+    RECORD = "record"
+    SUBJECT = "subject"
+
+
+class Adjacency(enum.StrEnum):
+    """Which datasets count as neighbours."""
+
+    ADD_REMOVE = "add_remove"
+
+
+class FilterName(enum.StrEnum):
+    """The privacy filter of an account, fixed at opening."""
+
+    GDP = "gdp"
+    RDP = "rdp"
+
+
+class EntryKind(enum.StrEnum):
+    """What an entry records."""
+
+    OPEN = "open"
+    HOLD = "hold"
+    ARM = "arm"
+    CHARGE = "charge"
+    CAPTURE = "capture"
+    RELEASE = "release"
+    SAMPLE = "sample"
+    LIMIT = "limit"
+    FREEZE = "freeze"
+
+
+class HoldState(enum.StrEnum):
+    """HELD -> RELEASED, or HELD -> ARMED -> CAPTURED."""
+
+    HELD = "held"
+    ARMED = "armed"
+    CAPTURED = "captured"
+    RELEASED = "released"
+
+
+class Account(Base):
+    """A population with one lifetime privacy budget.
+
+    `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8).
+    """
+
+    __tablename__ = "accounts"
+    __table_args__ = (
+        check("epsilon > 0", "epsilon_positive"),
+        check("delta > 0 AND delta < 1", "delta_open_unit"),
+        check("capacity_nano > 0", "capacity_positive"),
+        check("spent_nano >= 0", "spent_not_negative"),
+        check("held_nano >= 0", "held_not_negative"),
+        # A limit lowered below the spend leaves the account frozen, not lying about what was spent (I13).
+        check("frozen OR spent_nano + held_nano <= capacity_nano", "within_capacity"),
+        check("head_sequence >= 1", "head_sequence_positive"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    name: Mapped[Name] = mapped_column(unique=True)
+    owner: Mapped[Name]
+    epsilon: Mapped[float]
+    delta: Mapped[float]
+    unit: Mapped[Unit] = mapped_column(values_of(Unit, "unit"))
+    adjacency: Mapped[Adjacency] = mapped_column(values_of(Adjacency, "adjacency"))
+    filter: Mapped[FilterName] = mapped_column(values_of(FilterName, "filter"))
+    filter_order: Mapped[float | None]
+    capacity_nano: Mapped[Nano]
+    spent_nano: Mapped[Nano]
+    held_nano: Mapped[Nano]
+    frozen: Mapped[bool]
+    head_sequence: Mapped[Nano]
+    head_hash: Mapped[Sha256]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Entry(Base):
+    """One immutable row of an account's log; triggers of the migration refuse UPDATE and DELETE.
+
+    `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `held_nano` are the
+    account's balances after this entry.
+    """
+
+    __tablename__ = "entries"
+    __table_args__ = (
+        check("sequence >= 1", "sequence_positive"),
+        check("amount_nano >= 0", "amount_not_negative"),
+        # I3: one HOLD and at most one terminal entry for each hold.
+        Index(
+            "uq_entries_one_hold",
+            "hold_id",
+            unique=True,
+            sqlite_where=text("kind = 'hold'"),
+            postgresql_where=text("kind = 'hold'"),
+        ),
+        Index(
+            "uq_entries_one_terminal",
+            "hold_id",
+            unique=True,
+            sqlite_where=text("kind IN ('capture', 'release')"),
+            postgresql_where=text("kind IN ('capture', 'release')"),
+        ),
+    )
+
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    sequence: Mapped[Nano] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[EntryKind] = mapped_column(values_of(EntryKind, "kind"))
+    hold_id: Mapped[Id | None]
+    job_id: Mapped[Id | None] = mapped_column(index=True)
+    amount_nano: Mapped[Nano]
+    capacity_nano: Mapped[Nano]
+    spent_nano: Mapped[Nano]
+    held_nano: Mapped[Nano]
+    details: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())
+    previous_hash: Mapped[Sha256]
+    hash: Mapped[Sha256]
+    created_at: Mapped[datetime]
+
+
+class Hold(Base):
+    """Budget reserved for one job.
+
+    `attempt` is the only attempt that may write; `armed_attempt` is the last one that opened the private data
+    (0: none). `last_sequence` and `updated_at` are those of the newest entry about this hold.
+    `job_id` has no foreign key: the ledger stands below the jobs and outlives them.
+    """
+
+    __tablename__ = "holds"
+    __table_args__ = (
+        check("amount_nano > 0", "amount_positive"),
+        check("charged_nano >= 0 AND charged_nano <= amount_nano", "charged_within_hold"),
+        check("captured_nano >= 0 AND captured_nano <= amount_nano", "captured_within_hold"),
+        check("charged_nano = 0 OR state IN ('armed', 'captured')", "charged_only_when_armed"),
+        check("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
+        check("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
+        check("last_sequence >= 2", "last_sequence_after_opening"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    job_id: Mapped[Id] = mapped_column(unique=True)
+    state: Mapped[HoldState] = mapped_column(values_of(HoldState, "state"))
+    amount_nano: Mapped[Nano]
+    charged_nano: Mapped[Nano]
+    captured_nano: Mapped[Nano]
+    attempt: Mapped[int]
+    armed_attempt: Mapped[int]
+    last_sequence: Mapped[Nano]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class Checkpoint(Base):
+    """The signed heads of all accounts at one moment. Checkpoints are chained and append-only, like entries.
+
+    `heads` maps an account's id to [sequence, hash of that entry].
+    """
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (check("sequence >= 1", "sequence_positive"),)
+
+    sequence: Mapped[Nano] = mapped_column(primary_key=True, autoincrement=False)
+    heads: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())
+    previous_hash: Mapped[Sha256]
+    hash: Mapped[Sha256]
+    key_id: Mapped[Sha256]
+    signature: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime]
+
+
+class ArmingStop(Base):
+    """A verification failed: no hold of this account, or of any for the scope `*`, may be armed until it is mended.
+
+    It stands beside the log, because nothing should be appended to a log that is broken.
+    """
+
+    __tablename__ = "arming_stops"
+
+    scope: Mapped[Id] = mapped_column(primary_key=True)
+    code: Mapped[ShortText]
+    sequence: Mapped[int | None] = mapped_column(BigInteger)
+    found_at: Mapped[datetime]
+
+
+class VerificationKind(enum.StrEnum):
+    """How much of the ledger a verification read: every entry, or those since the newest checkpoint."""
+
+    FULL = "full"
+    RECENT = "recent"
+
+
+class Verification(Base):
+    """The newest verification of each kind, for operators. It proves nothing: what is signed does."""
+
+    __tablename__ = "verifications"
+
+    kind: Mapped[VerificationKind] = mapped_column(values_of(VerificationKind, "kind"), primary_key=True)
+    entries: Mapped[Nano]
+    findings: Mapped[int]
+    verified_at: Mapped[datetime]
+
+
+class LimitRequestState(enum.StrEnum):
+    """A request to raise a limit waits for a second admin, who approves or declines it."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DECLINED = "declined"
+
+
+class LimitRequest(Base):
+    """One admin's wish to raise an account's limit. Another admin's key must approve it.
+
+    `epsilon_before` is the limit that the raise was asked for against: it is approved against no other.
+    """
+
+    __tablename__ = "limit_requests"
+    __table_args__ = (
+        check("epsilon_before > 0 AND epsilon > epsilon_before", "epsilon_is_raised"),
+        check(
+            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
+            "decided_by_somebody",
+        ),
+        check("state != 'approved' OR decided_by != requested_by", "two_keys"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    epsilon_before: Mapped[float]
+    epsilon: Mapped[float]
+    reason: Mapped[str] = mapped_column(String(500))
+    state: Mapped[LimitRequestState] = mapped_column(values_of(LimitRequestState, "state"))
+    requested_by: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
+    requested_at: Mapped[datetime]
+    decided_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
+    decided_at: Mapped[datetime | None]

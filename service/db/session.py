@@ -1,0 +1,135 @@
+"""Engine, sessions and the transaction that is every caller's commit boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.db.writers import WriterQueue
+
+SessionFactory = sessionmaker[Session]
+
+SQLITE_BUSY_MILLISECONDS = 30_000
+# A writer that waits longer than this for the account's row gives up; the caller may retry.
+POSTGRES_LOCK_TIMEOUT = "30s"
+READ_ONLY = "obscura_read_only"
+WRITERS = "obscura_writers"
+_BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
+_SQLITE_BUSY = 5  # the low byte of its extended codes, too
+
+
+class DatabaseBusy(OperationalError):
+    """A lock could not be had in time, or two transactions waited for each other. Nothing was written; try again."""
+
+    def __str__(self) -> str:
+        """Say that, without the statement and its parameters."""
+        return "Other transactions held a lock for too long. Nothing was written; the same may be tried again."
+
+
+def make_engine(url: str, *, pool_size: int = 5) -> Engine:
+    """Open a database.
+
+    SQLite: WAL, synchronous=FULL, foreign keys, a busy timeout, and BEGIN IMMEDIATE for every transaction that may
+    write. The driver's own deferred transactions let concurrent readers decide on a balance that is no longer true.
+    PostgreSQL: READ COMMITTED; writers lock the account's row.
+
+    Args:
+        url: `sqlite:///path` or `postgresql+psycopg://...`. An in-memory SQLite database cannot be shared: refused.
+        pool_size: connections kept; as many again may be opened under load.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ValueError("obscura needs a database file: an in-memory SQLite database is not durable")
+        Path(parsed.database).resolve().parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(parsed, pool_size=pool_size, max_overflow=pool_size)
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    if parsed.get_backend_name() != "postgresql":
+        raise ValueError(f"obscura runs on SQLite or PostgreSQL, not on {parsed.get_backend_name()}")
+    return create_engine(
+        parsed.set(drivername="postgresql+psycopg"),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        isolation_level="READ COMMITTED",
+        connect_args={"options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}"},
+    )
+
+
+def make_session_factory(engine: Engine) -> SessionFactory:
+    """Return a factory of sessions. Objects stay readable after the commit; nothing is loaded behind one's back.
+
+    On SQLite its writing transactions take turns.
+    """
+    info: dict[str, Any] = {}
+    if engine.dialect.name == "sqlite":
+        database = Path(engine.url.database or "").resolve()
+        info[WRITERS] = WriterQueue(database, seconds_max=SQLITE_BUSY_MILLISECONDS / 1000)
+    return sessionmaker(engine, expire_on_commit=False, info=info)
+
+
+@contextmanager
+def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: bool = False) -> Iterator[Session]:
+    """Run one transaction: commit on leaving, roll back on any error.
+
+    Args:
+        factory: where sessions come from.
+        read_only: True takes no write lock; any write inside then fails in the database.
+        snapshot: all readings see the database at one moment. SQLite's readings always do.
+
+    Raises:
+        DatabaseBusy: other transactions held a lock for too long; nothing was written.
+        NestedTransaction: on SQLite, this thread is in a writing transaction of the factory already.
+    """
+    engine = factory.kw["bind"]
+    bind = engine.execution_options(**_read_only_options(engine)) if read_only else engine
+    if snapshot and engine.dialect.name == "postgresql":
+        bind = bind.execution_options(isolation_level="REPEATABLE READ")
+    queue = factory.kw["info"].get(WRITERS)
+    turn = nullcontext() if read_only or queue is None else queue.turn()
+    try:
+        with turn, factory(bind=bind) as session, session.begin():
+            yield session
+    except OperationalError as error:
+        if _is_busy(error.orig):
+            raise DatabaseBusy(None, None, error.orig or error) from error
+        raise
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    """Tell whether the driver's error is a lock that could not be had."""
+    sqlite = getattr(error, "sqlite_errorcode", None)
+    return getattr(error, "sqlstate", None) in _BUSY_STATES or (sqlite is not None and sqlite & 0xFF == _SQLITE_BUSY)
+
+
+def _read_only_options(engine: Engine) -> dict[str, Any]:
+    return {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {READ_ONLY: True}
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver must not open transactions of its own; _begin_sqlite does
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={SQLITE_BUSY_MILLISECONDS}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = bool(connection.get_execution_options().get(READ_ONLY, False))
+    if connection.info.get(READ_ONLY, False) != read_only:
+        connection.exec_driver_sql(f"PRAGMA query_only={'ON' if read_only else 'OFF'}")
+        connection.info[READ_ONLY] = read_only
+    connection.exec_driver_sql("BEGIN DEFERRED" if read_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,66 @@
+"""Every mapped table in one place, for the migrations and for those who read several."""
+
+from service.db.access_tables import ApiKey, Idempotency, Outbox
+from service.db.base import Base
+from service.db.dataset_tables import Dataset, DatasetState, Fingerprint, Visibility
+from service.db.job_tables import (
+    FailureCode,
+    Job,
+    JobKind,
+    JobState,
+    Release,
+    ReleaseKind,
+    Sample,
+    SampleFormat,
+    Sweep,
+)
+from service.db.ledger_tables import (
+    Account,
+    Adjacency,
+    ArmingStop,
+    Checkpoint,
+    Entry,
+    EntryKind,
+    FilterName,
+    Hold,
+    HoldState,
+    LimitRequest,
+    LimitRequestState,
+    Unit,
+    Verification,
+    VerificationKind,
+)
+
+__all__ = [
+    "Account",
+    "Adjacency",
+    "ApiKey",
+    "ArmingStop",
+    "Base",
+    "Checkpoint",
+    "Dataset",
+    "DatasetState",
+    "Entry",
+    "EntryKind",
+    "FailureCode",
+    "FilterName",
+    "Fingerprint",
+    "Hold",
+    "HoldState",
+    "Idempotency",
+    "Job",
+    "JobKind",
+    "JobState",
+    "LimitRequest",
+    "LimitRequestState",
+    "Outbox",
+    "Release",
+    "ReleaseKind",
+    "Sample",
+    "SampleFormat",
+    "Sweep",
+    "Unit",
+    "Verification",
+    "VerificationKind",
+    "Visibility",
+]

@@ -1,0 +1,152 @@
+"""Deleting datasets: the key goes first, so that every copy of the images dies with it; what was spent stays spent.
+
+READY (or DECLARED) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so a deletion that
+was interrupted is never forgotten and never claimed too early; the last one waits until no process that has opened the
+images is left. Entries, holds, releases, receipts and fingerprints stay, and no budget returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
+from sqlalchemy.orm import Session
+
+from service import datasets, jobs, vault
+from service.db.base import is_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Dataset, DatasetState, Job, JobKind, JobState
+from service.errors import Conflict, ObscuraError
+from service.failpoints import failpoint
+from service.logs import get_logger
+from service.settings import Settings
+
+_DELETABLE = (DatasetState.DECLARED, DatasetState.READY, DatasetState.FAILED)
+_GONE = (DatasetState.DELETING, DatasetState.DELETED)
+_JOBS_NAMED_MAX = 5
+_IDS_PER_QUERY = 500
+
+
+def delete(
+    settings: Settings, factory: SessionFactory, dataset_id: str, *, cancel_jobs: bool, now: datetime
+) -> Dataset:
+    """Delete a dataset's images for ever, in three transactions. Doing it again changes nothing.
+
+    Args:
+        settings: where keys and images are.
+        factory: of sessions.
+        dataset_id: private or public.
+        cancel_jobs: stop the trainings that need it. Their images are unreadable on the disk at once, and in the
+            memory of a process that trains until it stops, which takes a step of training; until then the dataset is
+            DELETING.
+        now: aware.
+
+    Raises:
+        NotFound: There is no such dataset.
+        Conflict: It is receiving an upload, or trainings need it and are not to be cancelled.
+    """
+    with transaction(factory) as session:
+        begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
+    failpoint("delete.after")
+    vault.shred(settings, dataset_id)
+    with transaction(factory) as session:
+        return finish(session, dataset_id)
+
+
+def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
+    """Decide that a dataset is deleted. From the commit on no training can be asked for; then call `vault.shred`.
+
+    Deleting one that is being deleted, or was, changes nothing.
+
+    Raises:
+        NotFound: There is no such dataset.
+        Conflict: It is receiving an upload, or trainings that need it are queued or running and are not to be
+            cancelled.
+    """
+    dataset = datasets.find(session, dataset_id)
+    if not _move(session, Dataset.id == dataset_id, _DELETABLE, DatasetState.DELETING):
+        session.refresh(dataset)
+        if dataset.state in _GONE:
+            return dataset
+        raise Conflict(
+            f"Dataset {dataset_id} is {dataset.state.value}. Delete it when its upload has ended.",
+            state=dataset.state.value,
+        )
+    # After the update: whoever wants to submit a job holds the row until the job is there, or finds it DELETING. All
+    # jobs are locked before any account is: ending a queued one locks its account, and a worker holds its job first.
+    needing = select(Job.id).where(_needs(dataset_id)).order_by(Job.id).with_for_update()
+    waiting = session.scalars(needing).all()
+    if waiting and not cancel_jobs:
+        raise Conflict(
+            f"Dataset {dataset_id} is needed by trainings that are queued or running, among them {waiting[0]}. Wait "
+            "for their end, or have them cancelled with the deletion; what they have charged stays spent either way.",
+            jobs=list(waiting[:_JOBS_NAMED_MAX]),
+        )
+    for job_id in waiting:
+        jobs.request_cancel(session, job_id=job_id, now=now)
+    session.refresh(dataset)
+    return dataset
+
+
+def trainings_needing(session: Session, dataset_id: str) -> Sequence[str]:
+    """Return the ids of trainings that have not ended and read this dataset, oldest first."""
+    return session.scalars(select(Job.id).where(_needs(dataset_id)).order_by(Job.created_at)).all()
+
+
+def finish(session: Session, dataset_id: str) -> Dataset:
+    """Record that key and files are gone, once no training that may have read them runs. Twice changes nothing."""
+    no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
+    _move(session, and_(Dataset.id == dataset_id, no_longer_needed), (DatasetState.DELETING,), DatasetState.DELETED)
+    session.expire_all()
+    return datasets.find(session, dataset_id)
+
+
+def go_on(settings: Settings, factory: SessionFactory) -> None:
+    """Go on with deletions that wait for the end of a training, or were interrupted. May run at any time, and twice."""
+    with transaction(factory, read_only=True) as session:
+        waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
+    for dataset_id in waiting:
+        try:
+            vault.shred(settings, dataset_id)
+        except (ObscuraError, OSError) as error:  # one that cannot be destroyed now must not keep the others
+            get_logger(__name__).error("deletion_delayed", dataset_id=dataset_id, error=type(error).__name__)
+            continue
+        with transaction(factory) as session:
+            finish(session, dataset_id)
+
+
+def unfinished(session: Session, settings: Settings) -> Sequence[str]:
+    """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
+    that came back from a backup after the deletion. Shred and `finish` each. Call at start-up."""
+    deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
+    found = {*_names(settings.keys_path / "datasets"), *_names(settings.data_dir / "datasets")}
+    names = sorted(found - set(deleting))
+    deleted = [
+        dataset_id
+        for start in range(0, len(names), _IDS_PER_QUERY)
+        for dataset_id in session.scalars(
+            select(Dataset.id).where(
+                Dataset.id.in_(names[start : start + _IDS_PER_QUERY]), Dataset.state == DatasetState.DELETED
+            )
+        )
+    ]
+    return [*deleting, *deleted]
+
+
+def _needs(dataset_id: str) -> ColumnElement[bool]:
+    """Trainings that have not ended and read this dataset. Drawing from a release needs none."""
+    needed = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
+    return and_(needed, Job.kind == JobKind.TRAIN, Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.stem for path in folder.glob("ds_*") if is_id(path.stem, "ds")]
+
+
+def _move(session: Session, which: ColumnElement[bool], before: Sequence[DatasetState], after: DatasetState) -> bool:
+    statement = update(Dataset).where(which, Dataset.state.in_(before)).values(state=after)
+    result = cast(CursorResult[Any], session.execute(statement, execution_options={"synchronize_session": False}))
+    return result.rowcount == 1

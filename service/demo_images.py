@@ -1,0 +1,203 @@
+"""Find real images for the demo: Fashion-MNIST wherever it can be had, else scikit-learn's bundled digits.
+
+Nothing here imports torch or scikit-learn: they are asked in processes of their own, with short time limits.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from service.cli.console import CliError
+from service.cli.packing import Package, pack
+
+ImagesName = Literal["fashion-mnist", "digits"]
+DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+DEBIAN_PACKAGE = "dataset-fashion-mnist"
+APT_SECONDS_MAX = 60
+DOWNLOAD_SECONDS_MAX = 180
+CONNECT_SECONDS_MAX = 10
+DIGITS_SECONDS_MAX = 60
+
+# SHA-256 of the uncompressed files; the packages compress them differently.
+CHECKSUMS = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+FASHION_CLASSES = (
+    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+# 1,437 records support fewer teachers; a small evaluation keeps the fallback within three minutes.
+DIGITS_OPTIONS: dict[str, Any] = {"teachers": 200, "images": 200, "evaluation_samples": 2000}
+
+_TORCHVISION = f"""
+import socket, sys
+socket.setdefaulttimeout({CONNECT_SECONDS_MAX})
+from torchvision.datasets import FashionMNIST
+FashionMNIST(sys.argv[1], download=True)  # checks MD5 sums
+"""
+# A fixed split: every fifth image is public, for evaluation.
+_DIGITS = """
+import sys
+from pathlib import Path
+import numpy as np
+from sklearn.datasets import load_digits
+digits = load_digits()
+images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+public = np.arange(len(images)) % 5 == 0
+for name, chosen in (("private", ~public), ("public", public)):
+    np.savez(Path(sys.argv[1]) / f"{name}.npz", images=images[chosen], labels=digits.target[chosen].astype(np.int64))
+"""
+
+
+@dataclass(frozen=True)
+class DemoImages:
+    """Two packages ready to push, and the demo's parameters that fit them.
+
+    Attributes:
+        name: Of the dataset.
+        source: Where the files came from, for people.
+        classes: In label order.
+        private: The training images.
+        public: The evaluation images.
+        delta: For the account; at most 1 / records.
+        options: Of the recipe.
+    """
+
+    name: str
+    source: str
+    classes: tuple[str, ...]
+    private: Package
+    public: Package
+    delta: float
+    options: dict[str, Any]
+
+
+def find_images(cache: Path, say: Callable[[str], None], wanted: str | None = None) -> DemoImages:
+    """Find Fashion-MNIST, or say that it cannot be had and take the bundled digits.
+
+    Args:
+        cache: Folder for what was downloaded or made.
+        say: Tells the person what is going on.
+        wanted: "fashion-mnist" or "digits"; None takes the first that can be had.
+
+    Raises:
+        CliError: What was wanted cannot be had.
+    """
+    if wanted not in (None, "fashion-mnist", "digits"):
+        raise CliError("--images is fashion-mnist or digits.")
+    if wanted != "digits":
+        for source, folder in _fashion_folders(cache / "fashion-mnist", say):
+            if is_fashion_mnist(folder):
+                return _fashion_mnist(folder, source)
+        if wanted == "fashion-mnist":
+            raise CliError("Fashion-MNIST cannot be had: neither here, nor from Debian's archive, nor by torchvision.")
+        say(
+            "Fashion-MNIST cannot be had here; falling back to scikit-learn's bundled digits (1,797 real 8 x 8 images)."
+        )
+    return _digits(cache / "digits")
+
+
+def is_fashion_mnist(folder: Path) -> bool:
+    """Whether a folder holds the four files of Fashion-MNIST with the right content."""
+    try:
+        return all(_content_sha256(_member(folder, name)) == digest for name, digest in CHECKSUMS.items())
+    except OSError:
+        return False
+
+
+def _fashion_mnist(folder: Path, source: str) -> DemoImages:
+    return DemoImages(
+        name="Fashion-MNIST",
+        source=source,
+        classes=FASHION_CLASSES,
+        private=pack(folder, split="train"),
+        public=pack(folder, split="t10k"),
+        delta=1e-5,
+        options={},
+    )
+
+
+def _digits(folder: Path) -> DemoImages:
+    folder.mkdir(parents=True, exist_ok=True)
+    _run([sys.executable, "-c", _DIGITS, str(folder)], DIGITS_SECONDS_MAX)
+    if not (folder / "public.npz").is_file():
+        raise CliError("scikit-learn's digits could not be loaded: is the worker part installed (`make setup`)?")
+    return DemoImages(
+        name="digits",
+        source="scikit-learn",
+        classes=tuple("0123456789"),
+        private=pack(folder / "private.npz"),
+        public=pack(folder / "public.npz"),
+        delta=1e-4,
+        options=dict(DIGITS_OPTIONS),
+    )
+
+
+def _fashion_folders(cache: Path, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
+    """Yield places to look in; each is tried only when those before it failed."""
+    yield "local cache", cache
+    yield "files on this machine", Path(os.environ.get("OBSCURA_FASHION_MNIST", str(DEBIAN_FOLDER)))
+    if shutil.which("apt-get") and shutil.which("dpkg-deb"):
+        say("Looking for Fashion-MNIST in Debian's archive ...")
+        yield "Debian package", _into_cache(cache, _from_debian)
+    say("Looking for Fashion-MNIST with torchvision ...")
+    yield "torchvision", _into_cache(cache, _from_torchvision)
+
+
+def _into_cache(cache: Path, fetch: Callable[[Path], Path]) -> Path:
+    """Fetch into a temporary folder; keep the files only when they are the right ones."""
+    with tempfile.TemporaryDirectory(prefix="obscura-") as name:
+        folder = fetch(Path(name))
+        if is_fashion_mnist(folder):
+            cache.mkdir(parents=True, exist_ok=True)
+            for member in CHECKSUMS:
+                source = _member(folder, member)
+                shutil.copyfile(source, cache / source.name)
+    return cache
+
+
+def _from_debian(folder: Path) -> Path:
+    limits = [f"-oAcquire::http::Timeout={CONNECT_SECONDS_MAX}", "-oAcquire::Retries=0"]
+    _run(["apt-get", "-qq", *limits, "download", DEBIAN_PACKAGE], APT_SECONDS_MAX, cwd=folder)
+    for package in folder.glob("*.deb"):
+        _run(["dpkg-deb", "-x", str(package), str(folder)], APT_SECONDS_MAX)
+    return folder / DEBIAN_FOLDER.relative_to("/")
+
+
+def _from_torchvision(folder: Path) -> Path:
+    _run([sys.executable, "-c", _TORCHVISION, str(folder)], DOWNLOAD_SECONDS_MAX)
+    return folder / "FashionMNIST" / "raw"
+
+
+def _run(command: list[str], seconds_max: float, cwd: Path | None = None) -> None:
+    """Run a command that may fail; what it left behind is looked at afterwards."""
+    quiet = subprocess.DEVNULL
+    try:
+        subprocess.run(command, cwd=cwd, stdin=quiet, stdout=quiet, stderr=quiet, timeout=seconds_max, check=False)
+    except (subprocess.TimeoutExpired, OSError):
+        return
+
+
+def _member(folder: Path, name: str) -> Path:
+    plain, packed = folder / name, folder / f"{name}.gz"
+    return packed if packed.is_file() else plain
+
+
+def _content_sha256(path: Path) -> str:
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    with path.open("rb") as plain:
+        return hashlib.file_digest(plain, "sha256").hexdigest()

@@ -1,0 +1,206 @@
+"""Typed errors of the service. They carry numbers and say what can be done; only service/api/problems.py knows HTTP."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+
+class ObscuraError(Exception):
+    """Base of every error a caller may see.
+
+    Attributes:
+        code: closed machine-readable name, stable across versions.
+        message: one or two sentences for a person; never contains private values.
+        numbers: JSON-able facts behind the message.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **numbers: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.numbers = numbers
+
+
+class NotFound(ObscuraError):
+    """The named thing does not exist, or not for this caller."""
+
+    code = "not_found"
+
+
+class Conflict(ObscuraError):
+    """The thing is in a state that does not allow this."""
+
+    code = "conflict"
+
+
+class InvalidInput(ObscuraError):
+    """The request cannot be right as it stands; nothing was written."""
+
+    code = "invalid_input"
+
+
+class IdempotencyMismatch(InvalidInput):
+    """An idempotency key was used again with another body."""
+
+    code = "idempotency_mismatch"
+
+
+class Unauthorized(ObscuraError):
+    """No valid key was given."""
+
+    code = "unauthorized"
+
+
+class Forbidden(ObscuraError):
+    """The key is valid but lacks the scope."""
+
+    code = "forbidden"
+
+
+class TooLarge(ObscuraError):
+    """A limit of the settings was met."""
+
+    code = "too_large"
+
+
+class StaleAttempt(ObscuraError):
+    """An attempt that has been superseded, or whose job has ended, tried to write."""
+
+    code = "stale_attempt"
+
+
+class HoldExhausted(ObscuraError):
+    """A charge would go beyond the job's hold. Nothing of that step may be released."""
+
+    code = "hold_exhausted"
+
+
+class AccountFrozen(ObscuraError):
+    """The account takes no new holds: its owner froze it, or its limit was lowered below its spend."""
+
+    code = "account_frozen"
+
+
+class LedgerCorruption(ObscuraError):
+    """An assertion about our own records failed. Nothing may be armed until an operator has looked."""
+
+    code = "ledger_corruption"
+
+
+class InsufficientBudget(ObscuraError):
+    """A job asks for more than its account has left.
+
+    All amounts are in the account's filter: integer nano-units are what is compared, epsilons (at the account's
+    delta) are a reading of them. Epsilons of parts do not add up to the epsilon of the whole.
+    """
+
+    code = "insufficient_budget"
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        requested_nano: int,
+        left_nano: int,
+        capacity_nano: int,
+        spent_nano: int,
+        held_nano: int,
+        requested_epsilon: float,
+        left_epsilon: float,
+        limit_epsilon: float,
+        spent_epsilon: float,
+        held_epsilon: float,
+        affordable_epsilon: float,
+        release_id: str | None = None,
+    ) -> None:
+        self.account = account
+        self.requested_nano, self.left_nano, self.capacity_nano = requested_nano, left_nano, capacity_nano
+        self.spent_nano, self.held_nano = spent_nano, held_nano
+        self.requested_epsilon, self.left_epsilon, self.limit_epsilon = requested_epsilon, left_epsilon, limit_epsilon
+        self.spent_epsilon, self.held_epsilon = spent_epsilon, held_epsilon
+        self.affordable_epsilon = affordable_epsilon
+        self.release_id = release_id
+        numbers = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        super().__init__(self._teach(), **numbers)
+
+    def _teach(self) -> str:
+        options = []
+        if self.affordable_epsilon > 0:
+            options.append(f"ask for {show_epsilon(self.affordable_epsilon, up=False)}")
+        if self.release_id is not None:
+            options.append(f"sample release *{self.release_id}* again at no cost")
+        options.append("ask the owner")
+        choice = ", or ".join([", ".join(options[:-1]), options[-1]]) if len(options) > 1 else options[0]
+        return (
+            f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. "
+            f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
+            f"of {show_epsilon(self.limit_epsilon, up=False)} "
+            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held; "
+            "epsilons of parts need not add up, the ledger adds exact prices). "
+            f"You can: {choice}."
+        )
+
+    def suggesting(self, release_id: str | None) -> InsufficientBudget:
+        """Return the same error, which also names a release that can be sampled again at no cost."""
+        numbers = {**self.numbers, "release_id": release_id}
+        return type(self)(**numbers)  # type: ignore[arg-type]  # the same names and types as in its constructor
+
+
+class SweepTooExpensive(InsufficientBudget):
+    """The trials of a sweep together ask for more than their account has left. None of them was accepted."""
+
+    def __init__(
+        self,
+        *,
+        trials: int,
+        trials_affordable: int,
+        epsilon_affordable_for_each: float,
+        requested_epsilon_of_each: float,
+        **numbers: Any,
+    ) -> None:
+        """Store how many trials were asked for, how many would fit, and which epsilon of each would let all fit."""
+        self.trials, self.trials_affordable = trials, trials_affordable
+        self.epsilon_affordable_for_each = epsilon_affordable_for_each
+        self.requested_epsilon_of_each = requested_epsilon_of_each
+        super().__init__(**numbers)
+
+    def _teach(self) -> str:
+        options = []
+        if self.trials_affordable > 1:
+            options.append(f"try the first {self.trials_affordable}")
+        if self.epsilon_affordable_for_each > 0:
+            each = show_epsilon(self.epsilon_affordable_for_each, up=False)
+            options.append(f"ask for {each} or less for each of the {self.trials}")
+        options.append("ask the owner")
+        choice = ", or ".join([", ".join(options[:-1]), options[-1]]) if len(options) > 1 else options[0]
+        return (
+            f"The {self.trials} trials of this sweep need epsilon {show_epsilon(self.requested_epsilon, up=True)} "
+            f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). "
+            f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
+            f"of {show_epsilon(self.limit_epsilon, up=False)} "
+            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held), "
+            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
+            f"You can: {choice}."
+        )
+
+
+def show_epsilon(epsilon: float, *, up: bool) -> str:
+    """Write an epsilon with three significant digits, rounded up (what was asked or spent) or down (what is left).
+
+    Args:
+        epsilon: finite and >= 0.
+        up: the direction of rounding; never shows more left, or less spent, than there is.
+    """
+    if epsilon <= 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(epsilon))
+    scaled = epsilon * 10.0**digits
+    nearest = round(scaled)
+    # A three-digit number that went through a conversion and back comes out a little lower; it is still that number.
+    whole = nearest if math.isclose(scaled, nearest, rel_tol=1e-7) else (math.ceil if up else math.floor)(scaled)
+    if digits <= 0:
+        return str(whole * 10**-digits)
+    text = f"{whole / 10.0**digits:.{digits}f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text

@@ -1,0 +1,165 @@
+"""The closed set of reasons for refusing an upload, and what each one teaches.
+
+A message says which rule was broken and how to keep it. It is built from the declaration and the limits alone, so it
+cannot carry a file name, a label, a position or a count out of the upload.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from service.ingest.request import IngestRequest
+
+
+class Fault(StrEnum):
+    """Why an upload was refused."""
+
+    EMPTY = "empty"
+    TOO_LARGE = "too_large"
+    INCOMPLETE = "incomplete"
+    ARCHIVE_BROKEN = "archive_broken"
+    ARCHIVE_ENTRIES = "archive_entries"
+    ARCHIVE_SIZE = "archive_size"
+    ARCHIVE_RATIO = "archive_ratio"
+    ARCHIVE_DUPLICATE = "archive_duplicate"
+    ARCHIVE_OVERLAP = "archive_overlap"
+    ARCHIVE_PATH = "archive_path"
+    ARCHIVE_SPECIAL = "archive_special"
+    ARCHIVE_NESTED = "archive_nested"
+    ARCHIVE_ENCRYPTED = "archive_encrypted"
+    ARCHIVE_METHOD = "archive_method"
+    LAYOUT = "layout"
+    CLASS_UNDECLARED = "class_undeclared"
+    RECORDS_TOO_MANY = "records_too_many"
+    IMAGE_FORMAT = "image_format"
+    IMAGE_PIXELS = "image_pixels"
+    IMAGE_SIZE = "image_size"
+    IMAGE_FRAMES = "image_frames"
+    IMAGE_MODE = "image_mode"
+    IMAGE_TRANSPARENT = "image_transparent"
+    IMAGE_BROKEN = "image_broken"
+    ARRAY_MEMBERS = "array_members"
+    ARRAY_HEADER = "array_header"
+    ARRAY_SHAPE = "array_shape"
+    ARRAY_TYPE = "array_type"
+    ARRAY_LENGTH = "array_length"
+    IDX_MEMBERS = "idx_members"
+    IDX_MAGIC = "idx_magic"
+    IDX_SHAPE = "idx_shape"
+    IDX_LENGTH = "idx_length"
+    COUNTS_DIFFER = "counts_differ"
+    LABEL_RANGE = "label_range"
+    SUBJECTS_ABSENT = "subjects_absent"
+    SUBJECTS_UNEXPECTED = "subjects_unexpected"
+    SUBJECTS_TOO_MANY = "subjects_too_many"
+    SUBJECT_BLANK = "subject_blank"
+    SUBJECT_TYPE = "subject_type"
+    TOO_COSTLY = "too_costly"
+    STORAGE = "storage"
+    INTERNAL = "internal"
+
+
+class Refused(Exception):
+    """Stop reading the upload.
+
+    Attributes:
+        fault: The rule that was broken. There is no text: what was read must not travel in an exception.
+    """
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.value)
+        self.fault = fault
+
+
+def explain(fault: Fault, request: IngestRequest) -> str:
+    """Return the message for a fault, from declared facts and limits only."""
+    limits = request.limits
+    size = f"{request.width} x {request.height} pixels (width x height)"
+    mode = "grayscale" if request.channels == 1 else "colour"
+    shape = ", ".join(["n", *map(str, request.record_shape)])
+    if request.subjects_declared is None:
+        layout, arrays = "in a class folder, as in class/picture.png", "exactly two arrays, 'images' and 'labels'"
+        idx_members = "exactly two members named like 'train-images-idx3-ubyte' and 'train-labels-idx1-ubyte'"
+    else:
+        layout = "in a subject's folder inside a class folder, as in class/subject/picture.png"
+        arrays = "exactly three arrays, 'images', 'labels' and 'subjects'"
+        idx_members = (
+            "exactly three members named like 'train-images-idx3-ubyte', 'train-labels-idx1-ubyte' and "
+            "'train-subjects-idx1-int'"
+        )
+    messages = {
+        Fault.EMPTY: "The upload holds no images. Send the file itself as the request body.",
+        Fault.TOO_LARGE: f"The upload is larger than {limits.upload_bytes_max:,} bytes. Send fewer or smaller images, "
+        "or ask the operator to raise the limit.",
+        Fault.INCOMPLETE: "The body does not have the length that was announced. Send it again.",
+        Fault.ARCHIVE_BROKEN: "The archive is damaged or is not a plain zip file: its directory, its entries and their "
+        "checksums must agree, and nothing may stand before the first entry. Create it again.",
+        Fault.ARCHIVE_ENTRIES: f"The archive has more than {limits.entries_max:,} entries.",
+        Fault.ARCHIVE_SIZE: f"The archive expands to more than is allowed: {limits.entry_bytes_max:,} bytes for a file "
+        f"and {limits.expanded_bytes_max:,} bytes in all.",
+        Fault.ARCHIVE_RATIO: f"The archive expands more than {limits.ratio_max} times, which pictures do not. "
+        "If it is genuine, create it without compression.",
+        Fault.ARCHIVE_DUPLICATE: "Two entries of the archive have the same name, counting upper and lower case and "
+        "equivalent Unicode spellings as the same.",
+        Fault.ARCHIVE_OVERLAP: "Entries of the archive share bytes. Create it again with an ordinary zip program.",
+        Fault.ARCHIVE_PATH: "An entry's name leaves the archive or cannot be a file name: no absolute paths, drive "
+        "letters, backslashes, '.' or '..', control characters, or names over "
+        f"{limits.name_bytes_max} bytes.",
+        Fault.ARCHIVE_SPECIAL: "The archive holds a link, device or other special file. Only folders and files are "
+        "taken; replace links by the files they point to.",
+        Fault.ARCHIVE_NESTED: "The archive holds another archive. Unpack it and put its images into class folders.",
+        Fault.ARCHIVE_ENCRYPTED: "The archive is encrypted. Create it without a password; the upload itself should "
+        "travel over TLS.",
+        Fault.ARCHIVE_METHOD: "The archive uses a compression method other than 'stored' and 'deflated'.",
+        Fault.LAYOUT: f"Every file must lie {layout}, and nothing else may be in the archive. Programs on macOS add a "
+        "folder '__MACOSX' and files '.DS_Store': leave them out.",
+        Fault.CLASS_UNDECLARED: "A class folder's name is not among the declared classes. Folder names must be the "
+        f"{len(request.classes)} declared names, letter by letter.",
+        Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
+        "number is an upper bound that the guarantee is computed from. Declare a new dataset with a larger number.",
+        Fault.IMAGE_FORMAT: "A file is not a picture in an accepted format. PNG, JPEG, WEBP and BMP are taken, judged "
+        "by content, not by name.",
+        Fault.IMAGE_PIXELS: f"A picture has more than {limits.pixels_max:,} pixels. It was not decoded.",
+        Fault.IMAGE_SIZE: f"A picture is not {size}, as declared. Resize all pictures before the upload.",
+        Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures.",
+        Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
+        "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
+        Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first.",
+        Fault.IMAGE_BROKEN: "A picture is damaged and cannot be decoded.",
+        Fault.ARRAY_MEMBERS: f"An .npz upload must hold {arrays}.",
+        Fault.ARRAY_HEADER: "An array's header cannot be read. Save plain arrays with numpy.savez (no pickled objects, "
+        "no Fortran order).",
+        Fault.ARRAY_SHAPE: f"The images do not have the shape ({shape}), or the labels not the shape (n), as declared.",
+        Fault.ARRAY_TYPE: "The images are not uint8, or the labels are not integers.",
+        Fault.ARRAY_LENGTH: "An array holds fewer or more bytes than its header says.",
+        Fault.IDX_MEMBERS: f"An IDX upload is a zip with {idx_members}, each with or without '.gz'.",
+        Fault.IDX_MAGIC: "A member does not begin like an IDX file of its kind (magic 0x00000803 for images, "
+        "0x00000801 for labels, 0x00000C01 for subjects).",
+        Fault.IDX_SHAPE: f"The IDX images are not {size} in grayscale, as declared.",
+        Fault.IDX_LENGTH: "An IDX file is truncated, or has bytes after its end.",
+        Fault.COUNTS_DIFFER: "There are not as many labels, or not as many subject ids, as images.",
+        Fault.LABEL_RANGE: f"A label is not in 0 ... {len(request.classes) - 1}. Labels count the declared classes in "
+        "their declared order, from 0.",
+        Fault.SUBJECTS_ABSENT: "The dataset's account protects all records of a subject together, and this upload does "
+        "not say whose records they are. Send an .npz with a third array 'subjects', a zip with one folder for each "
+        "subject inside the class folders (class/subject/picture.png), or a third IDX file "
+        "('train-subjects-idx1-int').",
+        Fault.SUBJECTS_UNEXPECTED: "The upload carries subject ids, and this dataset declared none: it is public, or "
+        "its account protects single records. Leave the ids out, or declare the dataset in an account whose unit is "
+        "the subject.",
+        Fault.SUBJECTS_TOO_MANY: "The upload holds more subjects than were declared"
+        + (f": {request.subjects_declared:,}" if request.subjects_declared else "")
+        + ". The declared number is an upper bound that the guarantee is computed from. Declare a new dataset with a "
+        "larger number.",
+        Fault.SUBJECT_BLANK: "A record has no subject id. Empty ids, negative numbers and the words nan, nat, none, "
+        "null and <NA> are taken for missing ones. Give every record the id of the person, or thing, that it shows; "
+        "one that belongs to nobody else gets an id of its own.",
+        Fault.SUBJECT_TYPE: "The subject ids must be an array of shape (n) of integers, or of texts or bytes of a "
+        f"fixed width of at most {limits.subject_characters_max} characters. For a text column of a table: "
+        "column.astype('U').",
+        Fault.TOO_COSTLY: "Reading the upload took more memory or time than is allowed. Send fewer or smaller images.",
+        Fault.STORAGE: "The service could not store the upload. Nothing was changed; ask the operator to look at the "
+        "disk.",
+        Fault.INTERNAL: "The service could not read the upload. Nothing was changed.",
+    }
+    return messages[fault]

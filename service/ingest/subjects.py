@@ -1,0 +1,89 @@
+"""Whose record each one is. The ids end here: what is stored are random numbers in their place.
+
+The numbers are drawn afresh for every upload, one for each distinct id, uniformly among the ways to give the subjects
+distinct numbers of 63 bits, and depend on nothing else. So an upload with one subject more gives all others numbers of
+the same distribution, whatever the ids are and wherever that subject's records stand, and two such uploads can be
+coupled so that everybody else's number is the same. Numbers that count the subjects (in order of appearance, or in
+alphabetical order) would lack this: one subject's presence would move the numbers of others.
+`privacy.mechanisms.partition` continues the argument.
+"""
+
+from __future__ import annotations
+
+import secrets
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from service.ingest.array_files import SUBJECTS_NAME
+from service.ingest.faults import Fault, Refused
+from service.ingest.request import IngestRequest
+
+SubjectId = int | str | bytes
+_NUMBER_BYTES = 8
+_MISSING_WORDS = frozenset({"nan", "nat", "none", "null", "<na>"})  # how missing values look once made into texts
+
+
+def store_subjects(private_ids: Iterable[SubjectId], count: int, request: IngestRequest) -> None:
+    """Write subjects.npy: for each of the `count` records, in order, the number of its subject.
+
+    Args:
+        private_ids: One id for each record.
+        count: Number of records.
+        request: Carries the declared bound and the target folder.
+
+    Raises:
+        Refused: An id is missing, or there are more subjects than were declared.
+    """
+    numbers = subject_numbers(private_ids, request.subjects_declared or 0)
+    with request.create_array(SUBJECTS_NAME, (count,), np.int64) as stored:
+        stored.append(numbers)
+
+
+def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return for each record the fresh random number of its subject.
+
+    Raises:
+        Refused: An id is missing, or there are more than `subjects_max` subjects.
+    """
+    first_seen = np.fromiter(_first_seen(private_ids, subjects_max), dtype=np.int64)
+    return random_numbers(int(first_seen.max()) + 1)[first_seen]
+
+
+def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Draw `count` distinct secret numbers in [0, 2^63); every sequence of distinct numbers is equally likely."""
+    while True:
+        drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
+        if len(np.unique(drawn)) == count:
+            return drawn.astype(np.int64)
+
+
+def canonical(private_id: SubjectId) -> int | str:
+    """Return what decides whether two ids name the same subject.
+
+    Texts are compared letter by letter in Unicode form C, without white space around them; bytes are read as UTF-8.
+
+    Raises:
+        Refused: The id stands for a missing value: empty, a negative number, or a word such as "nan".
+    """
+    if isinstance(private_id, int):
+        if private_id < 0:
+            raise Refused(Fault.SUBJECT_BLANK)
+        return private_id
+    text = private_id.decode("utf-8", "surrogateescape") if isinstance(private_id, bytes) else private_id
+    text = unicodedata.normalize("NFC", text.strip())
+    if not text or text.casefold() in _MISSING_WORDS:
+        raise Refused(Fault.SUBJECT_BLANK)
+    return text
+
+
+def _first_seen(private_ids: Iterable[SubjectId], subjects_max: int) -> Iterator[int]:
+    """Yield for each record the position of its subject among the distinct ones so far."""
+    positions: dict[int | str, int] = {}
+    for private_id in private_ids:
+        position = positions.setdefault(canonical(private_id), len(positions))
+        if position >= subjects_max:
+            raise Refused(Fault.SUBJECTS_TOO_MANY)
+        yield position

@@ -1,0 +1,122 @@
+"""Bounded reading of one archive member: never a byte more than its header declared."""
+
+from __future__ import annotations
+
+import zlib
+from typing import BinaryIO, Protocol
+
+from service.ingest.faults import Fault, Refused
+from service.ingest.zip_directory import DEFLATED, ZipEntry
+
+_CHUNK_BYTES = 2**20
+_GZIP_WINDOW, _RAW_WINDOW = 31, -15
+
+
+class Reader(Protocol):
+    """A stream that hands out at most `size` bytes a call, and fewer only at its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes."""
+        ...
+
+    def finish(self) -> None:
+        """Refuse the stream unless it has been read to its proper end."""
+        ...
+
+
+class _Slice:
+    """A window of a file."""
+
+    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
+        self._file, self._offset, self._left = file, offset, size
+
+    def read(self, size: int, /) -> bytes:
+        self._file.seek(self._offset)
+        data = self._file.read(min(size, self._left))
+        self._offset += len(data)
+        self._left -= len(data)
+        return data
+
+    def finish(self) -> None:
+        if self._left:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+
+
+class Inflated:
+    """A deflate or gzip stream, decompressed as far as it is asked for."""
+
+    def __init__(self, source: Reader, window: int, fault: Fault) -> None:
+        self._source, self._fault = source, fault
+        self._state = zlib.decompressobj(window)
+        self._packed = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; memory is bounded by `size`, whatever the stream holds."""
+        parts: list[bytes] = []
+        missing = size
+        while missing > 0 and not self._state.eof:
+            packed = self._packed or self._source.read(_CHUNK_BYTES)
+            try:
+                data = self._state.decompress(packed, missing)
+            except zlib.error:
+                raise Refused(self._fault) from None
+            self._packed = self._state.unconsumed_tail
+            if not packed and not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """Refuse a stream that is cut short, goes on, or has something behind it."""
+        if self.read(1) or not self._state.eof or self._state.unused_data or self._source.read(1):
+            raise Refused(self._fault)
+        self._source.finish()
+
+
+class Member:
+    """The content of one entry, held to its declared size and checksum."""
+
+    def __init__(self, file: BinaryIO, entry: ZipEntry) -> None:
+        window = _Slice(file, entry.data_offset, entry.packed_bytes)
+        self._source: Reader = window
+        if entry.method == DEFLATED:
+            self._source = Inflated(window, _RAW_WINDOW, Fault.ARCHIVE_BROKEN)
+        self._left = entry.expanded_bytes
+        self._declared_checksum = entry.checksum
+        self._checksum = 0
+
+    def read(self, size: int = _CHUNK_BYTES, /) -> bytes:
+        """Return up to `size` bytes of the entry.
+
+        Raises:
+            Refused: ARCHIVE_BROKEN when the entry holds less than it declared.
+        """
+        wanted = min(size, self._left)
+        data = self._source.read(wanted)
+        if len(data) != wanted:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+        self._left -= len(data)
+        self._checksum = zlib.crc32(data, self._checksum)
+        return data
+
+    def finish(self) -> None:
+        """Refuse an entry that was not read to its end, holds more than it declared, or fails its checksum."""
+        if self._left:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+        self._source.finish()
+        if self._checksum != self._declared_checksum:
+            raise Refused(Fault.ARCHIVE_BROKEN)
+
+
+def read_whole(file: BinaryIO, entry: ZipEntry) -> bytes:
+    """Return a whole entry. The caller has bounded `entry.expanded_bytes`."""
+    member = Member(file, entry)
+    data = member.read(entry.expanded_bytes)
+    member.finish()
+    return data
+
+
+def gunzipped(source: Reader, fault: Fault) -> Inflated:
+    """Return the single gzip stream inside `source`; a broken one is refused with `fault`."""
+    return Inflated(source, _GZIP_WINDOW, fault)

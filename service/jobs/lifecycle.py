@@ -1,0 +1,252 @@
+"""Leases: one live attempt for each job, claimed by compare-and-set; everything later is fenced by its number.
+
+queued -> running -> (lease expires) running again with the next attempt -> ...; the ends are in endings.py.
+Rows are locked in the order job, account, hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
+from sqlalchemy.orm import Session
+
+from service import ledger, queue
+from service.db.job_tables import FailureCode, Job, JobKind, JobState
+from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
+from service.jobs.endings import end_job, settle
+from service.ledger.arming import stopped
+
+ATTEMPTS_MAX = 3
+CANDIDATES = 16
+TEXT_CHARACTERS_MAX = 64
+# All that a running job may say: steps and prices that follow from the plan, and the time still needed.
+PROGRESS_KEYS = frozenset(
+    {
+        "stage",
+        "step",
+        "steps",
+        "charged_nano",
+        "planned_nano",
+        "charged_epsilon",
+        "planned_epsilon",
+        "eta_seconds",
+    }
+)
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to run one attempt of a job until the lease ends or a later attempt takes over."""
+
+    job_id: str
+    attempt: int
+    kind: JobKind
+    recipe: str
+    account_id: str | None
+    dataset_id: str | None
+    hold_id: str | None
+    lease_until: datetime
+
+
+def claim(
+    session: Session,
+    *,
+    worker: str,
+    now: datetime,
+    lease_seconds: float,
+    job_id: str | None = None,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> Claim | None:
+    """Take the oldest job that nobody runs: queued, or running with an expired lease.
+
+    A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
+    when armed, released when held.
+
+    Args:
+        session: in a writing transaction.
+        worker: name of the claimer, for operators.
+        now: aware.
+        lease_seconds: how long the lease lasts without a heartbeat.
+        job_id: claim this job or none.
+        attempts_max: how many attempts may lose their worker; the job ends with the last of them.
+
+    Returns:
+        The claim, or None when there is nothing to run.
+    """
+    # A row that somebody else has locked is somebody else's: it is skipped, so claimers never wait for each other.
+    waiting = (
+        select(Job)
+        .where(_claimable(now))
+        .order_by(Job.created_at, Job.id)
+        .limit(CANDIDATES)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    )
+    if job_id is not None:
+        waiting = waiting.where(Job.id == job_id)
+    ended = False
+    for job in session.scalars(waiting).all():
+        lost = job.state is JobState.RUNNING
+        if lost and (job.cancel_requested or job.attempts_lost + 1 >= attempts_max):
+            if not ended:  # one in a transaction: ending locks an account, and two locked accounts could deadlock
+                _end_lost(session, job, now)
+                ended = True
+            continue
+        taken = _take(session, job, worker=worker, now=now, lease_until=now + timedelta(seconds=lease_seconds))
+        if taken is not None:
+            return taken
+    return None
+
+
+def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
+    """Extend the lease of a running attempt.
+
+    Returns:
+        Whether somebody asked for the job to be cancelled.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded or the job has ended: stop at once.
+    """
+    beat = _of_attempt(job_id, attempt).values(lease_until=now + timedelta(seconds=lease_seconds))
+    if _changed(session, beat) != 1:
+        raise stale_attempt(session, job_id, attempt)
+    return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
+
+
+def report_progress(session: Session, *, job_id: str, attempt: int, progress: Mapping[str, Any]) -> None:
+    """Replace what a running job says about itself. Only planned and public facts are let through (I14).
+
+    Args:
+        session: in a writing transaction.
+        job_id: of the job.
+        attempt: the current one.
+        progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
+
+    Raises:
+        InvalidInput: another key, or a value of another kind.
+        StaleAttempt: the attempt has been superseded or the job has ended.
+    """
+    for name, value in progress.items():
+        is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
+        is_number = name != "stage" and not isinstance(value, bool | str) and isinstance(value, int | float)
+        is_absent = name == "eta_seconds" and value is None
+        if name not in PROGRESS_KEYS or not (is_text or is_absent or (is_number and math.isfinite(value))):
+            raise InvalidInput(f"Progress may not carry {name!r}: only {', '.join(sorted(PROGRESS_KEYS))}.")
+    report = _of_attempt(job_id, attempt).values(progress=dict(progress), progress_version=Job.progress_version + 1)
+    if _changed(session, report) != 1:
+        raise stale_attempt(session, job_id, attempt)
+
+
+def request_cancel(session: Session, *, job_id: str, now: datetime) -> Job:
+    """Ask for a job to stop. A queued one ends at once and its hold is returned; asking twice changes nothing.
+
+    Raises:
+        NotFound: no such job.
+        Conflict: the job has succeeded or failed already.
+    """
+    job = session.scalar(
+        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+    )
+    if job is None:
+        raise NotFound("There is no such job.", job_id=job_id)
+    if job.state is JobState.QUEUED:
+        settle(session, job, reason="cancelled before it started", now=now)
+        end_job(session, job, JobState.CANCELLED, now=now, cancel_requested=True)
+    elif job.state is JobState.RUNNING:
+        if not job.cancel_requested:
+            job.cancel_requested = True
+            job.progress_version += 1
+            session.flush()
+    elif job.state is not JobState.CANCELLED:
+        raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
+    return job
+
+
+def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
+    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded or the job has ended.
+    """
+    given = _of_attempt(job_id, attempt).values(
+        state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
+    )
+    if _changed(session, given) != 1:
+        raise stale_attempt(session, job_id, attempt)
+    queue.ring(session, job_id, now=now)
+
+
+def stale_attempt(session: Session, job_id: str, attempt: int) -> StaleAttempt | NotFound:
+    """Return the error for an attempt that may no longer write."""
+    current = session.execute(select(Job.attempt, Job.state).where(Job.id == job_id)).one_or_none()
+    if current is None:
+        return NotFound("There is no such job.", job_id=job_id)
+    return StaleAttempt(
+        f"Attempt {attempt} may no longer write: attempt {current.attempt} is {current.state.value}.",
+        attempt=attempt,
+        current_attempt=current.attempt,
+    )
+
+
+def _claimable(now: datetime) -> ColumnElement[bool]:
+    """Jobs that nobody runs; trainings whose account is stopped wait until an operator has mended the ledger."""
+    expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
+    return and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
+
+
+def _take(session: Session, job: Job, *, worker: str, now: datetime, lease_until: datetime) -> Claim | None:
+    """Compare and set: the row must still be as it was read."""
+    taken = (
+        update(Job)
+        .where(Job.id == job.id, Job.attempt == job.attempt, Job.state == job.state, _claimable(now))
+        .values(
+            state=JobState.RUNNING,
+            attempt=job.attempt + 1,
+            attempts_lost=job.attempts_lost + (job.state is JobState.RUNNING),
+            lease_owner=worker,
+            lease_until=lease_until,
+            started_at=job.started_at or now,
+            progress_version=Job.progress_version + 1,
+        )
+    )
+    if _changed(session, taken) != 1:
+        return None
+    session.refresh(job)
+    if job.hold_id is not None:
+        ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
+    return Claim(
+        job_id=job.id,
+        attempt=job.attempt,
+        kind=job.kind,
+        recipe=job.recipe,
+        account_id=job.account_id,
+        dataset_id=job.dataset_id,
+        hold_id=job.hold_id,
+        lease_until=lease_until,
+    )
+
+
+def _end_lost(session: Session, job: Job, now: datetime) -> None:
+    """End a job that cannot be recovered: towards spent, never towards refunded (DESIGN: expiry captures)."""
+    job.attempts_lost += 1
+    if job.cancel_requested:
+        settle(session, job, reason="cancelled; its worker was lost", now=now)
+        end_job(session, job, JobState.CANCELLED, now=now)
+    else:
+        settle(session, job, reason=f"worker lost {job.attempts_lost} times", now=now)
+        end_job(session, job, JobState.FAILED, now=now, failure_code=FailureCode.WORKER_LOST)
+
+
+def _of_attempt(job_id: str, attempt: int) -> Update:
+    return update(Job).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)
+
+
+def _changed(session: Session, statement: Update) -> int:
+    result = session.execute(statement, execution_options={"synchronize_session": False})
+    return cast("CursorResult[Any]", result).rowcount

@@ -1,0 +1,172 @@
+"""What a training would do and cost, from public parameters only; every refusal comes before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from privacy.errors import PrivacyError
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from service import ledger
+from service.db.dataset_tables import Dataset, DatasetState, Visibility
+from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound
+from service.ledger import Account, Unit
+from service.ledger.chain import canonical_json
+
+OPTIONS_BYTES_MAX = 16 * 1024
+
+
+def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+    """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
+
+    Args:
+        session: any transaction.
+        dataset_id: a private dataset; its content need not have arrived.
+        recipe: name of a training loop.
+        epsilon: what the job may spend at the account's delta, > 0 and finite.
+        options: of the recipe.
+
+    Raises:
+        NotFound: no such dataset.
+        InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
+            contributes, or the dataset cannot be trained on.
+    """
+    return _plan(*training_set(session, dataset_id), recipe=recipe, epsilon=epsilon, options=options)
+
+
+def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
+    """Return a private dataset and its account, fit for training as far as their declarations go.
+
+    Raises:
+        NotFound: no such dataset.
+        InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
+    """
+    dataset = get_dataset(session, dataset_id)
+    if dataset.visibility is not Visibility.PRIVATE or dataset.account_id is None:
+        raise InvalidInput(
+            "Training needs a private dataset, which belongs to an account. This one is public: "
+            "it can be the evaluation dataset of a job."
+        )
+    if dataset.state is DatasetState.DELETED:
+        raise InvalidInput("This dataset was deleted.")
+    account = ledger.get_account(session, dataset.account_id)
+    if account.unit is Unit.SUBJECT and dataset.subjects_declared is None:
+        raise InvalidInput(
+            f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
+            "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
+        )
+    facts = facts_of(dataset, account)
+    n, units = facts.units_declared, f"{facts.unit}s"
+    if account.delta > 1 / n:
+        raise InvalidInput(
+            f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
+            f"{units} declared: such a guarantee would allow publishing some of them. Use an account with a smaller "
+            "delta.",
+            **{"delta": account.delta, "delta_max": 1 / n, f"{units}_declared": n},
+        )
+    return dataset, account
+
+
+def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
+    """Return what was declared about a private dataset and its account's unit: all that a plan is made from."""
+    return PublicFacts(
+        classes=tuple(dataset.classes),
+        height=dataset.height,
+        width=dataset.width,
+        channels=dataset.channels,
+        records_declared=dataset.records_declared,
+        unit=account.unit.value,
+        subjects_declared=dataset.subjects_declared,
+    )
+
+
+def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Dataset:
+    """Return a public dataset that a release trained on `training` can be measured on.
+
+    Raises:
+        NotFound: no such dataset.
+        InvalidInput: it is private, or has other classes or another image shape.
+        Conflict: its content has not arrived.
+    """
+    dataset = get_dataset(session, dataset_id)
+    if dataset.visibility is not Visibility.PUBLIC:
+        raise InvalidInput("The evaluation dataset must be public: numbers measured on private data would leak it.")
+    for field in ("classes", "height", "width", "channels"):
+        if getattr(dataset, field) != getattr(training, field):
+            raise InvalidInput(
+                f"The evaluation dataset's {field} differ from the training dataset's: declare both alike."
+            )
+    require_ready(session, dataset, "evaluation dataset")
+    return dataset
+
+
+def require_ready(session: Session, dataset: Dataset, role: str) -> None:
+    """Let a dataset pass whose content has arrived. It cannot be deleted before this transaction ends.
+
+    Raises:
+        Conflict: it has not.
+    """
+    session.refresh(dataset, with_for_update={"read": True})
+    if dataset.state is not DatasetState.READY:
+        raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
+
+
+def get_dataset(session: Session, dataset_id: str) -> Dataset:
+    """Return a dataset.
+
+    Raises:
+        NotFound: no such dataset.
+    """
+    dataset = session.get(Dataset, dataset_id)
+    if dataset is None:
+        raise NotFound("There is no such dataset.", dataset_id=dataset_id)
+    return dataset
+
+
+def budget_of(account: Account, epsilon: float) -> int:
+    """Return the nano-units that an epsilon at the account's delta holds.
+
+    Raises:
+        InvalidInput: epsilon is not a finite number above 0, or holds nothing.
+    """
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not math.isfinite(epsilon) or epsilon <= 0:
+        raise InvalidInput(f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon))
+    try:
+        budget_nano = ledger.filter_of(account).nano_of(epsilon)
+    except PrivacyError as error:
+        raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
+    if budget_nano < 1:
+        raise InvalidInput(
+            f"epsilon {epsilon:g} buys nothing on account *{account.name}*: its {account.filter.value} filter was "
+            f"opened for epsilon {account.epsilon:g}. Ask for more.",
+            epsilon=epsilon,
+        )
+    return budget_nano
+
+
+def _plan(dataset: Dataset, account: Account, *, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+    budget_nano = budget_of(account, epsilon)
+    facts = facts_of(dataset, account)
+    try:
+        too_long = len(canonical_json(dict(options))) > OPTIONS_BYTES_MAX
+    except (TypeError, ValueError):
+        raise InvalidInput("The options must be a JSON object of finite numbers, texts and lists.") from None
+    if too_long:
+        raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
+    try:
+        plan = build_plan(recipe, dict(options), ledger.filter_of(account), budget_nano, facts)
+    except PrivacyError as error:
+        raise InvalidInput(f"This cannot be planned: {error}.") from error
+    stages_nano = sum(stage.price_nano for stage in plan.stages)
+    if not 0 < plan.price_nano <= budget_nano or stages_nano != plan.price_nano:
+        raise LedgerCorruption(
+            "A plan's price is not the sum of its stages, or is above the budget it was made for.",
+            price_nano=plan.price_nano,
+            stages_nano=stages_nano,
+            budget_nano=budget_nano,
+        )
+    return plan

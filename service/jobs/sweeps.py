@@ -1,0 +1,201 @@
+"""Sweeps: hyper-parameter searches whose whole price is held before the first trial starts.
+
+A search that pays as it goes stops half-way when the budget ends, and nobody knows which half. Here the price of every
+trial is held in one transaction, or of none. It is no new primitive of the ledger: it is one hold for each trial,
+admitted under the account's lock, which is taken before the sum is compared with the rest and kept until the commit.
+So nothing can squeeze in between, and whoever comes next sees all the holds or none.
+
+Every trial is paid for, the bad ones too. Which one is best is read from measurements on a *public* dataset; that is
+post-processing of releases and costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from privacy.plans.plan import Plan
+from service import ledger
+from service.db.base import new_id
+from service.db.job_tables import Job, JobState, Sweep
+from service.errors import AccountFrozen, InvalidInput, NotFound, SweepTooExpensive
+from service.jobs.lifecycle import ENDED, request_cancel
+from service.jobs.planning import budget_of, evaluation_set, plan_job, require_ready, training_set
+from service.jobs.submission import accept, newest_release, remember, require_measurable
+from service.ledger import Account
+
+TRIALS_MIN, TRIALS_MAX = 2, 64
+NAME_CHARACTERS_MAX = 100
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a sweep: what it may spend at the account's delta, and the recipe's options."""
+
+    epsilon: float
+    options: Mapping[str, Any]
+
+
+def submit_sweep(
+    session: Session,
+    *,
+    principal: str,
+    idempotency_key: str | None,
+    name: str,
+    dataset_id: str,
+    recipe: str,
+    trials: Sequence[Trial],
+    evaluation_dataset_id: str | None,
+    now: datetime,
+) -> Sweep:
+    """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
+
+    Args:
+        session: in a writing transaction; it must be rolled back when this raises.
+        principal: id of the caller; idempotency keys are his own.
+        idempotency_key: the same key and body give the same sweep; None makes a new one each time.
+        name: for people.
+        dataset_id: a private dataset that is ready.
+        recipe: of every trial.
+        trials: 2 to 64; they are run in this order.
+        evaluation_dataset_id: a public dataset like it to measure every release on, or None.
+        now: aware.
+
+    Raises:
+        InvalidInput: an argument is out of range; for a trial, the message says which.
+        NotFound: no such dataset.
+        Conflict: a dataset's content has not arrived.
+        SweepTooExpensive: the trials together cost more than the account has left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+    """
+    if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
+        raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
+    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        raise InvalidInput(f"A sweep's name needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
+    body = {
+        "kind": "sweep",
+        "name": name,
+        "dataset_id": dataset_id,
+        "recipe": recipe,
+        "trials": [{"epsilon": trial.epsilon, "options": dict(trial.options)} for trial in trials],
+        "evaluation_dataset_id": evaluation_dataset_id,
+    }
+    sweep_id = new_id("swp")
+    first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
+    if first_id is not None:
+        return get_sweep(session, first_id)
+    dataset, account = training_set(session, dataset_id)
+    require_ready(session, dataset, "training dataset")
+    if evaluation_dataset_id is not None:
+        require_measurable(recipe)
+        evaluation_set(session, evaluation_dataset_id, dataset)
+    plans = [_plan(session, dataset_id, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+    account = ledger.lock_account(session, account.id)
+    _require_affordable(session, account, trials)
+    sweep = Sweep(
+        id=sweep_id,
+        account_id=account.id,
+        dataset_id=dataset_id,
+        name=name,
+        recipe=recipe,
+        price_nano=sum(plan.price_nano for plan in plans),
+        created_at=now,
+    )
+    session.add(sweep)
+    session.flush()
+    for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
+        accept(
+            session,
+            account,
+            plan,
+            job_id=new_id("job"),
+            dataset_id=dataset_id,
+            evaluation_dataset_id=evaluation_dataset_id,
+            epsilon=trial.epsilon,
+            options=trial.options,
+            now=now + timedelta(microseconds=position),  # the oldest job is taken first: trials keep their order
+            sweep_id=sweep_id,
+        )
+    return sweep
+
+
+def get_sweep(session: Session, sweep_id: str) -> Sweep:
+    """Return a sweep.
+
+    Raises:
+        NotFound: no such sweep.
+    """
+    sweep = session.get(Sweep, sweep_id)
+    if sweep is None:
+        raise NotFound("There is no such sweep.", sweep_id=sweep_id)
+    return sweep
+
+
+def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
+    """Return the trials of a sweep as jobs, in the order in which they were asked for."""
+    return session.scalars(select(Job).where(Job.sweep_id == sweep_id).order_by(Job.created_at)).all()
+
+
+def cancel_sweep(session: Session, *, sweep_id: str, now: datetime) -> Sweep:
+    """Ask every trial that has not ended to stop; queued ones end at once and their holds return.
+
+    Cancelling a sweep that has ended, or twice, changes nothing.
+
+    Raises:
+        NotFound: no such sweep.
+    """
+    sweep = get_sweep(session, sweep_id)
+    # All jobs before the account: ending a queued one locks the account, and whoever ends a running one holds its job.
+    waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
+    for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
+        if job.state in (JobState.QUEUED, JobState.RUNNING):
+            request_cancel(session, job_id=job.id, now=now)
+    return sweep
+
+
+def _plan(session: Session, dataset_id: str, recipe: str, trial: Trial, number: int) -> Plan:
+    try:
+        return plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=trial.epsilon, options=trial.options)
+    except InvalidInput as error:
+        raise InvalidInput(f"Trial {number}: {error.message}", **{**error.numbers, "trial": number}) from error
+
+
+def _require_affordable(session: Session, account: Account, trials: Sequence[Trial]) -> None:
+    """Refuse trials whose epsilons together hold more than a locked account has left."""
+    if account.frozen:
+        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
+    balance, privacy_filter = ledger.balance_of(account), ledger.filter_of(account)
+    budgets_nano = [budget_of(account, trial.epsilon) for trial in trials]
+    asked_nano = sum(budgets_nano)
+    if asked_nano <= balance.left_nano:
+        return
+    fitting = [sum(budgets_nano[:count]) <= balance.left_nano for count in range(1, len(trials) + 1)]
+    raise SweepTooExpensive(
+        trials=len(trials),
+        trials_affordable=sum(fitting),
+        epsilon_affordable_for_each=ledger.affordable_epsilon(privacy_filter, balance.left_nano // len(trials)),
+        requested_epsilon_of_each=float(max(trial.epsilon for trial in trials)),
+        account=account.name,
+        requested_nano=asked_nano,
+        requested_epsilon=privacy_filter.epsilon_of(asked_nano),
+        release_id=newest_release(session, account),
+        **{name: getattr(balance, name) for name in _BALANCE_NUMBERS},
+    )
+
+
+_BALANCE_NUMBERS = (
+    "left_nano",
+    "capacity_nano",
+    "spent_nano",
+    "held_nano",
+    "left_epsilon",
+    "limit_epsilon",
+    "spent_epsilon",
+    "held_epsilon",
+    "affordable_epsilon",
+)

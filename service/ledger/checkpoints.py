@@ -1,0 +1,217 @@
+"""Signed checkpoints: the heads of all accounts at one moment, chained, so that no log can be rewritten before them.
+
+The newest checkpoint is also kept as a file beside the database: a database that was restored from an older backup
+does not contain what the file says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from service.db.ledger_tables import Account, Checkpoint
+from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
+from service.ledger.findings import Finding, FindingCode
+from service.ledger.receipts import Witness, read_receipt, receipts_folder
+from service.ledger.signing import SignatureRefused, SigningKey, check_signed, write_durably
+from service.ledger.verify_rows import checkpoints_after, moment
+
+FORMAT = "obscura checkpoint"
+VERSION = 1
+CHECKPOINT_HOURS = 1.0
+CHECKPOINT_ENTRIES = 1000
+CHECKPOINT_FILE = "checkpoint.json"
+_MISSING = (
+    "Checkpoint {}, which is kept beside the database, is not in it. Checkpoints were removed, or the database is "
+    "older than what was signed, and what was spent since would be spent again."
+)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A checkpoint whose signature was checked. `heads` maps an account's id to [sequence, hash of that entry]."""
+
+    sequence: int
+    hash: str
+    heads: dict[str, Any]
+
+    def witnesses(self, source: str) -> Iterator[Witness]:
+        """Yield what it says about the logs."""
+        for account_id, (sequence, digest) in self.heads.items():
+            yield Witness(account_id, int(sequence), str(digest), f"{source} {self.sequence}")
+
+
+def newest_checkpoint(session: Session) -> Checkpoint | None:
+    """Return the newest checkpoint, unchecked."""
+    return session.scalar(select(Checkpoint).order_by(Checkpoint.sequence.desc()).limit(1))
+
+
+def checkpoint_due(session: Session, *, now: datetime) -> bool:
+    """Tell whether a checkpoint should be written: heads have moved, and an hour has passed or many entries came."""
+    try:
+        newest = newest_checkpoint(session)
+    except ValueError:  # it cannot be read: verification says so
+        return True
+    accounts, entries = session.execute(select(func.count(Account.id), func.sum(Account.head_sequence))).one()
+    if newest is None:
+        return bool(accounts)
+    moved = int(entries or 0) - sum(int(head[0]) for head in newest.heads.values())
+    return moved != 0 and (moved >= CHECKPOINT_ENTRIES or now - newest.created_at >= timedelta(hours=CHECKPOINT_HOURS))
+
+
+def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: SigningKey, now: datetime) -> Checkpoint:
+    """Sign heads that were just verified. Two writers at once meet in the table's key: one of them fails to commit.
+
+    Args:
+        session: in a writing transaction.
+        heads: by account, [sequence, hash] of the newest entry that was verified.
+        key: the ledger's.
+        now: aware.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: another process has written this checkpoint.
+    """
+    newest = newest_checkpoint(session)
+    sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
+    signed = key.sign(_statement(sequence, heads, previous_hash, _spelt(now)))
+    checkpoint = Checkpoint(
+        sequence=sequence,
+        heads=dict(heads),
+        previous_hash=previous_hash,
+        hash=body_hash(signed["statement"]),
+        key_id=key.key_id,
+        signature=signed["signature"],
+        created_at=now,
+    )
+    session.add(checkpoint)
+    session.flush()
+    return checkpoint
+
+
+def keep_checkpoint(data_dir: Path, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
+    """Keep a committed checkpoint beside the database if it is newer than the one that is there.
+
+    Returns:
+        Whether the file was written.
+    """
+    public = trusted.get(checkpoint.key_id)
+    if public is None:
+        return False
+    path = receipts_folder(data_dir) / CHECKPOINT_FILE
+    if path.exists():
+        try:
+            known: Any = read_receipt(path)
+            if int(known["statement"]["sequence"]) >= checkpoint.sequence:
+                return False
+        except (SignatureRefused, KeyError, TypeError, ValueError):
+            return False  # verification names it
+    spelt = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, _spelt(checkpoint.created_at))
+    document = _document(spelt | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
+    write_durably(path, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+    return True
+
+
+def check_checkpoints(
+    session: Session, trusted: Mapping[str, bytes], kept: Signed | None = None, *, newest_alone: bool = False
+) -> tuple[list[Witness], list[Finding], Signed | None]:
+    """Check the hashes, links and signatures of the checkpoints.
+
+    Args:
+        session: any transaction.
+        trusted: public keys by fingerprint.
+        kept: the checkpoint that is kept beside the database, which must be among them.
+        newest_alone: leave out those before the newest, and its link to them.
+
+    Returns:
+        What sound checkpoints say about the logs (each head once), what is wrong, and the newest sound checkpoint.
+    """
+    witnesses: dict[tuple[str, int, str], Witness] = {}
+    findings: list[Finding] = []
+    last, missing = Signed(0, GENESIS_HASH, {}), kept
+    if newest_alone:
+        last = Signed((session.scalar(select(func.max(Checkpoint.sequence))) or 1) - 1, "", {})
+        missing = kept if kept is not None and kept.sequence > last.sequence else None
+    first = last
+    while not findings and (rows := checkpoints_after(session, last.sequence)):
+        for row in rows:
+            try:
+                last = _check(row, last, trusted)
+            except SignatureRefused as why:
+                message = f"Checkpoint {last.sequence + 1} {why.message}."
+                findings = [Finding(FindingCode.CHECKPOINT_BROKEN, message)]
+                break
+            for witness in last.witnesses("checkpoint"):
+                witnesses.setdefault((witness.account_id, witness.sequence, witness.hash), witness)
+            if missing is not None and (missing.sequence, missing.hash) == (last.sequence, last.hash):
+                missing = None
+    if missing is not None and not findings:
+        findings = [Finding(FindingCode.CHECKPOINT_MISSING, _MISSING.format(missing.sequence))]
+    return list(witnesses.values()), findings, None if last is first else last
+
+
+def read_checkpoint_file(data_dir: Path, trusted: Mapping[str, bytes]) -> Signed | None:
+    """Return the checkpoint that is kept beside the database; None when there is none.
+
+    Raises:
+        SignatureRefused: it cannot be read, or no trusted key has signed it.
+    """
+    path = receipts_folder(data_dir) / CHECKPOINT_FILE
+    if not path.exists():
+        return None
+    statement = check_signed(read_receipt(path), format=FORMAT, version=VERSION, trusted=trusted)
+    return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
+
+
+def _statement(sequence: int, heads: Mapping[str, Any], previous_hash: str, created_at: str | None) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "sequence": sequence,
+        "heads": dict(heads),
+        "previous_hash": previous_hash,
+        "created_at": created_at,
+    }
+
+
+def _spelt(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _document(statement: Mapping[str, Any], public: bytes, signature: str) -> dict[str, Any]:
+    return {"statement": dict(statement), "public_key": public.hex(), "signature": signature}
+
+
+def _check(row: Row[Any], before: Signed, trusted: Mapping[str, bytes]) -> Signed:
+    """Return a sound checkpoint as it was signed.
+
+    Raises:
+        SignatureRefused: it is not sound.
+    """
+    if row.sequence != before.sequence + 1:
+        raise SignatureRefused("is missing")
+    public = trusted.get(row.key_id)
+    if public is None:
+        raise SignatureRefused("is signed by a key that is not trusted here")
+    try:
+        heads = json.loads(row.heads)
+        canonical = canonical_json(heads).decode("ascii") == row.heads
+        statement = _statement(row.sequence, heads, row.previous_hash, moment(row.created_at)) | {"key_id": row.key_id}
+        digest = body_hash(statement)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        raise SignatureRefused("cannot be understood") from None
+    if not canonical or digest != row.hash:
+        raise SignatureRefused("does not match its hash")
+    try:
+        check_signed(_document(statement, public, row.signature), format=FORMAT, version=VERSION, trusted=trusted)
+    except SignatureRefused:
+        raise SignatureRefused("does not carry the signature of its key") from None
+    if row.previous_hash != before.hash and before.hash:
+        raise SignatureRefused("does not link to the one before it")
+    return Signed(row.sequence, digest, heads)

@@ -1,0 +1,299 @@
+"""Two-phase spending: a hold goes HELD -> RELEASED or HELD -> ARMED -> CAPTURED.
+
+Invariant numbers (I1-I14) are those of docs/architecture.md. Nothing here commits: what a step promises holds once the
+caller's transaction has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.db.base import new_id
+from service.db.ledger_tables import EntryKind, HoldState
+from service.errors import AccountFrozen, Conflict, HoldExhausted
+from service.ledger.arming import require_armable
+from service.ledger.balances import insufficient
+from service.ledger.checks import check_hold
+from service.ledger.records import Hold
+from service.ledger.rows import (
+    append,
+    append_about,
+    lock_account,
+    lock_hold,
+    lock_hold_row,
+    require_attempt,
+    short_reason,
+    stale,
+    whole,
+    wrong_state,
+)
+from service.ledger.statements import add_hold, entry_row, has_sample, hold_of_job, move_hold
+
+
+def hold(
+    session: Session,
+    *,
+    account_id: str,
+    job_id: str,
+    amount_nano: int,
+    now: datetime,
+    details: Mapping[str, Any] | None = None,
+) -> Hold:
+    """Reserve budget for a job; the filter admits it only if spent + held + amount <= capacity.
+
+    Args:
+        session: in a writing transaction.
+        account_id: whose budget.
+        job_id: at most one hold for each job.
+        amount_nano: the plan's price, a whole number > 0.
+        now: aware.
+        details: public JSON facts from which the price can be recomputed.
+
+    Raises:
+        InsufficientBudget: too little is left; carries all numbers.
+        AccountFrozen: the account takes no new holds.
+        Conflict: the job has a hold already.
+    """
+    amount_nano = whole(amount_nano, "amount_nano")
+    account = lock_account(session, account_id)
+    if account.frozen:
+        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
+    if account.spent_nano + account.held_nano + amount_nano > account.capacity_nano:
+        raise insufficient(account, amount_nano)
+    if hold_of_job(session, job_id) is not None:
+        raise Conflict("This job has a hold already.", job_id=job_id)
+    reserved = Hold(
+        id=new_id("hold"),
+        account_id=account.id,
+        job_id=job_id,
+        state=HoldState.HELD,
+        amount_nano=amount_nano,
+        charged_nano=0,
+        captured_nano=0,
+        attempt=0,
+        armed_attempt=0,
+        last_sequence=account.head_sequence + 1,
+        created_at=now,
+        updated_at=now,
+    )
+    add_hold(session, reserved)
+    entry = append(
+        session, account, EntryKind.HOLD, reserved, amount_nano=amount_nano, held=amount_nano, details=details, now=now
+    )
+    check_hold(reserved, entry, entry)
+    return reserved
+
+
+def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> None:  # noqa: ARG001 - as for every step
+    """Let only this attempt (and no earlier one) write to the hold from now on.
+
+    Raises:
+        StaleAttempt: a later attempt has taken over, or the hold has ended.
+    """
+    reserved = lock_hold_row(session, hold_id)
+    if attempt < reserved.attempt:
+        raise stale(reserved, attempt)
+    _require_open(reserved, attempt)
+    move_hold(session, reserved, {"attempt": attempt})
+
+
+def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
+    """Open the private data to an attempt. Must be committed before the first private read (I4).
+
+    Arming twice with the same attempt changes nothing; a later attempt that resumes arms again.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded, or the hold has ended.
+        AccountFrozen: the account was frozen before this hold was first armed.
+        ArmingStopped: a check of the ledger found a fault and nobody has mended it.
+    """
+    account, reserved = lock_hold(session, hold_id)
+    require_attempt(reserved, attempt)
+    _require_open(reserved, attempt)
+    require_armable(session, account.id)
+    if reserved.armed_attempt == attempt:
+        return reserved
+    if account.frozen and reserved.state is HoldState.HELD:
+        raise AccountFrozen(f"Account *{account.name}* was frozen; a job that has not read its data may not start.")
+    append_about(
+        session,
+        account,
+        EntryKind.ARM,
+        reserved,
+        moves={"state": HoldState.ARMED, "armed_attempt": attempt},
+        details={"attempt": attempt, "charged_nano": reserved.charged_nano, "hold_nano": reserved.amount_nano},
+        now=now,
+    )
+    return reserved
+
+
+def charge(
+    session: Session,
+    *,
+    hold_id: str,
+    attempt: int,
+    amount_nano: int,
+    stage: str,
+    now: datetime,
+    event: Mapping[str, Any] | None = None,
+) -> int:
+    """Journal a charge ahead of the release it pays for. Replayed steps are charged again (I5).
+
+    Args:
+        session: in a writing transaction, to be committed before the release is made.
+        hold_id: of the job.
+        attempt: the one that armed the hold.
+        amount_nano: a whole number > 0.
+        stage: of the plan; public.
+        now: aware.
+        event: what is paid for, as `Event.to_json` writes it, from which the price can be recomputed; public.
+
+    Returns:
+        The hold's charged amount so far, in nano-units.
+
+    Raises:
+        HoldExhausted: the charge would exceed the hold; nothing was charged and nothing may be released.
+        StaleAttempt: the attempt has been superseded, or the hold has ended.
+        Conflict: the hold is not armed by this attempt.
+    """
+    amount_nano = whole(amount_nano, "amount_nano")
+    account, reserved = lock_hold(session, hold_id)
+    require_attempt(reserved, attempt)
+    _require_open(reserved, attempt)
+    if reserved.armed_attempt != attempt:
+        raise wrong_state(reserved, "charged")
+    charged_nano = reserved.charged_nano + amount_nano
+    if charged_nano > reserved.amount_nano:
+        left_nano = reserved.amount_nano - reserved.charged_nano
+        raise HoldExhausted(
+            f"This charge needs {amount_nano} nano-units; the hold has {left_nano} of {reserved.amount_nano} left.",
+            requested_nano=amount_nano,
+            left_nano=left_nano,
+            hold_nano=reserved.amount_nano,
+        )
+    append_about(
+        session,
+        account,
+        EntryKind.CHARGE,
+        reserved,
+        moves={"charged_nano": charged_nano},
+        amount_nano=amount_nano,
+        details={
+            "attempt": attempt,
+            "stage": stage,
+            "charged_nano": charged_nano,
+            "hold_nano": reserved.amount_nano,
+            **({} if event is None else {"event": dict(event)}),
+        },
+        now=now,
+    )
+    return charged_nano
+
+
+def capture(
+    session: Session, *, hold_id: str, attempt: int, artifact_sha256: str | None, reason: str, now: datetime
+) -> Hold:
+    """Spend what was charged and return the rest of the hold, in one transaction. Replaying it changes nothing.
+
+    Args:
+        session: in a writing transaction.
+        hold_id: of the job.
+        attempt: the current one.
+        artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
+        reason: public, short.
+        now: aware.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded.
+        Conflict: the hold is not armed, was captured for something else, or an artifact was never paid for.
+        InvalidInput: there is no reason, or it is too long.
+    """
+    reason = short_reason(reason)  # before anything is written
+    account, reserved = lock_hold(session, hold_id)
+    require_attempt(reserved, attempt)
+    if reserved.state is HoldState.CAPTURED:
+        ended = entry_row(session, account.id, reserved.last_sequence)  # checked by lock_hold
+        if ended.details["artifact_sha256"] == artifact_sha256:
+            return reserved
+    if reserved.state is not HoldState.ARMED:
+        raise wrong_state(reserved, "captured")
+    if artifact_sha256 is not None and reserved.charged_nano == 0:
+        raise Conflict("Nothing was charged for this artifact, so it cannot be private: it is not published.")
+    captured_nano, returned_nano = reserved.charged_nano, reserved.amount_nano - reserved.charged_nano
+    append_about(
+        session,
+        account,
+        EntryKind.CAPTURE,
+        reserved,
+        moves={"state": HoldState.CAPTURED, "captured_nano": captured_nano},
+        amount_nano=captured_nano,
+        spent=captured_nano,
+        held=-reserved.amount_nano,
+        details={
+            "attempt": attempt,
+            "artifact_sha256": artifact_sha256,
+            "reason": reason,
+            "returned_nano": returned_nano,
+        },
+        now=now,
+    )
+    return reserved
+
+
+def release_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
+    """Return a hold that never opened its private data. Replaying it changes nothing.
+
+    Raises:
+        Conflict: the hold was armed; it can only be captured.
+        InvalidInput: there is no reason, or it is too long.
+    """
+    reason = short_reason(reason)  # before anything is written
+    account, reserved = lock_hold(session, hold_id)
+    if reserved.state is HoldState.RELEASED:
+        return reserved
+    if reserved.state is not HoldState.HELD:
+        raise wrong_state(reserved, "released")
+    amount_nano = reserved.amount_nano
+    append_about(
+        session,
+        account,
+        EntryKind.RELEASE,
+        reserved,
+        moves={"state": HoldState.RELEASED},
+        amount_nano=amount_nano,
+        held=-amount_nano,
+        details={"reason": reason},
+        now=now,
+    )
+    return reserved
+
+
+def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: datetime) -> Hold:
+    """Close the hold of a job that publishes nothing: returned when it was never armed, else captured as charged.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded. A job that was never claimed has attempt 0.
+        InvalidInput: there is no reason, or it is too long.
+    """
+    _account, reserved = lock_hold(session, hold_id)
+    if attempt != reserved.attempt:
+        raise stale(reserved, attempt)
+    if reserved.state in (HoldState.HELD, HoldState.RELEASED):
+        return release_hold(session, hold_id=hold_id, reason=reason, now=now)
+    return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
+
+
+def record_sample(session: Session, *, account_id: str, job_id: str, release_id: str, now: datetime) -> None:
+    """Record, at no cost, that a release was sampled again. Recording the same job twice changes nothing."""
+    account = lock_account(session, account_id)
+    if not has_sample(session, job_id):
+        append(session, account, EntryKind.SAMPLE, None, job_id=job_id, details={"release_id": release_id}, now=now)
+
+
+def _require_open(reserved: Hold, attempt: int) -> None:
+    if reserved.state not in (HoldState.HELD, HoldState.ARMED):
+        raise stale(reserved, attempt)

@@ -1,0 +1,305 @@
+"""What an account may spend in all: lowering the limit, raising it with two keys, and the freeze switch.
+
+The capacity of an account changes by nothing else: no date, no deletion and no failure ever gives budget back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from privacy.accounting.filters import Filter, open_filter
+from privacy.errors import InvalidParameter
+from service.db.access_tables import ApiKey
+from service.db.base import new_id
+from service.db.ledger_tables import EntryKind, LimitRequest, LimitRequestState
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound
+from service.ledger.records import Account
+from service.ledger.rows import append, lock_account, short_reason
+
+REQUEST_LIFETIME = timedelta(days=7)
+EPSILON_LIMIT_MAX = 1000.0  # as for a new account
+_ANCESTORS_MAX = 1000
+
+
+def lower_limit(
+    session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime, by: str | None = None
+) -> Account:
+    """Lower an account's limit. Below what is spent and held it leaves 0 and freezes the account (I13).
+
+    Args:
+        session: in a writing transaction.
+        account_id: whose limit.
+        epsilon: the new limit, > 0 and below the present one; delta, filter and order stay.
+        reason: kept in the log.
+        now: aware.
+        by: id of the key that asked for it; None for the service itself.
+
+    Raises:
+        InvalidInput: the new limit is not a lower one.
+    """
+    account = lock_account(session, account_id)
+    if not epsilon < account.epsilon:
+        raise InvalidInput(
+            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; only a lower one can be set here. "
+            "A higher one needs a request and the approval of a second admin.",
+            limit_epsilon=account.epsilon,
+        )
+    lowered = _filter_at(account, epsilon, "lowered")
+    frozen = account.frozen or account.spent_nano + account.held_nano > lowered.capacity_nano
+    _set_limit(session, account, lowered, frozen=frozen, now=now, details={"reason": short_reason(reason)} | _by(by))
+    return account
+
+
+def request_raise(
+    session: Session, *, account_id: str, epsilon: float, reason: str, requested_by: str, now: datetime
+) -> LimitRequest:
+    """Ask for a higher limit. Nothing changes before a second admin approves it.
+
+    Args:
+        session: in a writing transaction.
+        account_id: whose limit.
+        epsilon: the limit asked for, above the present one.
+        reason: kept with the request and, once it is approved, in the log.
+        requested_by: id of an admin's key.
+        now: aware.
+
+    Raises:
+        InvalidInput: the limit asked for is not a higher one, is out of range, or there is no reason.
+        Forbidden: the key is no admin's.
+        Conflict: another request for this account waits already.
+    """
+    account = lock_account(session, account_id)
+    if not account.epsilon < epsilon <= EPSILON_LIMIT_MAX:
+        raise InvalidInput(
+            f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise goes above that and to "
+            f"{EPSILON_LIMIT_MAX:g} at most.",
+            limit_epsilon=account.epsilon,
+            limit_epsilon_max=EPSILON_LIMIT_MAX,
+        )
+    _filter_at(account, epsilon, "raised")
+    waiting = session.scalar(
+        select(LimitRequest.id).where(
+            LimitRequest.account_id == account.id,
+            LimitRequest.state == LimitRequestState.PENDING,
+            LimitRequest.requested_at > now - REQUEST_LIFETIME,
+        )
+    )
+    if waiting is not None:
+        raise Conflict(
+            f"Request {waiting} for account *{account.name}* waits for a second admin. Decline it before asking anew.",
+            request_id=waiting,
+        )
+    request = LimitRequest(
+        id=new_id("lim"),
+        account_id=account.id,
+        epsilon_before=account.epsilon,
+        epsilon=float(epsilon),
+        reason=short_reason(reason),
+        state=LimitRequestState.PENDING,
+        requested_by=_admin_key(session, requested_by).id,
+        requested_at=now,
+    )
+    session.add(request)
+    session.flush()
+    return request
+
+
+def approve_raise(session: Session, *, request_id: str, decided_by: str, now: datetime) -> LimitRequest:
+    """Raise the limit as it was asked for. Approving twice with the same key changes nothing.
+
+    The filter is opened anew at the higher epsilon, with the delta and the order that were fixed at opening. A frozen
+    account stays frozen.
+
+    Args:
+        session: in a writing transaction.
+        request_id: pending.
+        decided_by: id of a second admin's key.
+        now: aware.
+
+    Raises:
+        NotFound: no such request.
+        Forbidden: the key is no admin's, or both keys may be in one hand: they are the same, one made the other, or
+            the approving one is younger than the request.
+        Conflict: the request was decided already, has expired, its key was revoked, or the limit has changed since.
+    """
+    account, request = _lock_request(session, request_id)
+    if request.state is LimitRequestState.APPROVED and request.decided_by == decided_by:
+        return request
+    _require_pending(request, now)
+    _require_two_hands(session, request, decided_by)
+    if account.epsilon != request.epsilon_before:
+        raise Conflict(
+            f"The limit of *{account.name}* was {request.epsilon_before:g} when this was asked for and is "
+            f"{account.epsilon:g} now. Decline this request and make a new one.",
+            limit_epsilon=account.epsilon,
+        )
+    _set_limit(
+        session,
+        account,
+        _filter_at(account, request.epsilon, "raised"),
+        frozen=account.frozen,
+        now=now,
+        details={
+            "reason": request.reason,
+            "request_id": request.id,
+            "requested_by": request.requested_by,
+            "approved_by": decided_by,
+        },
+    )
+    return _decide(session, request, LimitRequestState.APPROVED, decided_by, now)
+
+
+def decline_raise(session: Session, *, request_id: str, decided_by: str, now: datetime) -> LimitRequest:
+    """Decline a request, or withdraw one's own. Declining twice changes nothing.
+
+    Raises:
+        NotFound: no such request.
+        Forbidden: the key is no admin's.
+        Conflict: the request was approved already.
+    """
+    _account, request = _lock_request(session, request_id)
+    if request.state is LimitRequestState.APPROVED:
+        raise Conflict("This request was approved already. The limit can be lowered again.", request_id=request.id)
+    if request.state is LimitRequestState.DECLINED:
+        return request
+    return _decide(session, request, LimitRequestState.DECLINED, _admin_key(session, decided_by).id, now)
+
+
+def get_limit_request(session: Session, request_id: str) -> LimitRequest:
+    """Return a request.
+
+    Raises:
+        NotFound: no such request.
+    """
+    request = session.get(LimitRequest, request_id)
+    if request is None:
+        raise NotFound("There is no such limit request.", request_id=request_id)
+    return request
+
+
+def has_expired(request: LimitRequest, now: datetime) -> bool:
+    """Tell whether a request waited too long to be approved."""
+    return request.state is LimitRequestState.PENDING and now - request.requested_at >= REQUEST_LIFETIME
+
+
+def set_frozen(
+    session: Session, *, account_id: str, frozen: bool, reason: str, now: datetime, by: str | None = None
+) -> Account:
+    """Freeze an account (no new hold, no first read of data) or open it again. Setting it twice changes nothing.
+
+    Args:
+        session: in a writing transaction.
+        account_id: which account.
+        frozen: True freezes.
+        reason: kept in the log.
+        now: aware.
+        by: id of the key that asked for it; None for the service itself.
+
+    Raises:
+        InvalidInput: there is no reason.
+        Conflict: more is spent and held than the limit, so it stays frozen.
+    """
+    details = {"frozen": frozen, "reason": short_reason(reason)} | _by(by)
+    account = lock_account(session, account_id)
+    if account.frozen == frozen:
+        return account
+    if not frozen and account.spent_nano + account.held_nano > account.capacity_nano:
+        raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
+    append(session, account, EntryKind.FREEZE, None, details=details, also={"frozen": frozen}, now=now)
+    return account
+
+
+def _set_limit(
+    session: Session, account: Account, limit: Filter, *, frozen: bool, now: datetime, details: Mapping[str, Any]
+) -> None:
+    """Append a LIMIT entry: the only one after OPEN that carries another capacity than the entry before it."""
+    append(
+        session,
+        account,
+        EntryKind.LIMIT,
+        None,
+        amount_nano=limit.capacity_nano,
+        capacity_nano=limit.capacity_nano,
+        details={"epsilon": limit.epsilon, "epsilon_before": account.epsilon, "frozen": frozen, **details},
+        also={"epsilon": limit.epsilon, "frozen": frozen},
+        now=now,
+    )
+
+
+def _filter_at(account: Account, epsilon: float, change: str) -> Filter:
+    """Open the account's filter at another epsilon, with the delta and order that were fixed at opening."""
+    try:
+        return open_filter(account.filter.value, epsilon, account.delta, account.filter_order)
+    except InvalidParameter as error:
+        raise InvalidInput(f"The limit cannot be {change} to that: {error}.") from error
+
+
+def _lock_request(session: Session, request_id: str) -> tuple[Account, LimitRequest]:
+    """Lock a request's account, which is what makes decisions wait for each other, and read the request anew."""
+    account = lock_account(session, get_limit_request(session, request_id).account_id)
+    request = session.get_one(LimitRequest, request_id, populate_existing=True)
+    return account, request
+
+
+def _require_pending(request: LimitRequest, now: datetime) -> None:
+    if request.state is not LimitRequestState.PENDING:
+        raise Conflict(f"This request was {request.state.value} already.", request_id=request.id)
+    if has_expired(request, now):
+        raise Conflict(
+            f"This request is older than {REQUEST_LIFETIME.days} days and can no longer be approved. Make a new one.",
+            request_id=request.id,
+        )
+
+
+def _require_two_hands(session: Session, request: LimitRequest, decided_by: str) -> None:
+    """Refuse two keys of which one person may hold both, as far as the records tell.
+
+    Whoever asks for a key sees its token. So neither key may have made the other, directly or through others, and
+    nobody can make a fresh key for the purpose.
+    """
+    asking, approving = session.get_one(ApiKey, request.requested_by), _admin_key(session, decided_by)
+    if asking.id == approving.id:
+        raise Forbidden("A raise needs two keys: this one asked for it, so another admin's key must approve it.")
+    if asking.revoked_at is not None:
+        raise Conflict("The key that asked for this raise was revoked since. Make a new request.", key_id=asking.id)
+    if approving.created_at >= request.requested_at:
+        raise Forbidden("This key is younger than the request. A key that existed before must approve it.")
+    if asking.id in _makers(session, approving) or approving.id in _makers(session, asking):
+        raise Forbidden(
+            "One of these two keys made the other, so one person may hold both. "
+            "An admin whose key neither of them made must approve this."
+        )
+
+
+def _makers(session: Session, key: ApiKey) -> Iterator[str]:
+    """Yield the key that made this one, the key that made that, and so on."""
+    for _ in range(_ANCESTORS_MAX):
+        if key.created_by is None:
+            return
+        yield key.created_by
+        key = session.get_one(ApiKey, key.created_by)
+    raise Conflict("The chain of keys that made each other is too long to be checked.")
+
+
+def _admin_key(session: Session, key_id: str) -> ApiKey:
+    key = session.get(ApiKey, key_id)
+    if key is None or key.revoked_at is not None or "admin" not in key.scopes:
+        raise Forbidden("Limits are decided with the valid API key of an admin.")
+    return key
+
+
+def _decide(
+    session: Session, request: LimitRequest, state: LimitRequestState, decided_by: str, now: datetime
+) -> LimitRequest:
+    request.state, request.decided_by, request.decided_at = state, decided_by, now
+    session.flush()
+    return request
+
+
+def _by(key_id: str | None) -> dict[str, str]:
+    return {} if key_id is None else {"by": key_id}

@@ -1,0 +1,205 @@
+"""Receipts: signed statements that a release was paid for, kept by whoever holds the release.
+
+A receipt holds the whole CAPTURE entry, so its hash can be recomputed, and the hash covers every entry before it. The
+newest receipt of each account is also kept as a file beside the database: a database that was restored from an older
+backup contradicts it. `scripts/verify_receipt.py` checks a receipt without this package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.job_tables import Release
+from service.db.ledger_tables import Account, Entry, EntryKind
+from service.errors import LedgerCorruption
+from service.ledger.chain import body_hash, entry_body
+from service.ledger.signing import SignatureRefused, SigningKey, check_signed, write_durably
+
+FORMAT = "obscura receipt"
+VERSION = 1
+RECEIPT_BYTES_MAX = 256 * 1024
+_ACCOUNT_ID = re.compile(r"acc_[a-z2-7]{20}")
+TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "filter", "filter_order", "capacity_nano", "spent_nano")
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What somebody outside the log knows about it: that this entry stood there with this hash.
+
+    Attributes:
+        spent_nano: what was spent by then; None where only the hash is known.
+    """
+
+    account_id: str
+    sequence: int
+    hash: str
+    source: str
+    spent_nano: int | None = None
+
+
+def make_receipt(session: Session, *, hold_id: str, release_id: str, key: SigningKey) -> dict[str, Any]:
+    """Sign that a release was paid for. Call it in the transaction that has just captured the hold.
+
+    Args:
+        session: in the capturing transaction, which holds the account's lock.
+        hold_id: of the job.
+        release_id: of the release.
+        key: the ledger's.
+
+    Raises:
+        LedgerCorruption: the entry does not match its hash, or nothing was captured.
+    """
+    entry = session.scalar(select(Entry).where(Entry.hold_id == hold_id, Entry.kind == EntryKind.CAPTURE))
+    if entry is None:
+        raise LedgerCorruption("Ledger: a release without a capture has no receipt.", hold_id=hold_id)
+    body = entry_body(
+        account_id=entry.account_id,
+        sequence=entry.sequence,
+        kind=entry.kind.value,
+        hold_id=entry.hold_id,
+        job_id=entry.job_id,
+        amount_nano=entry.amount_nano,
+        capacity_nano=entry.capacity_nano,
+        spent_nano=entry.spent_nano,
+        held_nano=entry.held_nano,
+        details=entry.details,
+        previous_hash=entry.previous_hash,
+        created_at=entry.created_at,
+    )
+    if body_hash(body) != entry.hash:
+        raise LedgerCorruption(
+            f"Ledger: entry {entry.sequence} of account {entry.account_id} does not match its hash.",
+            account_id=entry.account_id,
+            sequence=entry.sequence,
+        )
+    account = session.get_one(Account, entry.account_id)
+    terms = {
+        "id": account.id,
+        "epsilon": account.epsilon,
+        "delta": account.delta,
+        "unit": account.unit.value,
+        "adjacency": account.adjacency.value,
+        "filter": account.filter.value,
+        "filter_order": account.filter_order,
+        "capacity_nano": entry.capacity_nano,
+        "spent_nano": entry.spent_nano,
+    }
+    return key.sign(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "release_id": release_id,
+            "artifact_sha256": entry.details["artifact_sha256"],
+            "account": terms,
+            "entry": body,
+            "entry_hash": entry.hash,
+        }
+    )
+
+
+def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the statement of a receipt whose signature was checked and whose parts agree.
+
+    Args:
+        document: what was read, of any type.
+        trusted: public keys by fingerprint.
+
+    Raises:
+        SignatureRefused: it is malformed, contradicts itself, or no trusted key has signed it.
+    """
+    statement = check_signed(document, format=FORMAT, version=VERSION, trusted=trusted)
+    try:
+        entry, account = statement["entry"], statement["account"]
+        sound = (
+            body_hash(entry) == statement["entry_hash"]
+            and entry["kind"] == EntryKind.CAPTURE.value
+            and entry["details"]["artifact_sha256"] == statement["artifact_sha256"]
+            and entry["account_id"] == account["id"]
+            and (entry["capacity_nano"], entry["spent_nano"]) == (account["capacity_nano"], account["spent_nano"])
+            and set(account) == set(TERMS)
+        )
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise SignatureRefused("Its parts contradict each other.")
+    return statement
+
+
+def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
+    """Return what a checked receipt says about the log of its account."""
+    entry = statement["entry"]
+    spent_nano = int(entry["spent_nano"])
+    return Witness(str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"]), source, spent_nano)
+
+
+def read_receipt(path: Path) -> object:
+    """Read a receipt's file as JSON; what it says is not checked here.
+
+    Raises:
+        SignatureRefused: it cannot be read or is not JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(RECEIPT_BYTES_MAX + 1)
+        if len(content) > RECEIPT_BYTES_MAX:
+            raise SignatureRefused(f"It is longer than {RECEIPT_BYTES_MAX} bytes.")
+        return json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
+
+
+def receipts_folder(data_dir: Path) -> Path:
+    """Return the folder that holds the newest receipt of every account and the newest checkpoint."""
+    return data_dir / "receipts"
+
+
+def kept_receipts(data_dir: Path) -> list[Path]:
+    """Return the files of the receipts that are kept beside the database."""
+    return sorted(path for path in receipts_folder(data_dir).glob("acc_*.json") if _ACCOUNT_ID.fullmatch(path.stem))
+
+
+def keep_receipt(data_dir: Path, receipt: Mapping[str, Any]) -> bool:
+    """Keep a receipt beside the database if it is newer than the one that is there. Call it after the commit.
+
+    A process that dies between its commit and this leaves the file one receipt behind until `keep_newest` runs: what
+    is detected is weaker by that receipt, and nothing is ever raised wrongly. A file that is newer than what it is
+    given is left alone: it is the evidence that the database is too old.
+
+    Returns:
+        Whether the file was written.
+    """
+    entry = receipt["statement"]["entry"]
+    path = receipts_folder(data_dir) / f"{entry['account_id']}.json"
+    if not _ACCOUNT_ID.fullmatch(path.stem):
+        raise LedgerCorruption("Ledger: a receipt names no account of ours.")
+    if path.exists():
+        try:
+            known: Any = read_receipt(path)
+            if int(known["statement"]["entry"]["sequence"]) >= entry["sequence"]:
+                return False
+        except (SignatureRefused, KeyError, TypeError, ValueError):
+            return False  # verification names it; nothing here destroys what may be evidence
+    write_durably(path, json.dumps(receipt, indent=1, sort_keys=True).encode("ascii"))
+    return True
+
+
+def keep_newest(session: Session, data_dir: Path) -> int:
+    """Bring the kept receipts up to the releases in the database; returns how many files were written."""
+    return sum(keep_receipt(data_dir, receipt) for receipt in _newest(session))
+
+
+def _newest(session: Session) -> Iterable[dict[str, Any]]:
+    """The receipt of the newest release of each account."""
+    for account_id in session.scalars(select(Release.account_id).distinct()).all():
+        query = select(Release.receipt).where(Release.account_id == account_id)
+        receipt = session.scalar(query.order_by(Release.created_at.desc(), Release.id).limit(1))
+        if receipt is not None:
+            yield receipt

@@ -1,0 +1,251 @@
+"""How ledger rows are locked, checked and written. Every change of a balance goes through `append`.
+
+Each write checks the account against the head of its log and the hold against the newest entry about it (I8), before
+and after, and is a conditional UPDATE, so that a mistake above fails here rather than overspends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service.db.ledger_tables import EntryKind
+from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
+from service.ledger.chain import GENESIS_HASH
+from service.ledger.checks import check_account, check_balances, check_hold, corrupt, hash_of
+from service.ledger.records import Account, Entry, Hold
+from service.ledger.statements import account_row, add_entry, hold_row, locked_rows, move_account, move_hold
+
+NANO_MAX = 2**63 - 1
+REASON_CHARACTERS_MAX = 500
+
+
+def get_account(session: Session, account_id: str) -> Account:
+    """Return an account, read only, checked against the head of its log.
+
+    Raises:
+        NotFound: no such account.
+        LedgerCorruption: its balances contradict the log.
+    """
+    return _checked_account(session, account_id, lock=False)
+
+
+def lock_account(session: Session, account_id: str) -> Account:
+    """Lock an account's row until the transaction ends, and check it against the head of its log.
+
+    Raises:
+        NotFound: no such account.
+        LedgerCorruption: the cached balances or the head do not match the log.
+    """
+    return _checked_account(session, account_id, lock=True)
+
+
+def lock_hold(session: Session, hold_id: str) -> tuple[Account, Hold]:
+    """Lock a hold and, before it, its account.
+
+    Raises:
+        NotFound: no such hold.
+        LedgerCorruption: a row contradicts the log or itself.
+    """
+    row = locked_rows(session, hold_id)
+    if row is None:
+        raise NotFound("There is no such hold.", hold_id=hold_id)
+    account, head, reserved, last = row
+    check_account(account, head)
+    check_hold(reserved, last, head)
+    return account, reserved
+
+
+def lock_hold_row(session: Session, hold_id: str) -> Hold:
+    """Lock a hold's row alone: enough for the fence, which moves no balance."""
+    return _checked_hold(session, hold_id, lock=True)
+
+
+def get_hold(session: Session, hold_id: str) -> Hold:
+    """Return a hold, read only, checked against the log.
+
+    Raises:
+        NotFound: no such hold.
+        LedgerCorruption: its row contradicts the log or itself.
+    """
+    return _checked_hold(session, hold_id, lock=False)
+
+
+def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
+    row = account_row(session, account_id, lock=lock)
+    if row is None:
+        raise NotFound("There is no such account.", account_id=account_id)
+    account, head = row
+    check_account(account, head)
+    return account
+
+
+def _checked_hold(session: Session, hold_id: str, *, lock: bool) -> Hold:
+    row = hold_row(session, hold_id, lock=lock)
+    if row is None:
+        raise NotFound("There is no such hold.", hold_id=hold_id)
+    reserved, last = row
+    check_hold(reserved, last)
+    return reserved
+
+
+def append(
+    session: Session,
+    account: Account,
+    kind: EntryKind,
+    reserved: Hold | None,
+    *,
+    now: datetime,
+    amount_nano: int = 0,
+    spent: int = 0,
+    held: int = 0,
+    capacity_nano: int | None = None,
+    job_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
+    also: Mapping[str, Any] | None = None,
+) -> Entry:
+    """Append one entry to a locked account's log and move its cached balances with it.
+
+    Args:
+        session: in the transaction that holds the account's lock.
+        account: as `lock_account` returned it.
+        kind: of the entry.
+        reserved: the hold concerned, if any.
+        now: aware.
+        amount_nano: recorded in the entry, >= 0.
+        spent: change of the spent balance, in nano-units.
+        held: change of the held balance, in nano-units.
+        capacity_nano: the new capacity, where the entry changes it.
+        job_id: of the job concerned, where there is no hold.
+        details: public JSON facts.
+        also: further columns of the account that this entry changes.
+
+    Returns:
+        The entry as it was written.
+
+    Raises:
+        LedgerCorruption: the row is not what was locked, spent would decrease (I2), or the account would be overspent.
+    """
+    if spent < 0:
+        raise corrupt("the spent balance would decrease", account)
+    if amount_nano < 0:
+        raise corrupt("an entry would have a negative amount", account)
+    entry = Entry(
+        account_id=account.id,
+        sequence=account.head_sequence + 1,
+        kind=kind,
+        hold_id=reserved.id if reserved else None,
+        job_id=reserved.job_id if reserved else job_id,
+        amount_nano=amount_nano,
+        capacity_nano=account.capacity_nano if capacity_nano is None else capacity_nano,
+        spent_nano=account.spent_nano + spent,
+        held_nano=account.held_nano + held,
+        details=dict(details or {}),
+        previous_hash=account.head_hash,
+        hash="",
+        created_at=now,
+    )
+    entry.hash = hash_of(entry)
+    moves = {
+        "spent_nano": entry.spent_nano,
+        "held_nano": entry.held_nano,
+        "capacity_nano": entry.capacity_nano,
+        "head_sequence": entry.sequence,
+        "head_hash": entry.hash,
+        **(also or {}),
+    }
+    move_account(session, account, moves, more_nano=spent + held)
+    add_entry(session, entry)
+    check_balances(account, entry)
+    return entry
+
+
+def append_about(
+    session: Session, account: Account, kind: EntryKind, reserved: Hold, *, moves: Mapping[str, Any], **facts: Any
+) -> None:
+    """Append an entry about a locked hold, and move the hold with it.
+
+    Args:
+        session: in the transaction that holds both locks.
+        account: as `lock_hold` returned it.
+        kind: of the entry.
+        reserved: as `lock_hold` returned it.
+        moves: columns of the hold and their new values.
+        facts: as `append` takes them.
+
+    Raises:
+        LedgerCorruption: a row is not what was locked, or the hold would contradict the log.
+    """
+    entry = append(session, account, kind, reserved, **facts)
+    move_hold(session, reserved, {**moves, "last_sequence": entry.sequence, "updated_at": entry.created_at})
+    check_hold(reserved, entry, entry)
+
+
+def first_entry(account: Account, *, details: Mapping[str, Any], now: datetime) -> Entry:
+    """Return the OPEN entry of a new account, with its hash."""
+    entry = Entry(
+        account_id=account.id,
+        sequence=1,
+        kind=EntryKind.OPEN,
+        hold_id=None,
+        job_id=None,
+        amount_nano=account.capacity_nano,
+        capacity_nano=account.capacity_nano,
+        spent_nano=0,
+        held_nano=0,
+        details=dict(details),
+        previous_hash=GENESIS_HASH,
+        hash="",
+        created_at=now,
+    )
+    entry.hash = hash_of(entry)
+    return entry
+
+
+def require_attempt(reserved: Hold, attempt: int) -> None:
+    """Refuse every attempt but the current one (I6). Attempts count from 1; a hold at 0 has none that may write.
+
+    Raises:
+        StaleAttempt: the attempt is not the one the hold was fenced for.
+    """
+    if attempt < 1 or attempt != reserved.attempt:
+        raise stale(reserved, attempt)
+
+
+def whole(value: int, name: str) -> int:
+    """Return a price: a whole number of nano-units > 0.
+
+    Raises:
+        InvalidInput: it is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= NANO_MAX:
+        raise InvalidInput(f"{name} must be a whole number of nano-units above 0.")
+    return value
+
+
+def short_reason(text: str) -> str:
+    """Return a reason that fits an entry.
+
+    Raises:
+        InvalidInput: it is empty or too long.
+    """
+    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
+    return text
+
+
+def stale(reserved: Hold, attempt: int) -> StaleAttempt:
+    """Return the error for an attempt that may no longer write."""
+    return StaleAttempt(
+        f"Attempt {attempt} may no longer write: attempt {reserved.attempt} has the job, or the job has ended.",
+        attempt=attempt,
+        current_attempt=reserved.attempt,
+    )
+
+
+def wrong_state(reserved: Hold, action: str) -> Conflict:
+    """Return the error for a step that the hold's state does not allow."""
+    return Conflict(f"A hold that is {reserved.state.value} cannot be {action}.", hold_id=reserved.id)

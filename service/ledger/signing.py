@@ -1,0 +1,200 @@
+"""The ledger's signing key (Ed25519) and signed statements: what a third party can check without trusting the database.
+
+A signed statement is `{"statement": {...}, "public_key": hex, "signature": hex}`. The signature covers the canonical
+JSON of the statement, which names its own format and the SHA-256 of the public key (the key's fingerprint).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from service.errors import ObscuraError
+from service.ledger.chain import canonical_json
+
+PUBLIC_SUFFIX = ".pub.pem"
+
+
+class SigningKeyUnusable(ObscuraError):
+    """The signing key cannot be read, is not an Ed25519 key, or can be read by others than its owner."""
+
+    code = "signing_key_unusable"
+
+
+class SignatureRefused(ObscuraError):
+    """A statement is malformed, is signed by a key that is not trusted, or does not carry that key's signature."""
+
+    code = "signature_refused"
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A private key and its fingerprint; the key itself never appears in a representation."""
+
+    private: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    @property
+    def key_id(self) -> str:
+        """The fingerprint: SHA-256 of the public key, as hex."""
+        return fingerprint(self.public)
+
+    def sign(self, statement: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a signed statement; the fingerprint is added to it as `key_id`."""
+        signed = {**statement, "key_id": self.key_id}
+        signature = self.private.sign(canonical_json(signed))
+        return {"statement": signed, "public_key": self.public.hex(), "signature": signature.hex()}
+
+    def public_pem(self) -> str:
+        """The public key as PEM text."""
+        encoded = self.private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return encoded.decode("ascii")
+
+
+def fingerprint(public_key: bytes) -> str:
+    """Return the SHA-256, as hex, of a raw public key of 32 bytes."""
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def open_signing_key(path: Path) -> SigningKey:
+    """Read the signing key; the first caller makes it, readable by its owner alone, and its public half beside it.
+
+    Several processes may call this at once: all get the same key.
+
+    Raises:
+        SigningKeyUnusable: the file is there but not usable.
+    """
+    if not path.exists():
+        _create(path)
+    try:
+        mode = path.stat().st_mode & 0o777
+        private = load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise SigningKeyUnusable(
+            f"The ledger's signing key at {path} cannot be read: {type(error).__name__}."
+        ) from None
+    if mode & 0o077:
+        raise SigningKeyUnusable(f"The ledger's signing key at {path} can be read by others: set its mode to 0600.")
+    if not isinstance(private, Ed25519PrivateKey):
+        raise SigningKeyUnusable(f"The ledger's signing key at {path} is not an Ed25519 key.")
+    key = SigningKey(private)
+    public_path = path.with_suffix(PUBLIC_SUFFIX)
+    if not public_path.exists():
+        write_durably(public_path, key.public_pem().encode("ascii"), mode=0o644)
+    return key
+
+
+def trusted_keys(path: Path) -> dict[str, bytes]:
+    """Return the public keys that verification trusts, by fingerprint: every `*.pub.pem` beside the signing key.
+
+    The public half of a retired key stays there under another name, so that what it signed can still be checked.
+
+    Raises:
+        SigningKeyUnusable: one of the files is not a public Ed25519 key.
+    """
+    keys: dict[str, bytes] = {}
+    for found in sorted(path.parent.glob(f"*{PUBLIC_SUFFIX}")):
+        try:
+            public = load_pem_public_key(found.read_bytes())
+        except (OSError, ValueError) as error:
+            raise SigningKeyUnusable(f"The public key at {found} cannot be read: {type(error).__name__}.") from None
+        if not isinstance(public, Ed25519PublicKey):
+            raise SigningKeyUnusable(f"The public key at {found} is not an Ed25519 key.")
+        raw = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        keys[fingerprint(raw)] = raw
+    return keys
+
+
+def check_signed(document: object, *, format: str, version: int, trusted: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the statement of a signed document whose signature and key were checked.
+
+    Args:
+        document: what was read, of any type.
+        format: the format that the statement must name.
+        version: of that format.
+        trusted: public keys by fingerprint.
+
+    Raises:
+        SignatureRefused: it is malformed, or no trusted key has signed it.
+    """
+    if not isinstance(document, dict) or set(document) != {"statement", "public_key", "signature"}:
+        raise SignatureRefused("It is not a signed statement.")
+    statement = document["statement"]
+    if not isinstance(statement, dict) or (statement.get("format"), statement.get("version")) != (format, version):
+        raise SignatureRefused(f"It is not a statement of the format {format!r}, version {version}.")
+    key_id = statement.get("key_id")
+    public = trusted.get(key_id) if isinstance(key_id, str) else None
+    if public is None:
+        raise SignatureRefused("It is signed by a key that is not trusted here.")
+    if document["public_key"] != public.hex():
+        raise SignatureRefused("Its public key is not the one that its fingerprint names.")
+    try:
+        signature = bytes.fromhex(document["signature"])
+        if signature.hex() != document["signature"]:  # one spelling only
+            raise ValueError
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical_json(statement))
+    except (InvalidSignature, ValueError, TypeError):
+        raise SignatureRefused("Its signature does not match.") from None
+    return statement
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file whole or not at all, and flush it to the disk with its name."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = _write_fresh(path, content, mode)
+    fresh.replace(path)
+    _flush(path.parent)
+
+
+def _create(path: Path) -> None:
+    """Put a new key in place, unless another process was faster: a link is never made over an existing file."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private = Ed25519PrivateKey.generate()
+    encoded = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    fresh = _write_fresh(path, encoded, 0o600)
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return
+    finally:
+        fresh.unlink()
+    _flush(path.parent)
+
+
+def _write_fresh(path: Path, content: bytes, mode: int) -> Path:
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return fresh
+
+
+def _flush(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

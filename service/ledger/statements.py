@@ -1,0 +1,201 @@
+"""The ledger's SQL: how rows are read, locked, added and moved.
+
+Statements are built once, because building one costs more than running it, and they speak of columns, because loading
+an object that a session watches costs more than reading its row.
+
+Every reading of an account brings the head of its log, and every reading of a hold the newest entry about it, so both
+can be checked at a cost that does not depend on the length of the log. Rows are locked in the order account, hold, by
+FOR NO KEY UPDATE: writers exclude each other, but not those who insert a job that refers to the account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, Select, Table, Update, and_, bindparam, insert, select, update
+from sqlalchemy.orm import Session
+
+from service.db import ledger_tables as tables
+from service.errors import LedgerCorruption
+from service.ledger.checks import corrupt
+from service.ledger.records import Account, Entry, Hold
+
+ACCOUNTS, HOLDS, ENTRIES = (cast(Table, table.__table__) for table in (tables.Account, tables.Hold, tables.Entry))
+_LAST = ENTRIES.alias("last")  # the newest entry about a hold; ENTRIES itself is the head of the account's log
+_IS_HEAD = and_(ENTRIES.c.account_id == ACCOUNTS.c.id, ENTRIES.c.sequence == ACCOUNTS.c.head_sequence)
+_IS_LAST = and_(_LAST.c.account_id == HOLDS.c.account_id, _LAST.c.sequence == HOLDS.c.last_sequence)
+_A, _E, _H = (len(table.columns) for table in (ACCOUNTS, ENTRIES, HOLDS))
+
+_READ_ACCOUNT = (
+    select(ACCOUNTS, ENTRIES)
+    .select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD))
+    .where(ACCOUNTS.c.id == bindparam("account_id"))
+)
+_READ_HOLD = (
+    select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id == bindparam("hold_id"))
+)
+_LOCK_ACCOUNT = _READ_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True)
+_LOCK_HOLD = _READ_HOLD.with_for_update(of=HOLDS, key_share=True)
+_LOCK_BOTH = (
+    select(ACCOUNTS, ENTRIES, HOLDS, _LAST)
+    .select_from(
+        HOLDS.join(ACCOUNTS, ACCOUNTS.c.id == HOLDS.c.account_id)
+        .outerjoin(ENTRIES, _IS_HEAD)
+        .outerjoin(_LAST, _IS_LAST)
+    )
+    .where(HOLDS.c.id == bindparam("hold_id"))
+    .with_for_update(of=(ACCOUNTS, HOLDS), key_share=True)
+)
+_ENTRY = select(ENTRIES).where(
+    ENTRIES.c.account_id == bindparam("account_id"), ENTRIES.c.sequence == bindparam("sequence")
+)
+_HOLD_OF_JOB = select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id"))
+_SAMPLE_OF_JOB = select(ENTRIES.c.sequence).where(
+    ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE
+)
+_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = insert(ACCOUNTS), insert(HOLDS), insert(ENTRIES)
+
+
+def _move(table: Table, guards: tuple[str, ...], columns: tuple[str, ...]) -> Update:
+    """Return an UPDATE of one row, on condition that its guard columns still are what was read."""
+    unchanged = (table.c[name] == bindparam(f"was_{name}", type_=table.c[name].type) for name in ("id", *guards))
+    return (
+        update(table)
+        .where(*unchanged)
+        .values({name: bindparam(f"to_{name}", type_=table.c[name].type) for name in columns})
+    )
+
+
+_ACCOUNT_GUARDS = ("head_sequence", "head_hash", "spent_nano", "held_nano", "capacity_nano", "frozen")
+_ACCOUNT_COLUMNS = (*_ACCOUNT_GUARDS, "epsilon")
+_HOLD_GUARDS = ("state", "attempt", "armed_attempt", "charged_nano", "last_sequence")
+_HOLD_COLUMNS = (*_HOLD_GUARDS, "captured_nano", "updated_at")
+_MOVE_ACCOUNT = _move(ACCOUNTS, _ACCOUNT_GUARDS, _ACCOUNT_COLUMNS)
+# The filter's second guard: only a hold reserves, and only within the capacity of an account that is not frozen.
+_RESERVE = _MOVE_ACCOUNT.where(
+    ~ACCOUNTS.c.frozen,
+    ACCOUNTS.c.spent_nano + ACCOUNTS.c.held_nano + bindparam("more_nano", type_=ACCOUNTS.c.held_nano.type)
+    <= ACCOUNTS.c.capacity_nano,
+)
+_MOVE_HOLD = _move(HOLDS, _HOLD_GUARDS, _HOLD_COLUMNS)
+
+
+def account_row(session: Session, account_id: str, *, lock: bool) -> tuple[Account, Entry | None] | None:
+    """Return an account and the head of its log; None where there is no such account."""
+    row = _read(session, _LOCK_ACCOUNT if lock else _READ_ACCOUNT, (_A,), account_id=account_id)
+    return None if row is None else (Account(*row[:_A]), _entry(row[_A:]))
+
+
+def hold_row(session: Session, hold_id: str, *, lock: bool) -> tuple[Hold, Entry | None] | None:
+    """Return a hold and the newest entry about it; None where there is no such hold."""
+    row = _read(session, _LOCK_HOLD if lock else _READ_HOLD, (_H,), hold_id=hold_id)
+    return None if row is None else (Hold(*row[:_H]), _entry(row[_H:]))
+
+
+def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, Hold, Entry | None] | None:
+    """Lock a hold and its account; return both as the functions above do, or None where there is no such hold."""
+    row = _read(session, _LOCK_BOTH, (_A, _A + _E + _H), hold_id=hold_id)
+    if row is None:
+        return None
+    account, head, reserved, last = row[:_A], row[_A : _A + _E], row[_A + _E : -_E], row[-_E:]
+    return Account(*account), _entry(head), Hold(*reserved), _entry(last)
+
+
+def entry_row(session: Session, account_id: str, sequence: int) -> Entry:
+    """Return an entry that is known to be there."""
+    row = session.connection().execute(_ENTRY, {"account_id": account_id, "sequence": sequence}).one()
+    return Entry(*row)
+
+
+def hold_of_job(session: Session, job_id: str) -> str | None:
+    """Return the id of a job's hold, if it has one."""
+    hold_id: str | None = session.connection().scalar(_HOLD_OF_JOB, {"job_id": job_id})
+    return hold_id
+
+
+def has_sample(session: Session, job_id: str) -> bool:
+    """Tell whether a sampling job is in the log."""
+    return session.connection().scalar(_SAMPLE_OF_JOB, {"job_id": job_id}) is not None
+
+
+def move_account(session: Session, account: Account, moves: Mapping[str, Any], *, more_nano: int) -> None:
+    """Write new values to an account's row.
+
+    Args:
+        session: in the transaction that holds the account's lock.
+        account: as it was read; shows the new values afterwards.
+        moves: columns and their new values.
+        more_nano: by how much spent and held grow together; above 0 it must fit into the capacity.
+
+    Raises:
+        LedgerCorruption: the row is no longer what was read, or what it reserves does not fit.
+    """
+    statement, extra = (_RESERVE, {"more_nano": more_nano}) if more_nano > 0 else (_MOVE_ACCOUNT, {})
+    if not _moved(session, statement, account, (_ACCOUNT_GUARDS, _ACCOUNT_COLUMNS), moves, extra):
+        raise corrupt("the account moved under its lock", account)
+
+
+def move_hold(session: Session, reserved: Hold, moves: Mapping[str, Any]) -> None:
+    """Write new values to a hold's row.
+
+    Raises:
+        LedgerCorruption: the row is no longer what was read.
+    """
+    if not _moved(session, _MOVE_HOLD, reserved, (_HOLD_GUARDS, _HOLD_COLUMNS), moves, {}):
+        raise LedgerCorruption("Ledger: a hold moved under its lock.", hold_id=reserved.id)
+
+
+def add_account(session: Session, account: Account) -> None:
+    """Insert an account."""
+    session.connection().execute(_ADD_ACCOUNT, _values(account))
+
+
+def add_hold(session: Session, reserved: Hold) -> None:
+    """Insert a hold."""
+    session.connection().execute(_ADD_HOLD, _values(reserved))
+
+
+def add_entry(session: Session, entry: Entry) -> None:
+    """Insert an entry."""
+    session.connection().execute(_ADD_ENTRY, _values(entry))
+
+
+def _read(session: Session, statement: Select[Any], entries: tuple[int, ...], **key: str) -> tuple[Any, ...] | None:
+    """Return the only row, or None where its key is unknown. `entries` says where the columns of entries begin.
+
+    PostgreSQL joins before it waits for a lock: where the row has moved during the wait, its new head or newest entry
+    is not found. The second reading, with the locks in hand, finds it.
+    """
+    row = session.connection().execute(statement, key).one_or_none()
+    if row is not None and any(row[start] is None for start in entries):
+        row = session.connection().execute(statement, key).one_or_none()
+    return None if row is None else tuple(row)
+
+
+def _entry(columns: tuple[Any, ...]) -> Entry | None:
+    """Return the entry that an outer join found, if it found one."""
+    return None if columns[0] is None else Entry(*columns)
+
+
+def _values(record: Account | Hold | Entry) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _moved(
+    session: Session,
+    statement: Update,
+    row: Account | Hold,
+    columns: tuple[tuple[str, ...], tuple[str, ...]],
+    moves: Mapping[str, Any],
+    extra: Mapping[str, Any],
+) -> bool:
+    guards, moving = columns
+    parameters = {"was_id": row.id, **extra}
+    parameters |= {f"was_{name}": getattr(row, name) for name in guards}
+    parameters |= {f"to_{name}": moves.get(name, getattr(row, name)) for name in moving}
+    if cast("CursorResult[Any]", session.connection().execute(statement, parameters)).rowcount != 1:
+        return False
+    for name, value in moves.items():
+        setattr(row, name, value)
+    return True

@@ -1,0 +1,307 @@
+"""Recompute the whole ledger from its entries, and compare it with everything that repeats or witnesses it.
+
+Nothing is written. Run it in a transaction that sees the database at one moment (`transaction(..., snapshot=True)`),
+and read what lies outside of the database (receipts) before that transaction begins: it can then not be newer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from privacy.accounting.filters import open_filter
+from privacy.errors import PrivacyError
+from service.db.base import is_id
+from service.db.ledger_tables import Account, Entry, EntryKind, Hold, HoldState
+from service.ledger.checkpoints import Signed, check_checkpoints
+from service.ledger.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
+from service.ledger.lines import Line, check_hash
+from service.ledger.receipts import Witness
+from service.ledger.replay import TERMS, LogReplay
+from service.ledger.replay_holds import HoldReplay, replay_hold
+from service.ledger.replay_prices import Prices
+from service.ledger.verify_links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
+from service.ledger.verify_rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
+
+_HOLDS_AT_A_TIME = 500
+_OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "frozen")
+_OF_HOLD = ("job_id", "amount_nano", "charged_nano", "captured_nano", "armed_attempt", "last_sequence")
+
+
+def verify(
+    session: Session,
+    *,
+    trusted: Mapping[str, bytes],
+    known: Sequence[Witness] = (),
+    kept: Signed | None = None,
+    full: bool = True,
+    prices_required: bool = True,
+) -> Report:
+    """Verify every account.
+
+    Args:
+        session: a reading transaction that sees one moment.
+        trusted: public keys by fingerprint; checkpoints and receipts of other keys are findings.
+        known: what receipts outside of the database say; read before the transaction began.
+        kept: the checkpoint that is kept beside the database; read before the transaction began.
+        full: read every entry; otherwise those after the newest sound checkpoint, whose heads were verified when it
+            was written, and no rows of other tables. Without a checkpoint it is full all the same.
+        prices_required: an entry that does not say what it pays for is a finding.
+    """
+    reading = partial(_verify, session, trusted, known, kept, full=full, prices_required=prices_required)
+    try:
+        return reading()
+    except OperationalError:  # on SQLite: somewhere are bytes that are no text
+        if session.get_bind().dialect.name != "sqlite":
+            raise
+    with with_marks(session):
+        return reading()
+
+
+def _verify(
+    session: Session,
+    trusted: Mapping[str, bytes],
+    known: Sequence[Witness],
+    kept: Signed | None,
+    *,
+    full: bool,
+    prices_required: bool,
+) -> Report:
+    signed, findings, newest = check_checkpoints(session, trusted, kept, newest_alone=not full)
+    outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
+    heads = {} if full or newest is None else newest.heads
+    reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads)
+    reading.findings += findings
+    page = accounts_after(session, "")
+    while page:
+        for row in page:
+            reading.account(row)
+        page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
+    reading.missing_accounts()
+    releases = 0
+    if not heads:
+        for finding in (find_orphans, find_strayed_jobs, find_unapproved_raises):
+            reading.findings += finding(session)
+        for release in find_unpaid_releases(session, trusted):
+            releases += 1
+            reading.findings += [] if release is None else [release]
+    return Report(
+        full=not heads,
+        accounts=reading.accounts,
+        entries=reading.entries,
+        holds=reading.holds,
+        releases=releases,
+        checkpoints=newest.sequence if newest else 0,
+        witnesses=len(signed) + len(outside),
+        findings=tuple(reading.findings[:FINDINGS_MAX]),
+        heads=reading.heads,
+    )
+
+
+def count_entries(session: Session) -> int:
+    """Return how many entries a full verification would read, as the accounts' rows tell it."""
+    return int(session.scalar(select(func.sum(Account.head_sequence))) or 0)
+
+
+class _Reading:
+    """One verification under way."""
+
+    def __init__(
+        self, session: Session, witnesses: Iterable[Witness], prices: Prices, starts: Mapping[str, Any]
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.heads: dict[str, list[Any]] = {}
+        self.accounts = self.entries = self.holds = 0
+        self._session, self._prices, self._starts = session, prices, starts
+        self._entries = EntryReader(session)
+        self._witnesses: dict[str, dict[int, list[Witness]]] = {}
+        for witness in witnesses:
+            self._witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
+
+    def account(self, row: Row[Any]) -> None:
+        """Read one account's log and compare its row, its holds and its witnesses with it."""
+        self.accounts += 1
+        if not is_id(str(row.id), "acc"):
+            message = "An account has an id that is none."
+            self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
+            return
+        log = LogReplay(row.id, self._prices)
+        witnesses = self._witnesses.pop(row.id, {})
+        try:
+            if row.id in self._starts:
+                self._start(log, *self._starts[row.id])
+            self._earlier(log, witnesses)
+            for line in self._entries.after(row.id, log.sequence):
+                log.apply(line)
+                if line.sequence in witnesses:
+                    _compare(witnesses.pop(line.sequence), line.hash)
+                if len(log.ended) >= _HOLDS_AT_A_TIME:
+                    self._compare_holds(log)
+                self.entries += 1
+        except Fault as fault:
+            self._found(fault.code, log, fault.sequence or log.sequence + 1, fault.message)
+            return
+        except _Contradicted as contradiction:
+            self._contradicted(contradiction.witness, row)
+            return
+        if self._compare_account(row, log):
+            self.heads[row.id] = [log.sequence, log.hash]
+        self._compare_holds(log, closing=True)
+        self._latest(witnesses, row)
+
+    def missing_accounts(self) -> None:
+        """Report what is witnessed about accounts that do not exist."""
+        for witnesses in self._witnesses.values():
+            self._latest(witnesses)
+
+    def _start(self, log: LogReplay, sequence: int, digest: str) -> None:
+        try:
+            self._resume(log, sequence, digest)
+        except (KeyError, TypeError, ValueError, AttributeError, PrivacyError):
+            raise Fault(FindingCode.ENTRY_MALFORMED, "or one before it cannot be understood", sequence) from None
+
+    def _resume(self, log: LogReplay, sequence: int, digest: str) -> None:
+        """Go on from a checkpointed head, as if every entry up to it had just been read."""
+        opening, head = (self._one(log, number) for number in (1, sequence))
+        if head is None or head.hash != digest:
+            raise _Contradicted(Witness(log.account_id, sequence, digest, "the newest checkpoint"))
+        if opening is None:
+            raise Fault(FindingCode.ENTRY_MISSING, "entry 1 is missing")
+        log.terms = {name: opening.details[name] for name in TERMS}
+        log.created_at, log.epsilon = opening.created_at, opening.details["epsilon"]
+        for kinds, name in (((EntryKind.LIMIT,), "epsilon"), ((EntryKind.LIMIT, EntryKind.FREEZE), "frozen")):
+            newest = select(func.max(Entry.sequence)).where(
+                Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
+            )
+            number = self._session.scalar(newest)
+            said = None if number is None else self._one(log, number)
+            if said is not None:
+                setattr(log, name, said.details[name])
+        log.sequence, log.hash = head.sequence, head.hash
+        log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
+        terms = log.terms
+        self._prices.use(terms["filter"], log.epsilon, terms["delta"], terms["filter_order"])
+        is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
+        for job_id in self._session.scalars(select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)):
+            self._adopt(log, job_id, sequence)
+        log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
+
+    def _adopt(self, log: LogReplay, job_id: str | None, until: int) -> HoldReplay | None:
+        """Follow a hold through the entries before the checkpoint, if it was open then."""
+        if job_id is None:
+            return None
+        reserved = replay_hold(log.account_id, self._entries.about(log.account_id, job_id, until))
+        if reserved is not None:
+            log.open_holds[reserved.id] = reserved
+        return reserved
+
+    def _one(self, log: LogReplay, sequence: int) -> Line | None:
+        try:
+            line = self._entries.one(log.account_id, sequence)
+            if line is not None:
+                check_hash(log.account_id, line)
+        except Fault as fault:
+            raise Fault(fault.code, fault.message, sequence) from None
+        return line
+
+    def _earlier(self, log: LogReplay, witnesses: dict[int, list[Witness]]) -> None:
+        """Look up what is witnessed about entries before the ones that are read."""
+        for sequence in [number for number in witnesses if number <= log.sequence]:
+            line = self._one(log, sequence)
+            _compare(witnesses.pop(sequence), None if line is None else line.hash)
+
+    def _compare_account(self, row: Row[Any], log: LogReplay) -> bool:
+        if log.sequence == 0 or (type(row.head_sequence) is int and row.head_sequence > log.sequence):
+            missing = f"entry {log.sequence + 1} is missing"
+            return self._found(FindingCode.ENTRY_MISSING, log, log.sequence + 1, missing)
+        if (row.head_sequence, row.head_hash) != (log.sequence, log.hash):
+            what = "is not the head that the account's row names"
+            return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
+        told = {name: getattr(log, name) for name in _OF_ACCOUNT} | log.terms
+        differing = sorted(name for name, value in told.items() if getattr(row, name) != value)
+        differing += ["created_at"] if moment(row.created_at) != log.created_at else []
+        if differing:
+            what = f"gives the account other values than its row: {', '.join(differing)}"
+            return self._found(FindingCode.ACCOUNT_MISMATCH, log, log.sequence, what)
+        return True
+
+    def _compare_holds(self, log: LogReplay, *, closing: bool = False) -> None:
+        """Compare hold rows with what the entries tell; open ones only at the end of the log."""
+        told = [*log.ended, *log.open_holds.values()] if closing else log.ended
+        rows = holds_by_id(self._session, [hold.id for hold in told])
+        for hold in told:
+            row = rows.get(hold.id)
+            if row is None:
+                self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, f"opens hold {hold.id}, which has no row")
+                continue
+            differing = [name for name in _OF_HOLD if getattr(row, name) != getattr(hold, name)]
+            differing += ["state"] if row.state != hold.state.value else []
+            differing += ["account_id"] if row.account_id != log.account_id else []
+            differing += ["attempt"] if type(row.attempt) is not int or row.attempt < hold.armed_attempt else []
+            differing += ["created_at"] if moment(row.created_at) != hold.created_at else []
+            differing += ["updated_at"] if moment(row.updated_at) != hold.updated_at else []
+            if differing:
+                what = f"opens hold {hold.id}, whose row differs from its entries: {', '.join(differing)}"
+                self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, what)
+        self.holds += len(told)
+        log.ended.clear()
+
+    def _latest(self, witnesses: Mapping[int, list[Witness]], row: Row[Any] | None = None) -> None:
+        """Report the first witnessed entry that the log does not reach."""
+        if witnesses:
+            self._contradicted(witnesses[min(witnesses)][0], row)
+
+    def _contradicted(self, witness: Witness, row: Row[Any] | None) -> None:
+        older = FindingCode.OLDER_THAN_CHECKPOINT if "checkpoint" in witness.source else FindingCode.OLDER_THAN_RECEIPT
+        message = (
+            f"Account {witness.account_id}: {witness.source} knows entry {witness.sequence}, which is missing or has "
+            "another hash. The log was rewritten up to there, or the database is older than what was signed, and what "
+            "was spent since would be spent again."
+        )
+        if witness.spent_nano is not None and row is not None:
+            message += _missing(witness.spent_nano, row)
+        self.findings.append(Finding(older, message, witness.account_id, witness.sequence))
+
+    def _found(self, code: FindingCode, log: LogReplay, sequence: int, what: str) -> bool:
+        subject = "" if what.startswith("entry ") else f"entry {sequence} "
+        message = f"Account {log.account_id}: {subject}{what}."
+        self.findings.append(Finding(code, message, log.account_id, sequence))
+        return False
+
+
+class _Contradicted(Exception):
+    """The log does not contain what a witness knows."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__(witness.source)
+        self.witness = witness
+
+
+def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:
+    for witness in witnesses:
+        if witness.hash != digest:
+            raise _Contradicted(witness)
+
+
+def _missing(spent_nano: int, row: Row[Any]) -> str:
+    """Say how much a database has forgotten, and which limit makes up for it."""
+    told = f" By then {spent_nano} nano-units were spent; the database says {row.spent_nano}."
+    try:
+        if spent_nano <= row.spent_nano:
+            return told
+        left_nano = row.capacity_nano - (spent_nano - row.spent_nano)
+        privacy_filter = open_filter(row.filter, row.epsilon, row.delta, row.filter_order)
+        epsilon = math.floor(privacy_filter.epsilon_of(left_nano) * 1000) / 1000 if left_nano > 0 else 0.0
+    except (TypeError, ValueError, PrivacyError):  # the row itself cannot be believed
+        return told
+    if spent_nano <= row.spent_nano:
+        return told
+    return (
+        f"{told} A limit of epsilon {epsilon:g} or less makes up for that." if epsilon else f"{told} Nothing is left."
+    )

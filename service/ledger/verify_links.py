@@ -1,0 +1,175 @@
+"""What must hold between the ledger and the rows around it: holds, jobs and releases. Reads only, in the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Row, Text, and_, bindparam, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Account, Entry, EntryKind, Hold, LimitRequest, LimitRequestState
+from service.ledger.findings import FINDINGS_MAX, Finding, FindingCode
+from service.ledger.receipts import check_receipt
+from service.ledger.signing import SignatureRefused
+
+_PAGE_ROWS = 500
+_WITHOUT_ACCOUNT = (
+    select(Entry.account_id, func.min(Entry.sequence).label("sequence"))
+    .where(~select(Account.id).where(Account.id == Entry.account_id).exists())
+    .group_by(Entry.account_id)
+    .limit(FINDINGS_MAX)
+)
+_OPENED_TWICE = (
+    select(func.min(Entry.account_id).label("account_id"), func.max(Entry.sequence).label("sequence"))
+    .where(Entry.kind == EntryKind.HOLD)
+    .group_by(Entry.hold_id)
+    .having(func.count() > 1)
+    .limit(FINDINGS_MAX)
+)
+_NEVER_OPENED = (
+    select(Hold.id, Hold.account_id)
+    .outerjoin(
+        Entry,
+        and_(Entry.hold_id == Hold.id, Entry.kind == EntryKind.HOLD, Entry.account_id == Hold.account_id),
+    )
+    .where(Entry.hold_id.is_(None))
+    .limit(FINDINGS_MAX)
+)
+_STRAYED_JOBS = (
+    select(Job.id, Job.account_id)
+    .outerjoin(Hold, Hold.id == Job.hold_id)
+    .where(
+        Job.hold_id.is_not(None),
+        or_(
+            Hold.id.is_(None),
+            Hold.account_id != Job.account_id,
+            Hold.job_id != Job.id,
+            Hold.attempt != Job.attempt,
+        ),
+    )
+    .limit(FINDINGS_MAX)
+)
+_LIMITS = select(Entry.account_id, Entry.sequence, cast(Entry.details, Text).label("details")).where(
+    Entry.kind == EntryKind.LIMIT
+)
+_APPROVED = select(
+    LimitRequest.id,
+    LimitRequest.account_id,
+    LimitRequest.epsilon_before,
+    LimitRequest.epsilon,
+    LimitRequest.reason,
+    LimitRequest.requested_by,
+    LimitRequest.decided_by,
+).where(LimitRequest.state == LimitRequestState.APPROVED)
+_RELEASES: Any = (
+    select(
+        Release.id,
+        Release.account_id,
+        Release.artifact_sha256,
+        cast(Release.receipt, Text).label("receipt"),
+        Entry.account_id.label("payer"),
+        Entry.sequence,
+        Entry.hash,
+        cast(Entry.details, Text).label("details"),
+    )
+    .outerjoin(Job, Job.id == Release.job_id)
+    .outerjoin(Entry, and_(Entry.hold_id == Job.hold_id, Entry.kind == EntryKind.CAPTURE))
+    .where(Release.id > bindparam("after"))
+    .order_by(Release.id)
+    .limit(_PAGE_ROWS)
+)
+# What an entry says about a raise, and the request's column that must say the same.
+_RAISE = {
+    "epsilon_before": "epsilon_before",
+    "epsilon": "epsilon",
+    "reason": "reason",
+    "requested_by": "requested_by",
+    "approved_by": "decided_by",
+}
+
+
+def find_orphans(session: Session) -> Iterator[Finding]:
+    """Yield entries without an account, holds without an entry, holds that were opened twice."""
+    for row in session.execute(_WITHOUT_ACCOUNT):
+        message = f"There are entries of account {row.account_id}, which does not exist."
+        yield Finding(FindingCode.ORPHAN_ENTRIES, message, row.account_id, row.sequence)
+    for row in session.execute(_OPENED_TWICE):
+        message = f"Entry {row.sequence} of account {row.account_id} opens a hold that was opened before."
+        yield Finding(FindingCode.HOLD_REPEATED, message, row.account_id, row.sequence)
+    for hold_id, account_id in session.execute(_NEVER_OPENED):
+        message = f"Hold {hold_id} has a row, but account {account_id} has no entry that opened it."
+        yield Finding(FindingCode.ORPHAN_HOLD, message, account_id)
+
+
+def find_strayed_jobs(session: Session) -> Iterator[Finding]:
+    """Yield jobs whose hold is missing, belongs to another job or account, or is fenced for another attempt."""
+    for row in session.execute(_STRAYED_JOBS):
+        message = f"Job {row.id} names a hold that is missing, or is that of another job, account or attempt."
+        yield Finding(FindingCode.JOB_MISMATCH, message, row.account_id)
+
+
+def find_unapproved_raises(session: Session) -> Iterator[Finding]:
+    """Yield raises of a limit that no approved request asked for, and approved requests that raised nothing."""
+    approved = {row.id: row for row in session.execute(_APPROVED)}
+    for entry in session.execute(_LIMITS).all():
+        details = _read(entry.details)
+        if not isinstance(details, dict) or details.get("request_id") is None:
+            continue  # a limit that was lowered, as the replay has seen
+        request = approved.pop(str(details["request_id"]), None)
+        if (
+            request is None
+            or entry.account_id != request.account_id
+            or any(details.get(said) != getattr(request, name) for said, name in _RAISE.items())
+        ):
+            message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
+            yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)
+    for request in approved.values():
+        message = f"Request {request.id} was approved, but no entry of account {request.account_id} raises its limit."
+        yield Finding(FindingCode.RAISE_UNAPPROVED, message, request.account_id)
+
+
+def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iterator[Finding | None]:
+    """Yield, for each release, what is wrong with it, or None: its capture must list its artifact, and its receipt
+    must be the signed copy of that capture (I7).
+    """
+    rows = session.execute(_RELEASES, {"after": ""}).all()
+    while rows:
+        for row in rows:
+            yield _unpaid(row) or _receipt_fault(row, trusted)
+        rows = session.execute(_RELEASES, {"after": rows[-1].id}).all() if len(rows) == _PAGE_ROWS else []
+
+
+def _unpaid(row: Row[Any]) -> Finding | None:
+    if row.payer is None:
+        message = f"Release {row.id} can be read, but no entry captured what it cost."
+        return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id)
+    details = _read(row.details)
+    listed = details.get("artifact_sha256") if isinstance(details, dict) else None
+    if row.payer != row.account_id or listed is None or listed != row.artifact_sha256:
+        message = f"Release {row.id} is not the artifact that entry {row.sequence} of account {row.payer} paid for."
+        return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id, row.sequence)
+    return None
+
+
+def _receipt_fault(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
+    try:
+        statement = check_receipt(_read(row.receipt), trusted)
+        if statement["release_id"] != row.id:
+            raise SignatureRefused("It names another release.")
+        if (statement["entry"]["sequence"], statement["entry_hash"]) != (row.sequence, row.hash):
+            raise SignatureRefused("It states another capture.")
+    except SignatureRefused as error:
+        message = f"The receipt of release {row.id} is refused. {error.message}"
+        return Finding(FindingCode.RECEIPT_MISMATCH, message, row.account_id, row.sequence)
+    return None
+
+
+def _read(text: Any) -> Any:
+    """Read stored JSON; what is none says nothing."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None

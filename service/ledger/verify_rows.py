@@ -1,0 +1,149 @@
+"""How verification reads the ledger's tables: plain values as they are stored, and texts as they were written.
+
+A byte that was changed must not vanish in a conversion. So the statements are SQL of their own, JSON is read as the
+text that was hashed, and enums and times are read as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Row, bindparam, text
+from sqlalchemy.orm import Session
+
+from service.ledger.findings import Fault, FindingCode
+from service.ledger.lines import Line
+
+PAGE_ROWS = 5000
+ACCOUNTS_PER_PAGE = 500
+_IDS_PER_QUERY = 500
+_CHECKPOINTS_PER_PAGE = 200
+_BEFORE_ALL = -(2**63)  # a row that was put before the first must be seen as well
+_TIME_CHARACTERS = len("2030-01-02 03:04:05.678901")
+_decoder = json.JSONDecoder()
+
+_ENTRY = (
+    "e.sequence, e.kind, e.hold_id, e.job_id, e.amount_nano, e.capacity_nano, e.spent_nano, e.held_nano, {details}, "
+    "e.previous_hash, e.hash, {created_at}, e.account_id"
+)
+_ACCOUNTS = (
+    "SELECT id, name, owner, epsilon, delta, unit, adjacency, filter, filter_order, capacity_nano, spent_nano, "
+    "held_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
+    "FROM accounts WHERE id > :after ORDER BY id LIMIT :rows"
+)
+_HOLDS = (
+    "SELECT id, account_id, job_id, state, amount_nano, charged_nano, captured_nano, attempt, armed_attempt, "
+    "last_sequence, {created_at} AS created_at, {updated_at} AS updated_at FROM holds WHERE id IN :ids"
+)
+_CHECKPOINTS = (
+    "SELECT sequence, CAST(heads AS TEXT) AS heads, previous_hash, hash, key_id, signature, {created_at} AS created_at "
+    "FROM checkpoints WHERE sequence > :after ORDER BY sequence LIMIT :rows"
+)
+# PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
+_POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
+
+
+class EntryReader:
+    """Reads the entries of one verification.
+
+    Every method raises Fault where an entry cannot be read as one.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        if _on_sqlite(session):
+            # SQLite takes a column from the index that found the row, if it can. The join has it read the row itself.
+            # The plus keeps it from reading a whole account for one job.
+            columns = _ENTRY.format(details="e.details", created_at="e.created_at")
+            rows, place, plus = "entries AS place CROSS JOIN entries AS e ON e.rowid = place.rowid", "place", "+"
+        else:
+            columns = _ENTRY.format(details="CAST(e.details AS TEXT)", created_at=_time(session, "e.created_at"))
+            rows, place, plus = "entries AS e", "e", ""
+        query, ordered = f"SELECT {columns} FROM {rows} WHERE", f"ORDER BY {place}.sequence"
+        account = f"{place}.account_id = :account_id AND {place}.sequence"
+        self._after = text(f"{query} {account} > :after {ordered} LIMIT :rows")
+        self._one = text(f"{query} {account} = :sequence")
+        self._about = text(f"{query} {place}.job_id = :job_id AND {plus}{account} <= :until {ordered}")
+
+    def after(self, account_id: str, sequence: int) -> Iterator[Line]:
+        """Yield an account's entries after a sequence number, in order; 0 begins with the first."""
+        after = sequence or _BEFORE_ALL
+        while rows := self._rows(self._after, account_id, after=after, rows=PAGE_ROWS):
+            for row in rows:
+                yield _line(account_id, row)
+            after = rows[-1][0]
+
+    def one(self, account_id: str, sequence: int) -> Line | None:
+        """Return one entry, or None where there is none."""
+        rows = self._rows(self._one, account_id, sequence=sequence)
+        return _line(account_id, rows[0]) if rows else None
+
+    def about(self, account_id: str, job_id: str, until: int) -> list[Line]:
+        """Return the entries about a job up to a sequence number, in order."""
+        return [_line(account_id, row) for row in self._rows(self._about, account_id, job_id=job_id, until=until)]
+
+    def _rows(self, statement: Any, account_id: str, **values: Any) -> Sequence[Row[Any]]:
+        return self._session.execute(statement, {"account_id": account_id, **values}).all()
+
+
+def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
+    """Return a page of account rows by id, with the names of the table's columns."""
+    statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
+    return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
+
+
+def holds_by_id(session: Session, ids: Sequence[str]) -> Mapping[str, Row[Any]]:
+    """Return hold rows by id, with the names of the table's columns."""
+    times = {name: _time(session, name) for name in ("created_at", "updated_at")}
+    statement = text(_HOLDS.format(**times)).bindparams(bindparam("ids", expanding=True))
+    found: dict[str, Row[Any]] = {}
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        found |= {row.id: row for row in session.execute(statement, {"ids": ids[start : start + _IDS_PER_QUERY]}).all()}
+    return found
+
+
+def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
+    """Return a page of checkpoint rows in order, with the names of the table's columns; 0 begins with the first."""
+    statement = text(_CHECKPOINTS.format(created_at=_time(session, "created_at")))
+    return session.execute(statement, {"after": sequence or _BEFORE_ALL, "rows": _CHECKPOINTS_PER_PAGE}).all()
+
+
+@contextmanager
+def with_marks(session: Session) -> Iterator[None]:
+    """Let stored bytes that are no text be read, on SQLite, as U+FFFD: a mark that no row of the ledger holds."""
+    connection: Any = session.connection().connection.driver_connection
+    usual, connection.text_factory = connection.text_factory, lambda stored: stored.decode(errors="replace")
+    try:
+        yield
+    finally:
+        connection.text_factory = usual
+
+
+def moment(stored: object) -> str | None:
+    """Return a stored time in the form that is hashed; None where it is not in the form in which times are stored."""
+    if type(stored) is not str or len(stored) != _TIME_CHARACTERS or stored[10] != " ":
+        return None
+    return f"{stored[:10]}T{stored[11:]}+00:00"
+
+
+def _on_sqlite(session: Session) -> bool:
+    return bool(session.get_bind().dialect.name == "sqlite")
+
+
+def _time(session: Session, column: str) -> str:
+    return column if _on_sqlite(session) else _POSTGRESQL_TIME.format(column)
+
+
+def _line(account_id: str, row: Sequence[Any]) -> Line:
+    try:
+        written = row[8]
+        details, end = _decoder.raw_decode(written)
+        created_at = moment(row[11])
+        if type(details) is not dict or end != len(written) or created_at is None or row[12] != account_id:
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise Fault(FindingCode.HASH_MISMATCH, "is not spelt as it was written: it was changed after that") from None
+    return Line._make((*row[:8], details, row[9], row[10], created_at, written))

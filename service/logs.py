@@ -1,0 +1,101 @@
+"""Logging: structlog, one JSON object a line on stderr, with a redaction rule that holds for every event.
+
+Never logged: anything whose name marks it private or secret, tensors and arrays, bytes, and local variables of a trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+REDACTED = "[redacted]"
+TEXT_CHARACTERS_MAX = 2000
+DEPTH_MAX = 6
+
+# `private_*` and `released_*` are the project's naming rule; the rest are credentials and what uploads carry.
+_FORBIDDEN_NAME = re.compile(
+    r"(^|_)(private|secret|token|password|passwd|authorization|cookie|credential|api_key|admin_key|noise_key"
+    r"|image|images|label|labels|gradient|gradients|loss|losses|file_name|filename|exif)(_|$)"
+)
+_TOKEN = re.compile(r"\bobs_[a-z2-7]{20}_[0-9a-f]{8,}\b")
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+@")
+
+
+def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace what may not be logged; a structlog processor."""
+    return {name: REDACTED if _forbidden(name) else _clean(value, 0) for name, value in event.items()}
+
+
+def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Set up logging for this process: our own events and those of libraries.
+
+    Args:
+        level: the lowest level that is written.
+        stream: where to; None is stderr.
+    """
+    target = stream or sys.stderr
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=30)
+        ),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                redact,
+                structlog.processors.JSONRenderer(sort_keys=True),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
+            root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """Return a logger; bind public context to it (`job_id`, `attempt`)."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def _forbidden(name: object) -> bool:
+    return isinstance(name, str) and _FORBIDDEN_NAME.search(name.lower()) is not None
+
+
+def _clean(value: object, depth: int) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        text = _URL_PASSWORD.sub(r"\1:***@", _TOKEN.sub(REDACTED, value))
+        return text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "..."
+    if depth < DEPTH_MAX and isinstance(value, Mapping):
+        return {str(k): REDACTED if _forbidden(k) else _clean(v, depth + 1) for k, v in value.items()}
+    if depth < DEPTH_MAX and isinstance(value, list | tuple | set | frozenset):
+        return [_clean(item, depth + 1) for item in value]
+    return f"[{type(value).__name__}]"  # tensors, arrays, bytes, rows: the type says enough

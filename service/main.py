@@ -1,0 +1,184 @@
+"""The web application: routes, limits, problem documents, dashboard, and the life of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from anyio.to_thread import run_sync
+from fastapi import FastAPI
+
+from service import auth, dashboard, datasets, deletion, fingerprints, queue, uploads, vault
+from service.api import limits, problems
+from service.api.deps import Service
+from service.api.document import describe_problems
+from service.api.events import StreamLimits, StreamSlots
+from service.api.routes import accounts, health, jobs, keys, ledger, limit_requests, plans, releases, samples, sweeps
+from service.api.routes import datasets as dataset_routes
+from service.db.schema import upgrade_schema
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.doorbell import Doorbell
+from service.inspection import inspect_at_start
+from service.settings import Settings
+from workers.dispatch import Dispatcher
+from workers.reconcile import Reconciler
+
+UPLOADS_AT_A_TIME_MAX = 4
+POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
+
+
+def utc_now() -> datetime:
+    """The time, aware."""
+    return datetime.now(UTC)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    clock: Callable[[], datetime] = utc_now,
+    stream_limits: StreamLimits = StreamLimits(),
+    send: queue.Send | None = None,
+) -> FastAPI:
+    """Build the application. Nothing is opened or started before its lifespan begins.
+
+    Args:
+        settings: Of this process.
+        clock: Returns the time, aware.
+        stream_limits: Bounds of the event streams.
+        send: Rings the doorbell of workers elsewhere; None sends through the broker of the settings.
+    """
+    app = FastAPI(
+        title="Obscura",
+        version=health.VERSION,
+        summary="Private synthetic images behind a budget that cannot be overspent.",
+        description=(
+            "Upload images once, set a privacy budget, train a generator under differential privacy, and sample it "
+            "as often as you like. Errors are RFC 9457 problem documents; lists are pages with cursors."
+        ),
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # the bundled pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=_lifespan,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    engine = make_engine(settings.database_url, pool_size=POOL_SIZE)
+    factory = make_session_factory(engine)
+    if settings.mode == "embedded":
+        workers = _embedded(settings, factory, clock)
+    else:
+        workers = _elsewhere(settings, factory, clock, send or _broker(settings))
+    app.state.settings = settings
+    app.state.factory = factory
+    app.state.service = Service(
+        settings=settings,
+        engine=engine,
+        factory=factory,
+        streams=StreamSlots(stream_limits),
+        clock=clock,
+        uploads=threading.BoundedSemaphore(UPLOADS_AT_A_TIME_MAX),
+        ring=workers.doorbell.ring,
+    )
+    app.state.workers = workers
+    problems.install(app)
+    for module in (
+        health,
+        accounts,
+        limit_requests,
+        dataset_routes,
+        plans,
+        jobs,
+        sweeps,
+        releases,
+        samples,
+        keys,
+        ledger,
+    ):
+        app.include_router(module.router)
+    dashboard.mount(app)
+    describe_problems(app)
+    app.add_middleware(limits.BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(limits.SecurityHeaders)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    workers: _Workers = app.state.workers
+    await run_sync(_prepare, service)
+    for part in workers.parts:
+        part.start()
+    try:
+        yield
+    finally:
+        service.stopping.set()
+        for part in reversed(workers.parts):
+            await run_sync(part.stop)
+        service.engine.dispose()
+
+
+def _prepare(service: Service) -> None:
+    """Bring the schema up to date, clear what a crash left behind, make the first admin key, verify the ledger."""
+    settings = service.settings
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    upgrade_schema(settings.database_url)
+    uploads.sweep(settings.data_dir)
+    with transaction(service.factory) as session:
+        datasets.reset_interrupted(session, settings)
+        auth.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+        if not fingerprints.known(session):
+            vault.make_fingerprint_key(settings)
+        to_shred = deletion.unfinished(session, settings)
+    for dataset_id in to_shred:
+        vault.shred(settings, dataset_id)
+        with transaction(service.factory) as session:
+            deletion.finish(session, dataset_id)
+    inspect_at_start(settings, service.factory, now=service.clock())
+
+
+class _Part(Protocol):
+    """Something that runs beside the requests."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """What gets jobs done: started in this order, stopped in the other."""
+
+    doorbell: Doorbell
+    parts: tuple[_Part, ...]
+
+
+def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]) -> _Workers:
+    """Run the jobs beside the requests, in processes of their own."""
+    dispatcher = Dispatcher(settings, factory)
+    doorbell = Doorbell(factory, dispatcher.send, clock)
+    return _Workers(doorbell, (dispatcher, doorbell))
+
+
+def _elsewhere(
+    settings: Settings, factory: SessionFactory, clock: Callable[[], datetime], send: queue.Send
+) -> _Workers:
+    """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
+    doorbell = Doorbell(factory, send, clock)
+    return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
+
+
+def _broker(settings: Settings) -> queue.Send:
+    """Return what sends a Celery task by name; no worker code is imported."""
+    from celery import Celery  # half a second that the embedded mode need not wait for
+
+    app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
+    app.conf.update(task_serializer="json", broker_connection_timeout=2.0, broker_connection_retry=False)
+
+    def send(name: str, args: Sequence[Any]) -> None:
+        app.send_task(name, args=list(args), ignore_result=True, retry=False)
+
+    return send

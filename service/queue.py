@@ -1,0 +1,72 @@
+"""The doorbell: the database is the queue of record, a broker only says "look now".
+
+`ring` writes an outbox row in the transaction that queues a job; `deliver` sends after the commit. A message may be
+sent twice or never: the claim is a compare-and-set, and a job that nobody rang for is found by the reconciler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.orm import Session
+
+from service.db.access_tables import Outbox
+from service.db.session import SessionFactory, transaction
+from service.failpoints import failpoint
+from service.logs import get_logger
+
+TASK_RUN_JOB = "obscura.run_job"
+DELIVERY_BATCH = 100
+
+# Sends one task by name; raises when the broker cannot be reached. For Celery: `app.send_task(name, args=args)`.
+Send = Callable[[str, Sequence[Any]], object]
+
+
+def ring(session: Session, job_id: str, *, now: datetime) -> None:
+    """Ask for a job to be run, once the caller's transaction has committed."""
+    session.add(Outbox(task=TASK_RUN_JOB, args=[job_id], created_at=now))
+    session.flush()
+
+
+def deliver(factory: SessionFactory, send: Send, *, now: datetime, limit: int = DELIVERY_BATCH) -> int:
+    """Send what the outbox holds, oldest first. Call it after a commit and from time to time.
+
+    No lock is held while the broker is spoken to, so two processes may send the same message: harmless. When the
+    broker fails, the rest stays for the next call.
+
+    Args:
+        factory: of sessions.
+        send: sends one task.
+        now: aware.
+        limit: of messages in one call.
+
+    Returns:
+        How many messages were sent.
+    """
+    with transaction(factory, read_only=True) as session:
+        waiting = session.scalars(select(Outbox).where(Outbox.sent_at.is_(None)).order_by(Outbox.id).limit(limit)).all()
+    sent: list[int] = []
+    for message in waiting:
+        try:
+            failpoint("ring.before")
+            send(message.task, message.args)
+            failpoint("ring.after")
+        except Exception as error:  # whatever a broker's client raises: the job is safe in the database
+            get_logger(__name__).warning(
+                "doorbell_failed", error=type(error).__name__, waiting=len(waiting) - len(sent)
+            )
+            break
+        sent.append(message.id)
+    if sent:
+        with transaction(factory) as session:
+            session.execute(update(Outbox).where(Outbox.id.in_(sent), Outbox.sent_at.is_(None)).values(sent_at=now))
+    return len(sent)
+
+
+def forget_sent(session: Session, *, before: datetime) -> int:
+    """Delete messages that were sent before a time; returns how many. Keeps the outbox bounded."""
+    result = session.execute(delete(Outbox).where(Outbox.sent_at < before))
+    return cast("CursorResult[Any]", result).rowcount

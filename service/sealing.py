@@ -1,0 +1,196 @@
+"""Sealed files: nobody without the key can read them, and no byte, chunk or file can be changed, cut off or swapped.
+
+Implements the STREAM construction of Hoang, Reyhanitabar, Rogaway and Vizár 2015 (eprint 2015/189) over AES-256-GCM.
+A file is a magic word, 32 random bytes of salt, and the content in chunks of 64 KiB, each with its own tag. The key of
+a file follows from the owner's key, the salt and the file's context by HKDF-SHA256, so two files never share a key and
+a file put in the place of another does not open. A chunk's nonce is its index and whether it is the last one, so
+chunks cannot be reordered, repeated, left out or cut off.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+from typing import IO, Any, BinaryIO
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from service.errors import NotFound
+
+KEY_BYTES = 32
+CHUNK_BYTES = 2**16
+TAG_BYTES = 16
+_MAGIC = b"OBSCURA1"
+_SALT_BYTES = 32
+_HEADER_BYTES = len(_MAGIC) + _SALT_BYTES
+_STEP_BYTES = CHUNK_BYTES + TAG_BYTES
+
+
+class SealBroken(NotFound):
+    """A sealed file is not what was written, or the key is not its key. To a reader it does not exist."""
+
+    def __init__(self) -> None:
+        super().__init__("A stored file is damaged, or its key is another one. It was not read any further.")
+
+
+def new_key() -> bytes:
+    """Return a fresh random key of 32 bytes."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+class SealedWriter:
+    """Writes a sealed file from front to back.
+
+    Args:
+        file: empty and open for writing; it stays open, and flushing it to the disk is the caller's affair.
+        key: 32 bytes, of the owner.
+        context: names the file among all that are sealed under this key; needed to read it.
+    """
+
+    def __init__(self, file: IO[bytes], key: bytes, context: str) -> None:
+        salt = secrets.token_bytes(_SALT_BYTES)
+        self._file, self._cipher = file, _cipher(key, salt, context)
+        self._index, self._waiting = 0, bytearray()
+        self._put(_MAGIC + salt)
+
+    def write(self, data: bytes) -> None:
+        """Append to the content."""
+        rest = memoryview(data)
+        while len(self._waiting) + len(rest) > CHUNK_BYTES:  # the last chunk waits for `finish`: it is marked as last
+            missing = CHUNK_BYTES - len(self._waiting)
+            if self._waiting:
+                self._waiting += rest[:missing]
+                self._seal(self._waiting, last=False)
+                self._waiting = bytearray()
+            else:
+                self._seal(rest[:missing], last=False)
+            rest = rest[missing:]
+        self._waiting += rest
+
+    def finish(self) -> None:
+        """Write the last chunk. Without it the file does not open."""
+        self._seal(self._waiting, last=True)
+        self._waiting = bytearray()
+
+    def _seal(self, chunk: bytearray | memoryview, *, last: bool) -> None:
+        self._put(self._cipher.encrypt(_nonce(self._index, last=last), chunk, None))
+        self._index += 1
+
+    def _put(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:  # an unbuffered file may take less than it was given
+            rest = rest[self._file.write(rest) :]
+
+
+class SealedReader(io.RawIOBase):
+    """The content of a sealed file, seekable. Nothing is handed out that was not authenticated.
+
+    Args:
+        file: a regular file, open for reading; closed together with this reader, and when it does not open.
+        key: that it was sealed with.
+        context: that it was sealed with.
+
+    Raises:
+        SealBroken: here if the file is too short or its last chunk is not what was written, so that the length is
+            authentic; on reading, for any other chunk.
+    """
+
+    def __init__(self, file: BinaryIO, key: bytes, context: str) -> None:
+        super().__init__()
+        self._file, self._at = file, 0
+        try:
+            self._begin(key, context)
+        except BaseException:
+            file.close()
+            raise
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to a position in the content and return it."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError("a position before the beginning of a file")
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position in the content."""
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill `buffer` as far as the content reaches and return the number of bytes."""
+        target = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(target) and self._at < self._size:
+            index, start = divmod(self._at, CHUNK_BYTES)
+            length = self._length(index)
+            rest = target[done:]
+            if start == 0 and len(rest) >= length:
+                self._open(index, rest[:length])
+                taken = length
+            else:
+                chunk = self._chunk(index)
+                taken = min(length - start, len(rest))
+                rest[:taken] = chunk[start : start + taken]
+            done += taken
+            self._at += taken
+        return done
+
+    def close(self) -> None:
+        """Close the file and forget the chunk that was read last."""
+        self._cached = bytearray()
+        self._file.close()
+        super().close()
+
+    def _begin(self, key: bytes, context: str) -> None:
+        """Read the header and the last chunk; its mark makes the length authentic."""
+        sealed_bytes = os.fstat(self._file.fileno()).st_size - _HEADER_BYTES
+        self._chunks = max(-(-sealed_bytes // _STEP_BYTES), 1)
+        self._size = sealed_bytes - self._chunks * TAG_BYTES
+        header = os.pread(self._file.fileno(), _HEADER_BYTES, 0)
+        if self._size < (self._chunks - 1) * CHUNK_BYTES or not header.startswith(_MAGIC):
+            raise SealBroken
+        self._cipher = _cipher(key, header[len(_MAGIC) :], context)
+        self._cached_index, self._cached = -1, bytearray()
+        self._chunk(self._chunks - 1)
+
+    def _length(self, index: int) -> int:
+        return CHUNK_BYTES if index < self._chunks - 1 else self._size - index * CHUNK_BYTES
+
+    def _chunk(self, index: int) -> memoryview:
+        if index != self._cached_index:
+            self._cached_index = -1
+            self._cached = bytearray(self._length(index))
+            self._open(index, memoryview(self._cached))
+            self._cached_index = index
+        return memoryview(self._cached)
+
+    def _open(self, index: int, target: memoryview) -> None:
+        sealed = os.pread(self._file.fileno(), len(target) + TAG_BYTES, _HEADER_BYTES + index * _STEP_BYTES)
+        nonce = _nonce(index, last=index == self._chunks - 1)
+        try:
+            self._cipher.decrypt_into(nonce, sealed, None, target)
+        except (InvalidTag, ValueError):  # a file that shrinks while it is read gives too few bytes
+            raise SealBroken from None
+
+
+def _cipher(key: bytes, salt: bytes, context: str) -> AESGCM:
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key has {KEY_BYTES} bytes")
+    info = b"obscura sealed file 1 " + context.encode()
+    return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, info).derive(key))
+
+
+def _nonce(index: int, *, last: bool) -> bytes:
+    return index.to_bytes(11, "big") + bytes([last])

@@ -1,0 +1,79 @@
+"""The settings of one process, read from the environment (prefix OBSCURA_) and passed on as an argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Settings(BaseSettings):
+    """Everything an operator may set. Immutable; every limit has a value.
+
+    `database_url` and `dashboard_public` are optional in the environment and are filled in when the object
+    is built, so readers never meet None: an SQLite file below `data_dir`, and "only on loopback".
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
+
+    data_dir: Path = Path("var")
+    database_url: str = ""
+    mode: Literal["embedded", "celery"] = "embedded"
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    ledger_key_file: Path | None = None
+    keys_dir: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8420, ge=0, le=65535)
+    dashboard_public: bool | None = None
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    # Jobs
+    lease_seconds: int = Field(default=60, ge=1, le=3600)
+    heartbeat_seconds: float = Field(default=15, gt=0, le=1200)
+    job_seconds_max: int = Field(default=24 * 3600, ge=1)
+    attempts_max: int = Field(default=3, ge=1, le=10)
+
+    # Limits on what a caller may send or ask for
+    upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)
+    decoded_bytes_max: int = Field(default=8 * 1024**3, ge=1)
+    images_max: int = Field(default=2_000_000, ge=1)
+    pixels_max: int = Field(default=1024 * 1024, ge=1, description="pixels of one image, checked before decoding")
+    classes_max: int = Field(default=1000, ge=1)
+    samples_max: int = Field(default=200_000, ge=1)
+    body_bytes_max: int = Field(default=1024**2, ge=1, description="bytes of one JSON request body")
+    page_size_max: int = Field(default=200, ge=1)
+    ingest_seconds_max: int = Field(default=1800, ge=1)
+    ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1)
+
+    @model_validator(mode="after")
+    def _fill_and_check(self) -> Self:
+        if not self.database_url:
+            object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.resolve() / 'obscura.db'}")
+        if self.keys_dir is not None:
+            object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
+        if self.dashboard_public is None:
+            object.__setattr__(self, "dashboard_public", self.host in LOOPBACK_HOSTS)
+        if self.heartbeat_seconds * 2 > self.lease_seconds:
+            raise ValueError(
+                "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"
+            )
+        return self
+
+    @property
+    def ledger_key_path(self) -> Path:
+        """Where the key lies that signs receipts and checkpoints; made at its first use."""
+        return self.ledger_key_file or self.keys_path / "ledger.pem"
+
+    @property
+    def keys_path(self) -> Path:
+        """The folder of the keys of datasets and fingerprints. On another disk, it stays out of backups of the data."""
+        return self.keys_dir or self.data_dir / "keys"
+
+    @property
+    def admin_key_path(self) -> Path:
+        """Where the first admin key is written, readable by its owner alone."""
+        return self.data_dir / "admin.key"

@@ -1,0 +1,339 @@
+"""Receive the content of a declared dataset: stream to quarantine, read it in a confined process, publish the arrays.
+
+The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and believes the
+resulting arrays only after looking at their headers, labels and every tag itself. Nothing readable touches the disk:
+what lies in quarantine is sealed under a key that only this process and the confined one ever hold, and the confined
+one seals the arrays while it writes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from service import vault
+from service.artifacts import directory_of, flush_directory, staged_directory
+from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
+from service.failpoints import failpoint
+from service.fingerprints import Fingerprints, fingerprint
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
+from service.ingest.faults import Fault, explain
+from service.ingest.limits import IngestLimits
+from service.ingest.request import FORMATS, IngestRequest
+from service.logs import get_logger
+from service.sealing import SealedWriter, new_key
+from service.settings import Settings
+
+_OPERATOR_FAULTS = frozenset({Fault.STORAGE, Fault.INTERNAL})
+_REPLY_BYTES_MAX = 64
+
+
+class UploadRefused(InvalidInput):
+    """The content breaks a rule; the dataset stays declared and may be tried again.
+
+    Attributes:
+        fault: The rule, from a closed set. Also in `numbers`.
+    """
+
+    code: ClassVar[str] = "upload_refused"
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(message, fault=fault.value)
+        self.fault = fault
+
+
+class UploadTooLarge(TooLarge):
+    """More bytes than `upload_bytes_max` were sent or announced."""
+
+    def __init__(self, message: str, limit_bytes: int) -> None:
+        super().__init__(message, fault=Fault.TOO_LARGE.value, limit_bytes=limit_bytes)
+        self.fault = Fault.TOO_LARGE
+
+
+class UploadFailed(ObscuraError):
+    """The service, not the content, is at fault; the dataset stays declared."""
+
+    code: ClassVar[str] = "upload_failed"
+
+    def __init__(self, fault: Fault, message: str) -> None:
+        super().__init__(message, fault=fault.value)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """The public declaration that an upload is held to.
+
+    `records_declared` is an upper bound: more records are refused. Fewer are allowed, because the exact number may
+    itself be private, and every price and every `delta <= 1/n` is computed from the declared one. `subjects_declared`
+    is the same for subjects, and given exactly when the content must carry subject ids. Only images that are not
+    public are fingerprinted.
+    """
+
+    dataset_id: str
+    classes: tuple[str, ...]
+    height: int
+    width: int
+    channels: int
+    records_declared: int
+    subjects_declared: int | None = None
+    public: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedContent:
+    """What is recorded about accepted content. The number of records is left out on purpose.
+
+    `private_fingerprints` are those of its images (`service.fingerprints`); none for public content.
+    """
+
+    dataset_id: str
+    format: str
+    sha256: str
+    bytes: int
+    private_fingerprints: Fingerprints = field(repr=False)
+
+
+def receive(
+    settings: Settings, facts: DatasetFacts, chunks: Iterator[bytes], declared_length: int | None, format: str
+) -> ReceivedContent:
+    """Store the content of a declared dataset, or change nothing.
+
+    The caller has made sure that the dataset is not ready and that nobody else is receiving it; arrays that an
+    earlier, crashed attempt left under its identifier are replaced.
+
+    Args:
+        settings: Limits and `data_dir`.
+        facts: The declaration.
+        chunks: The body, in order. What it raises is passed on after cleaning up.
+        declared_length: Content-Length, if the client sent one. The byte limit holds whatever it says.
+        format: zip, npz or idx.
+
+    Raises:
+        InvalidInput: Unknown format, or an identifier that is not a dataset's.
+        UploadRefused: The content breaks a rule.
+        UploadTooLarge: Too many bytes.
+        UploadFailed: The disk or the service failed.
+    """
+    if format not in FORMATS:
+        raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
+    data_dir = settings.data_dir.resolve()
+    source = data_dir / "quarantine" / secrets.token_hex(16)
+    declaration = _request(settings, facts, format, source, directory_of(data_dir, facts.dataset_id))
+    fingerprint_key = None if facts.public else _fingerprint_key(settings, declaration)
+    with _disk_faults(declaration):
+        source.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        digest, size = _quarantine(chunks, source, declared_length, declaration)
+        with _disk_faults(declaration), staged_directory(data_dir, facts.dataset_id) as staging:
+            request = replace(declaration, target=staging)
+            _run_ingest(request)
+            private_fingerprints = _judge(request, fingerprint_key)
+            _publish(settings, request)
+    finally:
+        source.unlink(missing_ok=True)
+    return ReceivedContent(facts.dataset_id, format, digest, size, private_fingerprints)
+
+
+def sweep(data_dir: Path) -> int:
+    """Remove what interrupted uploads left behind. Call at start-up only, before any upload begins.
+
+    Returns:
+        The number of removed files and folders.
+    """
+    leftovers = [*(data_dir / "quarantine").glob("*"), *(data_dir / "datasets").glob("ds_*.tmp")]
+    for path in leftovers:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return len(leftovers)
+
+
+def _request(settings: Settings, facts: DatasetFacts, format: str, source: Path, target: Path) -> IngestRequest:
+    limits = IngestLimits(
+        upload_bytes_max=settings.upload_bytes_max,
+        records_max=settings.images_max,
+        entries_max=settings.images_max * (1 if facts.subjects_declared is None else 2) + 2 * settings.classes_max,
+        expanded_bytes_max=settings.decoded_bytes_max,
+        stored_bytes_max=settings.decoded_bytes_max,
+        pixels_max=settings.pixels_max,
+        memory_bytes_max=settings.ingest_memory_bytes_max,
+        processor_seconds_max=settings.ingest_seconds_max,
+        wall_seconds_max=settings.ingest_seconds_max,
+    )
+    try:
+        return IngestRequest(
+            dataset_id=facts.dataset_id,
+            source_key=new_key(),
+            target_key=new_key(),
+            source=source,
+            target=target,
+            format=format,
+            classes=facts.classes,
+            height=facts.height,
+            width=facts.width,
+            channels=facts.channels,
+            records_declared=facts.records_declared,
+            subjects_declared=facts.subjects_declared,
+            limits=limits,
+        )
+    except ValueError as error:
+        raise InvalidInput(f"The declaration cannot be right: {error}.") from None
+
+
+def _quarantine(
+    chunks: Iterator[bytes], path: Path, declared_length: int | None, request: IngestRequest
+) -> tuple[str, int]:
+    """Seal the body into a fresh file. Returns its SHA-256 and size in bytes."""
+    limit = request.limits.upload_bytes_max
+    if declared_length is not None and declared_length > limit:
+        raise _error(Fault.TOO_LARGE, request)
+    digest, size = hashlib.sha256(), 0
+    with _disk_faults(request):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb", buffering=0) as file:
+        with _disk_faults(request):
+            sealed = SealedWriter(file, request.source_key, QUARANTINE)
+        for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise _error(Fault.TOO_LARGE, request)
+            if declared_length is not None and size > declared_length:
+                raise _error(Fault.INCOMPLETE, request)
+            digest.update(chunk)
+            with _disk_faults(request):
+                sealed.write(chunk)
+        with _disk_faults(request):
+            sealed.finish()
+    if declared_length is not None and size != declared_length:
+        raise _error(Fault.INCOMPLETE, request)
+    if size == 0:
+        raise _error(Fault.EMPTY, request)
+    return digest.hexdigest(), size
+
+
+@contextmanager
+def _disk_faults(request: IngestRequest) -> Iterator[None]:
+    """Turn errors of our own disk into an answer without paths. Errors of the client's connection pass by outside."""
+    try:
+        yield
+    except OSError:
+        raise _error(Fault.STORAGE, request) from None
+
+
+def _run_ingest(request: IngestRequest) -> None:
+    """Read the quarantined file in a process that has limits, no secrets in its environment, and one word to say."""
+    environment = {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    with tempfile.TemporaryFile() as reply:
+        try:
+            finished = subprocess.run(
+                [sys.executable, "-P", "-m", "service.ingest"],
+                input=request.to_json().encode(),
+                stdout=reply,
+                stderr=subprocess.DEVNULL,
+                cwd=request.target,
+                env=environment,
+                start_new_session=True,
+                timeout=request.limits.wall_seconds_max,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise _error(Fault.TOO_COSTLY, request) from None
+        reply.seek(0)
+        word = reply.read(_REPLY_BYTES_MAX).decode("ascii", "replace").strip()
+    if finished.returncode == 0 and word == "ok":
+        return
+    if finished.returncode == 0 and word in set(Fault):
+        raise _error(Fault(word), request)
+    raise _error(Fault.TOO_COSTLY if finished.returncode < 0 else Fault.INTERNAL, request)
+
+
+def _judge(request: IngestRequest, fingerprint_key: bytes | None) -> frozenset[bytes]:
+    """Judge the arrays as if the confined process had been taken over: plain files, right shapes, labels in range.
+
+    Every chunk is opened once here, so what is accepted can be read. Returns the fingerprints of the images.
+    """
+    try:
+        if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in request.array_names]:
+            raise _error(Fault.INTERNAL, request)
+        with _array(request, LABELS_NAME) as labels, _array(request, IMAGES_NAME) as images:
+            count = labels.shape[0]
+            if (
+                not 0 < count <= request.records_max
+                or labels.shape != (count,)
+                or labels.dtype != np.int64
+                or images.shape != (count, *request.record_shape)
+                or images.dtype != np.uint8
+            ):
+                raise _error(Fault.INTERNAL, request)
+            private_labels = labels.read()
+            if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):
+                raise _error(Fault.INTERNAL, request)
+            if request.subjects_declared is not None:
+                _judge_subjects(request, count, request.subjects_declared)
+            if fingerprint_key is not None:
+                return fingerprint(images.batches(), fingerprint_key)
+            for _ in images.batches():
+                pass
+            return frozenset()
+    except (OSError, NotFound):
+        raise _error(Fault.INTERNAL, request) from None
+
+
+def _judge_subjects(request: IngestRequest, count: int, subjects_max: int) -> None:
+    with _array(request, SUBJECTS_NAME) as subjects:
+        if subjects.shape != (count,) or subjects.dtype != np.int64:
+            raise _error(Fault.INTERNAL, request)
+        private_subjects = subjects.read()
+        if int(private_subjects.min()) < 0 or len(np.unique(private_subjects)) > subjects_max:
+            raise _error(Fault.INTERNAL, request)
+
+
+def _array(request: IngestRequest, name: str) -> vault.SealedArray:
+    return vault.SealedArray(request.target, request.dataset_id, name, request.target_key)
+
+
+def _fingerprint_key(settings: Settings, request: IngestRequest) -> bytes:
+    try:
+        return vault.read_key(vault.fingerprint_key_path(settings))
+    except NotFound:  # with a new one, images that are known would pass for new
+        get_logger(__name__).error("fingerprint_key_missing", path=str(vault.fingerprint_key_path(settings)))
+        raise _error(Fault.INTERNAL, request) from None
+
+
+def _publish(settings: Settings, request: IngestRequest) -> None:
+    """Put the key on the disk, then the arrays in their place."""
+    target = directory_of(settings.data_dir.resolve(), request.dataset_id)
+    flush_directory(request.target)  # the files in it were flushed by their writer
+    vault.shred(settings, request.dataset_id)  # what a crashed attempt left
+    vault.write_key(vault.key_path(settings, request.dataset_id), request.target_key)
+    failpoint("upload.before")
+    request.target.rename(target)
+    flush_directory(target.parent)
+    failpoint("upload.after")
+
+
+def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:
+    message = explain(fault, request)
+    if fault is Fault.TOO_LARGE:
+        return UploadTooLarge(message, request.limits.upload_bytes_max)
+    return UploadFailed(fault, message) if fault in _OPERATOR_FAULTS else UploadRefused(fault, message)

@@ -1,0 +1,209 @@
+"""Stored datasets: arrays sealed under a key of each dataset's own, and the keys, whose destruction is the deletion.
+
+A key is a file of 32 random bytes, `<keys_dir>/datasets/<dataset>.key`. It is on the disk before the arrays get their
+name, and it is destroyed before they lose it, so that every copy of the arrays, a backup too, dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.artifacts import directory_of, flush_directory, open_regular, remove_directory
+from service.errors import Conflict, NotFound
+from service.failpoints import failpoint
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
+from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
+from service.settings import Settings
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Images = np.ndarray[Any, np.dtype[np.uint8]]
+Labels = np.ndarray[Any, np.dtype[np.int64]]
+Subjects = np.ndarray[Any, np.dtype[np.int64]]
+_BATCH_BYTES = 4 * 2**20
+
+
+def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
+    """Decrypt a stored dataset into memory, read-only. PRIVATE unless the dataset is public.
+
+    Returns:
+        Images uint8 (n, height, width) or (n, height, width, 3), and labels int64 (n), each an index into the
+        declared classes.
+
+    Raises:
+        NotFound: The dataset has no content, or no key (SealBroken: the content is not what was stored).
+    """
+    return _read(settings, dataset_id, IMAGES_NAME), _read(settings, dataset_id, LABELS_NAME)
+
+
+def open_subjects(settings: Settings, dataset_id: str) -> Subjects:
+    """Decrypt the stored subjects of a dataset into memory, read-only. PRIVATE.
+
+    Returns:
+        int64 (n): for each record the random number that stands for its subject (`service.ingest.subjects`).
+
+    Raises:
+        NotFound: As for `open_dataset`, or the dataset carries no subject ids.
+    """
+    return _read(settings, dataset_id, SUBJECTS_NAME)
+
+
+def shred(settings: Settings, dataset_id: str) -> None:
+    """Destroy a dataset's key, then remove its files. Doing it twice changes nothing.
+
+    Raises:
+        Conflict: There are files, but the folder of the keys is not there, so the key cannot be destroyed.
+    """
+    if not key_path(settings, dataset_id).parent.is_dir() and directory_of(settings.data_dir, dataset_id).exists():
+        raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
+    destroy_file(key_path(settings, dataset_id))
+    failpoint("shred.after")
+    remove_directory(settings.data_dir, dataset_id)
+
+
+def key_path(settings: Settings, dataset_id: str) -> Path:
+    """Return where a dataset's key lies."""
+    return settings.keys_path / "datasets" / f"{directory_of(settings.data_dir, dataset_id).name}.key"
+
+
+def fingerprint_key_path(settings: Settings) -> Path:
+    """Return where the secret lies under which images are fingerprinted."""
+    return settings.keys_path / "fingerprints.key"
+
+
+def make_fingerprint_key(settings: Settings) -> None:
+    """Make that secret, unless there is one. Another one later would let known images pass for new.
+
+    A file of another length is what a crash left of the first one: nothing was ever fingerprinted under it.
+    """
+    path = fingerprint_key_path(settings)
+    if path.exists() and path.stat().st_size != KEY_BYTES:
+        path.unlink()
+    if not path.exists():
+        write_key(path, new_key())
+
+
+def write_key(path: Path, key: bytes) -> None:
+    """Write a key into a new file that its owner alone can read, and wait until it is on the disk.
+
+    Raises:
+        OSError: The disk failed, or there is a file already.
+    """
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    for folder in (path.parent, path.parent.parent):
+        flush_directory(folder)
+
+
+def read_key(path: Path) -> bytes:
+    """Return a key.
+
+    Raises:
+        NotFound: There is none, or it is not 32 bytes long.
+    """
+    try:
+        with open_regular(path) as file:
+            key = file.read(KEY_BYTES + 1)
+    except NotFound:
+        raise NotFound("The key of this content is not there: it was deleted, or its folder is missing.") from None
+    if len(key) != KEY_BYTES:
+        raise NotFound("The key of this content is damaged.")
+    return key
+
+
+def destroy_file(path: Path) -> None:
+    """Overwrite a small file with random bytes on the disk and remove it. A missing one is as good."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    with open(descriptor, "wb", buffering=0) as file:
+        file.write(secrets.token_bytes(max(os.fstat(descriptor).st_size, 1)))
+        os.fsync(descriptor)
+    path.unlink(missing_ok=True)  # two processes may destroy it at the same time
+    flush_directory(path.parent)
+
+
+class SealedArray:
+    """A sealed .npy file whose header has been read: its shape and type are known before its values are.
+
+    Args:
+        directory: that holds it.
+        dataset_id: whose it is.
+        name: of the array, as `images.npy`.
+        key: of the dataset.
+
+    Raises:
+        NotFound: There is no such regular file, or it holds no plain array (SealBroken: it does not open).
+    """
+
+    def __init__(self, directory: Path, dataset_id: str, name: str, key: bytes) -> None:
+        file = open_regular(directory / f"{name}{SEALED_SUFFIX}")
+        self._reader = SealedReader(file, key, context_of(dataset_id, name))
+        try:
+            self.shape, self.dtype = self._header()
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def read(self) -> Array:
+        """Return the whole array, read-only."""
+        values = np.empty(self.shape, self.dtype)
+        self._fill(values)
+        values.flags.writeable = False
+        return values
+
+    def batches(self) -> Iterator[Array]:
+        """Yield the values in order, a bounded number of records at a time; the memory is used again for each batch."""
+        record_bytes = max(prod(self.shape[1:]) * self.dtype.itemsize, 1)
+        space = np.empty((min(max(_BATCH_BYTES // record_bytes, 1), self.shape[0]), *self.shape[1:]), self.dtype)
+        for start in range(0, self.shape[0], max(len(space), 1)):
+            batch = space[: self.shape[0] - start]
+            self._fill(batch)
+            yield batch
+
+    def __enter__(self) -> SealedArray:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def _header(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        try:
+            if np.lib.format.read_magic(self._reader) != (1, 0):
+                raise SealBroken
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(self._reader)
+        except SealBroken:
+            raise
+        except Exception:  # the header is a Python literal; its parser's messages quote it
+            raise SealBroken from None
+        start = self._reader.tell()
+        values_bytes = self._reader.seek(0, os.SEEK_END) - start
+        self._reader.seek(start)
+        # Compared before anything is allocated: a header may claim any shape.
+        if fortran_order or dtype.kind not in "iu" or prod(shape) * dtype.itemsize != values_bytes or not shape:
+            raise SealBroken
+        return shape, dtype
+
+    def _fill(self, values: Array) -> None:
+        raw = values.reshape(-1).view(np.uint8)
+        if self._reader.readinto(raw) != raw.nbytes:
+            raise SealBroken
+
+
+def _read(settings: Settings, dataset_id: str, name: str) -> Array:
+    directory = directory_of(settings.data_dir, dataset_id)
+    if directory.is_symlink() or not directory.is_dir():
+        raise NotFound("This dataset has no content.")
+    with SealedArray(directory, dataset_id, name, read_key(key_path(settings, dataset_id))) as array:
+        return array.read()

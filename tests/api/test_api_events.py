@@ -1,0 +1,109 @@
+"""Following a job by server-sent events: snapshots, heartbeats, resuming, bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from service.api.events import StreamLimits
+from service.client.transport import ServerEvent, parse_events
+from service.db.base import new_id
+
+
+@pytest.fixture
+def stream_limits() -> StreamLimits:
+    """Short waits; at most two streams a key and three in all."""
+    return StreamLimits(streams_max=3, streams_per_key_max=2, seconds_max=1.5, poll_seconds=0.02, heartbeat_seconds=0.2)
+
+
+@pytest.fixture
+def job(served: Any) -> dict[str, Any]:
+    """A queued training."""
+    dataset = served.ready_dataset(served.account()["id"])
+    return dict(served.train(dataset["id"], key=new_id("key")).json())
+
+
+def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerEvent]:
+    headers = {"Last-Event-ID": last} if last else {}
+    with served.client(scope).stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return list(parse_events(answer.iter_lines()))
+
+
+def test_a_stream_ends_with_the_final_state(served: Any, job: dict[str, Any]) -> None:
+    attempt = served.claim(job["id"])
+    served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
+    found: list[ServerEvent] = []
+    reader = threading.Thread(target=lambda: found.extend(events_of(served, job["id"])))
+    reader.start()
+    time.sleep(0.3)
+    served.progress(job["id"], attempt, stage="votes", step=2, steps=2)
+    time.sleep(0.2)
+    release_id = served.publish(job["id"], attempt)
+    reader.join(timeout=10)
+    assert [event.name for event in found[-1:]] == ["finished"]
+    assert {event.name for event in found[:-1]} == {"progress"}
+    assert '"step":2' in found[-2].data or '"step":2' in found[-3].data
+    assert f'"release_id":"{release_id}"' in found[-1].data
+    assert len({event.id for event in found}) == len(found)
+
+
+def test_a_client_that_comes_back_hears_only_what_is_new(served: Any, job: dict[str, Any]) -> None:
+    attempt = served.claim(job["id"])
+    served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
+    (seen,) = events_of(served, job["id"])  # ends after its bounded duration
+    assert seen.name == "progress"
+    assert events_of(served, job["id"], last=seen.id) == []
+    served.publish(job["id"], attempt)
+    (final,) = events_of(served, job["id"], last=seen.id)
+    assert final.name == "finished"
+    answer = served.client("read").get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": final.id or ""})
+    assert answer.status_code == 204
+
+
+def test_silence_is_filled_with_comments(served: Any, job: dict[str, Any]) -> None:
+    with served.client("read").stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+        text = "".join(answer.iter_text())
+    assert text.startswith("retry: ")
+    assert 3 <= text.count(": still here\n\n") <= 8
+    assert text.count("event: ") == 1
+
+
+def test_streams_are_bounded_by_key_and_in_all(served: Any, job: dict[str, Any]) -> None:
+    path = f"/v1/jobs/{job['id']}/events"
+    with served.client("read").stream("GET", path), served.client("read").stream("GET", path):
+        wait_for_streams(served, 2)
+        third = served.client("read").get(path)
+        assert third.status_code == 429
+        assert third.json()["code"] == "too_many_streams_for_key"
+        assert int(third.headers["retry-after"]) > 0
+        with served.client("admin").stream("GET", path):
+            wait_for_streams(served, 3)
+            fourth = served.client("admin").get(path)
+            assert fourth.status_code == 503
+            assert fourth.json()["code"] == "too_many_streams"
+    wait_for_streams(served, 0)
+
+
+def test_a_stopping_service_ends_its_streams(served: Any, job: dict[str, Any]) -> None:
+    began = time.monotonic()
+    threading.Timer(0.2, served.app.state.service.stopping.set).start()
+    events_of(served, job["id"])
+    assert time.monotonic() - began < 1.4
+
+
+def test_there_is_nothing_to_follow_without_a_job(served: Any) -> None:
+    answer = served.client("read").get("/v1/jobs/job_aaaaaaaaaaaaaaaaaaaa/events")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def wait_for_streams(served: Any, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while served.app.state.service.streams.open_count() != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,162 @@
+"""Every error is a problem document, every route but health has a key, and no detail leaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.routing import APIRoute
+from sqlalchemy import text
+
+from service.db.session import transaction
+
+OPEN_ROUTES = {"/v1/health/live", "/v1/health/ready", "/v1/openapi.json"}
+
+
+def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = answer.json()
+    assert document["status"] == status
+    assert document["code"] == code
+    assert document["type"] == f"urn:obscura:problem:{code}"
+    assert document["title"]
+    assert document["detail"]
+    assert document["instance"].startswith("/")
+    return document
+
+
+def api_operations(app: Any) -> list[tuple[str, str]]:
+    paths = app.openapi()["paths"]
+    return [(method.upper(), path) for path, operations in paths.items() for method in operations]
+
+
+def filled(path: str) -> str:
+    return path.replace("{", "").replace("}", "")
+
+
+def test_every_route_needs_a_key(served: Any) -> None:
+    operations = api_operations(served.app)
+    assert len(operations) > 20
+    for method, path in operations:
+        if path in OPEN_ROUTES:
+            assert served.client(None).request(method, path).status_code == 200
+            continue
+        answer = served.client(None).request(method, filled(path))
+        problem(answer, 401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_no_api_route_is_outside_the_document_that_the_walk_reads(served: Any) -> None:
+    documented = {path for _, path in api_operations(served.app)}
+    mounted = {route.path for route in served.app.routes if isinstance(route, APIRoute)}
+    assert {path for path in mounted if path.startswith("/v1")} <= documented | OPEN_ROUTES
+
+
+def test_every_route_declares_one_scope_and_refuses_keys_without_it(served: Any) -> None:
+    for path, operations in served.app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            if path in OPEN_ROUTES:
+                continue
+            (needed,) = operation["security"][0]["ApiKey"]
+            other = "data" if needed == "train" else "train"
+            document = problem(served.client(other).request(method, filled(path)), 403, "forbidden")
+            assert document["needed"] == needed
+
+
+def test_bad_tokens_are_refused(served: Any) -> None:
+    for header in ["Bearer nonsense", "Bearer obs_" + "a" * 20 + "_" + "0" * 64, "Basic eDp5", "Bearer"]:
+        answer = served.client(None).get("/v1/accounts", headers={"Authorization": header})
+        problem(answer, 401, "unauthorized")
+
+
+def test_unknown_addresses_and_methods(served: Any) -> None:
+    problem(served.client().get("/v1/nothing"), 404, "not_found")
+    answer = served.client().delete("/v1/accounts")
+    problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"]
+
+
+def test_unknown_resources(served: Any) -> None:
+    for kind in ["accounts", "datasets", "jobs", "releases", "samples"]:
+        problem(served.client("read").get(f"/v1/{kind}/no_such_thing"), 404, "not_found")
+
+
+def test_invalid_bodies_say_where_without_echoing_the_value(served: Any) -> None:
+    body = {"name": "x", "owner": "x", "epsilon": "CANARY-VALUE", "delta": 2, "unit": "record"}
+    document = problem(served.client().post("/v1/accounts", json=body), 422, "invalid_request")
+    pointers = {error["pointer"] for error in document["errors"]}
+    assert {"/body/epsilon", "/body/delta", "/body/adjacency", "/body/filter"} <= pointers
+    assert "CANARY-VALUE" not in str(document)
+
+
+def test_epsilons_that_are_none_are_refused(served: Any) -> None:
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    wrong = ("NaN", "Infinity", "-1", "0", "1e400")
+    for path, epsilon in ((path, epsilon) for path in ("/v1/plans", "/v1/jobs") for epsilon in wrong):
+        body = f'{{"dataset_id": "ds_x", "recipe": "datalens", "epsilon": {epsilon}}}'
+        document = problem(served.client().post(path, content=body, headers=headers), 422, "invalid_request")
+        assert document["errors"][0]["pointer"] == "/body/epsilon"
+
+
+def test_broken_json(served: Any) -> None:
+    headers = {"Content-Type": "application/json"}
+    problem(served.client().post("/v1/accounts", content="{", headers=headers), 422, "invalid_request")
+
+
+def test_unknown_fields_are_refused(served: Any) -> None:
+    body = {"dataset_id": "ds_x", "recipe": "datalens", "epsilon": 1, "epsilom": 2}
+    document = problem(served.client().post("/v1/plans", json=body), 422, "invalid_request")
+    assert document["errors"][0]["pointer"] == "/body/epsilom"
+
+
+def test_bodies_are_bounded_whatever_content_length_says(served: Any) -> None:
+    big = b'{"name": "' + b"x" * (served.app.state.settings.body_bytes_max + 1) + b'"}'
+    headers = {"Content-Type": "application/json"}
+    problem(served.client().post("/v1/accounts", content=big, headers=headers), 413, "too_large")
+    streamed = served.client().post(
+        "/v1/accounts", content=(big[i : i + 65536] for i in range(0, len(big), 65536)), headers=headers
+    )
+    problem(streamed, 413, "too_large")
+
+
+def test_unexpected_errors_say_nothing(served: Any) -> None:
+    @served.app.get("/v1/breaks")
+    def breaks() -> None:
+        raise RuntimeError("CANARY-TRACE")
+
+    served.app.router.routes.insert(0, served.app.router.routes.pop())
+    answer = served.client().get("/v1/breaks")
+    document = problem(answer, 500, "internal")
+    assert "CANARY" not in str(document)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_corrupted_ledger_is_an_operators_matter(served: Any) -> None:
+    account = served.account()
+    with transaction(served.factory) as session:
+        session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1 WHERE id = :id"), {"id": account["id"]})
+    answer = served.client().get(f"/v1/accounts/{account['id']}")
+    document = problem(answer, 503, "ledger_corruption")
+    assert account["id"] not in document["detail"]
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def test_security_headers_are_on_every_answer(served: Any) -> None:
+    for answer in (
+        served.client().get("/v1/accounts"),
+        served.client(None).get("/v1/accounts"),
+        served.client(None).get("/v1/health/live"),
+        served.client().get("/v1/nothing"),
+    ):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "server" not in answer.headers or "uvicorn" in answer.headers["server"]
+
+
+def test_readiness_ends_when_the_service_stops(served: Any) -> None:
+    assert served.client(None).get("/v1/health/ready").json()["status"] == "ok"
+    served.app.state.service.stopping.set()
+    answer = served.client(None).get("/v1/health/ready")
+    problem(answer, 503, "busy")
+    assert int(answer.headers["retry-after"]) > 0

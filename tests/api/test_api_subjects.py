@@ -1,0 +1,131 @@
+"""A subject account from declaration to privacy card: real digits of made-up writers, of very unequal diligence."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+from models.generator import Generator
+from service.jobs import JobState
+from workers.claims import Attempt
+from workers.exits import ExitStatus
+from workers.recipes import datalens
+from workers.recipes.interface import TrainingData
+from workers.recipes.units import records_to_sum, teacher_of_each
+from workers.runner import run
+
+CANARY = "CANARY7f3a"
+DIGITS = [str(digit) for digit in range(10)]
+TINY = {
+    "teachers": 50,
+    "images": 20,
+    "images_per_iteration": 5,
+    "top_k": 4,
+    "components": 10,
+    "frequencies": 6,
+    "features": 8,
+    "rounds": 2,
+    "teacher_hidden": 4,
+    "pretraining_steps": 2,
+    "teacher_steps": 1,
+    "vote_share": 0.5,
+}
+
+
+def upload(subjects: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """1,797 digits of 220 writers: the first wrote a third of them, the last ones a single digit each."""
+    digits = load_digits()
+    images = (digits.images * (255 / 16)).astype(np.uint8)
+    share = 1.0 / np.arange(1, 201)
+    writers = np.concatenate([np.random.default_rng(0).choice(200, 1777, p=share / share.sum()), np.arange(200, 220)])
+    arrays = {"subjects": np.array([f"{CANARY}-{writer}" for writer in writers])} if subjects else {}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, images=images, labels=digits.target, **arrays)
+    return buffer.getvalue(), writers
+
+
+def declared(served: Any, account_id: str, **changes: Any) -> dict[str, Any]:
+    facts = {"visibility": "private", "classes": DIGITS, "height": 8, "width": 8, "records_declared": 1800}
+    return dict(served.dataset(account_id=account_id, **facts | {"subjects_declared": 220} | changes))
+
+
+def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(served: Any, settings: Any) -> None:
+    account = served.account(unit="subject", epsilon=8.0)
+    dataset = declared(served, account["id"])
+    assert dataset["subjects_declared"] == 220
+    body, writers = upload()
+    sent = served.upload(dataset["id"], body)
+    assert sent.status_code == 200, sent.text
+
+    plan = served.client().post(
+        "/v1/plans", json={"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 7.0, "options": TINY}
+    )
+    assert plan.json()["unit"] == "subject"
+    assert plan.json()["buys"]["protects"] == "all records of one subject"
+    assert plan.json()["buys"]["units_declared"] == 220
+
+    job_id = served.train(dataset["id"], epsilon=7.0, options=TINY).json()["id"]
+    seen: list[TrainingData] = []
+
+    def watched(plan: Any, facts: Any, data: TrainingData, **rest: Any) -> Generator:
+        seen.append(data)
+        shards = teacher_of_each(facts, data, rest["secret"], plan.facts["teachers"])
+        homes = {writer: set(shards[writers == writer].tolist()) for writer in np.unique(writers).tolist()}
+        assert all(len(home) == 1 for home in homes.values())
+        assert len(set.union(*homes.values())) > 40
+        assert len(records_to_sum(facts, data, rest["secret"])[0]) == len(homes)
+        return datalens.train(plan, facts, data, **rest)
+
+    attempt = Attempt(job_id, served.claim(job_id))
+    assert run(settings, attempt, stop=threading.Event(), trainers={"datalens": watched}) is ExitStatus.ENDED
+    job = served.client("read").get(f"/v1/jobs/{job_id}").json()
+    assert job["state"] == JobState.SUCCEEDED, job["failure"]
+    assert seen[0].private_subjects is not None
+
+    release = served.client("read").get(f"/v1/releases/{job['release_id']}").json()
+    card = served.client("read").get(f"/v1/releases/{job['release_id']}/card").json()
+    assert (card["unit"], card["protects"]) == ("subject", "all records of one subject")
+    assert 0 < card["epsilon"] <= 7.0
+    assert "that there are at most 1,800 records of at most 220 subjects" in card["assumed_public"]
+    report = served.client("read").get(f"/v1/releases/{job['release_id']}/report.html").text
+    assert "all records of one of these are protected together" in report
+    told = json.dumps([sent.json(), plan.json(), job, release, card]) + report
+    assert CANARY not in told
+    assert not [path for path in settings.data_dir.rglob("*") if CANARY in path.name]
+    kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
+    assert not [path for path in kept if CANARY.encode() in path.read_bytes()]
+
+
+def test_subjects_are_declared_and_sent_exactly_where_they_are_protected(served: Any) -> None:
+    def fault(dataset_id: str, subjects: bool) -> str | None:
+        answer = served.upload(dataset_id, upload(subjects)[0])
+        assert CANARY not in answer.text
+        return None if answer.status_code == 200 else str(answer.json()["fault"])
+
+    by_subject, by_record = served.account(unit="subject")["id"], served.account()["id"]
+    assert fault(declared(served, by_subject)["id"], False) == "subjects_absent"
+    assert fault(declared(served, by_subject, subjects_declared=100)["id"], True) == "subjects_too_many"
+    records = declared(served, by_record, subjects_declared=None)["id"]
+    assert fault(records, True) == "subjects_unexpected"
+    assert fault(records, False) is None
+    body = {"name": "x", "visibility": "private", "classes": DIGITS, "height": 8, "width": 8, "channels": 1}
+    body |= {"records_declared": 1800}
+    for account_id, subjects, match in (
+        (by_subject, None, "a public upper bound on the number of subjects"),
+        (by_subject, 1801, "between 1 and records_declared"),
+        (by_record, 220, "protects single records"),
+    ):
+        answer = served.client().post(
+            "/v1/datasets", json=body | {"account_id": account_id, "subjects_declared": subjects}
+        )
+        assert (answer.status_code, match in answer.json()["detail"]) == (422, True), answer.text
+    asked = {"dataset_id": declared(served, by_subject)["id"], "recipe": "datalens", "epsilon": 1.0}
+    job = served.client().post("/v1/plans", json=asked | {"options": TINY | {"teachers": 56}})
+    assert job.status_code == 422
+    assert "220 declared subjects support at most 55 teachers" in job.json()["detail"]

@@ -1,0 +1,240 @@
+"""The Python client against the real service: typed errors, safe retries, resuming streams and downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.api.events import StreamLimits
+from service.client import (
+    AuthError,
+    BudgetError,
+    Client,
+    ConnectionFailed,
+    DownloadCorrupt,
+    JobFailed,
+    NotFoundError,
+    RequestError,
+    WaitTimeout,
+)
+from service.client.transport import Transport
+
+OPTIONS = {"teachers": 10, "top_k": 4, "images": 50}
+CONTENT = bytes(range(256)) * 4096  # four chunks
+
+
+@pytest.fixture
+def stream_limits() -> StreamLimits:
+    """Streams that end often, so that clients must come back."""
+    return StreamLimits(seconds_max=0.4, poll_seconds=0.02, heartbeat_seconds=0.1)
+
+
+@pytest.fixture
+def client(served: Any) -> Iterator[Client]:
+    """A client with the admin key."""
+    with Client(served.url, served.tokens["admin"]) as client:
+        yield client
+
+
+@pytest.fixture
+def dataset_id(served: Any) -> str:
+    """A private dataset that is ready."""
+    return str(served.ready_dataset(served.account(name="patients")["id"])["id"])
+
+
+class Broken(httpx.HTTPTransport):
+    """A network that loses the first answers after the service has acted on the requests."""
+
+    def __init__(self, lost: int, *, after_bytes: int | None = None) -> None:
+        super().__init__()
+        self.lost, self.after_bytes = lost, after_bytes
+        self.requests: list[httpx.Request] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        response = super().handle_request(request)
+        if self.lost == 0:
+            return response
+        self.lost -= 1
+        if self.after_bytes is None:
+            response.close()
+            raise httpx.ReadError("the answer was lost", request=request)
+        stream = _Torn(response, self.after_bytes)
+        return httpx.Response(response.status_code, headers=response.headers, stream=stream)
+
+
+class _Torn(httpx.SyncByteStream):
+    def __init__(self, response: httpx.Response, after_bytes: int) -> None:
+        self._response, self._left = response, after_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._response.stream:  # type: ignore[union-attr]
+            yield chunk[: self._left]
+            self._left -= len(chunk)
+            if self._left <= 0:
+                raise httpx.ReadError("the connection broke")
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def through(served: Any, network: Broken) -> Client:
+    headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
+    http = httpx.Client(base_url=served.url, headers=headers, transport=network)
+    return Client(served.url, None, transport=Transport(served.url, None, http=http, sleep=lambda _: None))
+
+
+def test_the_whole_vocabulary(served: Any, client: Client, make_npz: Callable[..., bytes]) -> None:
+    account = client.create_account(name="p", owner="o", epsilon=2, delta=1e-5, unit="record", filter="gdp")
+    assert client.account(account.id) == account
+    assert [found.id for found in client.accounts()] == [account.id]
+    dataset = client.declare_dataset(
+        name="d", visibility="private", account_id=account.id, classes=["a", "b"], height=4, width=4, channels=1,
+        records_declared=100,
+    )  # fmt: skip
+    body = make_npz(20)
+    assert dataset.push([body[:100], body[100:]], format="npz").state == "ready"
+    assert client.dataset(dataset.id).state == "ready"
+    plan = client.plan(dataset.id, recipe="datalens", epsilon=1, options=OPTIONS)
+    job = client.train(dataset.id, recipe="datalens", epsilon=1, options=OPTIONS)
+    assert job.price_nano == plan.price_nano
+    assert not job.finished
+    release_id = served.publish(job.id, served.claim(job.id))
+    release = job.refresh().release()
+    assert release.id == release_id
+    assert release.card() == {"epsilon": 1.0}
+    assert [entry.kind for entry in client.entries(account.id)] == ["open", "hold", "arm", "charge", "capture"]
+    assert [found.id for found in client.releases()] == [release_id]
+    assert [found.id for found in client.jobs()] == [job.id]
+    key = client.create_key(name="k", scopes=["read"])
+    assert client.revoke_key(key.id).revoked_at is not None
+    assert client.ready()
+
+
+def test_lists_go_through_all_pages(served: Any, client: Client) -> None:
+    made = [served.account(name=f"a{number}")["id"] for number in range(12)]  # a page holds five
+    assert [account.id for account in client.accounts()] == made
+
+
+def test_errors_have_types_and_numbers(served: Any, client: Client, dataset_id: str) -> None:
+    with pytest.raises(BudgetError) as budget:
+        client.train(dataset_id, recipe="datalens", epsilon=5, options=OPTIONS)
+    assert budget.value.numbers["requested_epsilon"] == 5
+    assert budget.value.numbers["affordable_epsilon"] == 2
+    with pytest.raises(NotFoundError):
+        client.job("job_nothing")
+    with pytest.raises(RequestError) as invalid:
+        client.train(dataset_id, recipe="datalens", epsilon=-1)
+    assert invalid.value.errors[0].pointer == "/body/epsilon"
+    for token in (None, "nonsense", served.tokens["data"]):
+        with Client(served.url, token) as stranger, pytest.raises(AuthError):
+            next(stranger.jobs())
+
+
+def test_something_else_at_the_address(served: Any) -> None:
+    with Client(served.url + "/v1", served.tokens["admin"]) as client, pytest.raises(NotFoundError):
+        client.job("x")
+    nowhere = Client("http://127.0.0.1:1", None, transport=Transport("http://127.0.0.1:1", None, sleep=lambda _: None))
+    with nowhere, pytest.raises(ConnectionFailed):
+        nowhere.job("x")
+
+
+def test_a_lost_answer_starts_nothing_twice(served: Any, dataset_id: str) -> None:
+    network = Broken(lost=2)
+    with through(served, network) as client:
+        job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
+    keys = {request.headers["Idempotency-Key"] for request in network.requests}
+    assert len(network.requests) == 3
+    assert len(keys) == 1
+    assert [found["id"] for found in served.client().get("/v1/jobs").json()["items"]] == [job.id]
+
+
+def test_what_may_not_be_repeated_is_not(served: Any) -> None:
+    network = Broken(lost=1)
+    with through(served, network) as client, pytest.raises(ConnectionFailed):
+        client.create_account(name="p", owner="o", epsilon=1, delta=1e-5, unit="record", filter="gdp")
+    assert len(network.requests) == 1
+
+
+def test_waiting_goes_on_over_many_short_streams(served: Any, client: Client, dataset_id: str) -> None:
+    job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
+
+    def work() -> None:
+        attempt = served.claim(job.id)
+        for step in range(4):
+            served.progress(job.id, attempt, stage="votes", step=step, steps=4)
+            time.sleep(0.4)
+        served.publish(job.id, attempt)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    heard: list[tuple[str, int | None]] = []
+    done = job.wait(lambda event: heard.append((event.state, event.progress.step)))
+    worker.join()
+    assert done.state == "succeeded"
+    assert [step for state, step in heard if state == "running" and step is not None][:4] == [0, 1, 2, 3]
+    assert heard[-1][0] == "succeeded"
+    assert len(heard) == len(set(heard))
+
+
+def test_waiting_for_a_job_that_does_not_succeed(client: Client, dataset_id: str) -> None:
+    job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
+    with pytest.raises(WaitTimeout):
+        job.wait(timeout_seconds=0.0)
+    job.cancel()
+    with pytest.raises(JobFailed) as failed:
+        job.wait()
+    assert (failed.value.state, failed.value.code) == ("cancelled", "cancelled")
+
+
+@pytest.fixture
+def sample_id(served: Any, released: Callable[[], tuple[dict[str, Any], str]], client: Client) -> str:
+    """A finished sample."""
+    _, release_id = released()
+    drawn = client.release(release_id).sample(count=10, seed=1)
+    served.finish_sample(drawn.model_dump(), CONTENT, "images.zip")
+    return drawn.id
+
+
+def test_downloading(client: Client, sample_id: str, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    path = client.sample(sample_id).download(tmp_path / "deep" / "images.zip", lambda *done: seen.append(done))
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_broken_download_goes_on_where_it_stopped(served: Any, sample_id: str, tmp_path: Path) -> None:
+    network = Broken(lost=0, after_bytes=300_000)
+    with through(served, network) as client:
+        sample = client.sample(sample_id)
+        network.lost = 2
+        network.requests.clear()
+        assert sample.download(tmp_path / "images.zip").read_bytes() == CONTENT
+    ranges = [request.headers.get("Range") for request in network.requests]
+    assert ranges == [None, "bytes=300000-", "bytes=600000-"]
+
+
+def test_a_download_with_the_wrong_digest_is_not_kept(client: Client, sample_id: str, tmp_path: Path) -> None:
+    part = tmp_path / "images.zip.part"
+    part.write_bytes(b"x" * 1000)  # of something else
+    with pytest.raises(DownloadCorrupt):
+        client.sample(sample_id).download(tmp_path / "images.zip")
+    assert list(tmp_path.glob("images*")) == []
+    part.write_bytes(b"x" * (len(CONTENT) + 1))  # longer than the content: started again
+    path = client.sample(sample_id).download(tmp_path / "images.zip")
+    assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(CONTENT).digest()
+
+
+def test_a_pending_sample_cannot_be_downloaded(client: Client, released: Any, tmp_path: Path) -> None:
+    _, release_id = released()
+    with pytest.raises(RequestError) as pending:
+        client.release(release_id).sample(count=10, seed=1).download(tmp_path / "images.zip")
+    assert pending.value.code == "pending"

@@ -1,0 +1,76 @@
+"""The ledger's benchmark: its long logs are the ledger's own, its clients lose nothing, and it says what it missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import ledger as benchmark
+from benchmarks.ledger_clients import throughput
+from benchmarks.ledger_databases import durability, fdatasync_ms
+from benchmarks.ledger_log import fill, open_accounts
+from service import ledger
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.ledger.verify import verify
+
+
+def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:
+    (account_id,) = open_accounts(factory, 1)
+    fill(factory, account_id, 42)
+
+    def timed(step: Any) -> Any:
+        with transaction(factory) as session:
+            return step(session)
+
+    benchmark.one_job(account_id, benchmark.random.Random(1), timed, pair=False)
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        report = verify(session, trusted={})
+        balance = ledger.balance(session, account_id)
+    assert (report.entries, report.holds, report.findings) == (41 + 4, 11, ())
+    assert balance.spent_nano > 0 == balance.held_nano
+
+
+def test_every_job_that_is_counted_is_in_the_log(sqlite_url: str) -> None:
+    engine = make_engine(sqlite_url)
+    accounts = open_accounts(make_session_factory(engine), 2)
+    engine.dispose()
+    run = throughput(sqlite_url, accounts, clients=3, processes=1, seconds=0.2, seed=0, pair=True)
+    assert run["jobs_in_all"] >= 3
+    assert run["per_second"] > 0
+    assert 0 < run["transaction_p50_ms"] <= run["transaction_p99_ms"] < run["job_p99_ms"]
+    benchmark.check(sqlite_url, accounts, run["jobs_in_all"])
+    with pytest.raises(RuntimeError, match="missing"):
+        benchmark.check(sqlite_url, accounts, run["jobs_in_all"] + 1)
+
+
+def test_durability_is_the_services_own_and_a_database_without_it_is_refused(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert durability(sqlite_url) == {"journal_mode": "wal", "synchronous": "full"}
+    assert fdatasync_ms(tmp_path) > 0
+    monkeypatch.setattr("benchmarks.ledger_databases._SQLITE_SYNCHRONOUS", {2: "normal"})
+    with pytest.raises(RuntimeError, match="not durable"):
+        durability(sqlite_url)
+
+
+def test_what_is_missed_is_said() -> None:
+    kind = dict.fromkeys((key for key, _title in benchmark.ROWS), 1.0)
+    good = {"pairs_per_second": 300.0, "p99_ms": 99.9, "growth_ratio": 1.29, "verify_entries_per_second": 20_000.0}
+    results: dict[str, Any] = {"sqlite": kind | good, "postgresql": kind | good, "verify_entries_per_second": 20_000.0}
+    assert benchmark.missed(results) == []
+    results["postgresql"] |= {"pairs_per_second": 299.9, "p99_ms": 100.0}
+    assert benchmark.missed(results) == [
+        "postgresql pairs_per_second is 299.9, not >= 300",
+        "postgresql p99_ms is 100, not < 100",
+    ]
+    assert "missed: postgresql p99_ms" in benchmark.table(results)
+    del results["postgresql"]
+    assert benchmark.missed(results) == []
+
+
+def test_quick_changes_only_the_defaults() -> None:
+    assert benchmark.parse(["--quick"]).entries == 20_000
+    assert benchmark.parse(["--quick", "--entries", "7"]).entries == 7
+    assert benchmark.parse([]).entries == 1_000_000

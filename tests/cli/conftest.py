@@ -1,0 +1,97 @@
+"""The `obscura` command as people run it: a service in a process of its own, commands in others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it wrote to stdout, as JSON."""
+        return json.loads(self.out)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+    return kept | {"OMP_NUM_THREADS": "1"} | changes
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands against one service on this machine."""
+
+    data_dir: Path
+
+    def __call__(self, *arguments: str, code: int = 0, **variables: str) -> Ran:
+        """Run `obscura ARGUMENTS` and check its exit code."""
+        finished = subprocess.run(
+            [sys.executable, "-m", "service.cli", "--data-dir", str(self.data_dir), *arguments],
+            env=environment(**variables),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert finished.returncode == code, f"{finished.returncode}\n{finished.stdout}\n{finished.stderr}"
+        return Ran(finished.returncode, finished.stdout, finished.stderr)
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A running service with its embedded worker, and commands that find it by its data directory."""
+    data_dir = tmp_path_factory.mktemp("up") / "service"
+    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + START_SECONDS
+    shell = Shell(data_dir)
+    while not (data_dir / "admin.key").exists():
+        assert process.poll() is None, "the service did not start"
+        assert time.monotonic() < deadline, "the service did not start in time"
+        time.sleep(0.1)
+    yield shell
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert not (data_dir / "service.url").exists()
+
+
+@pytest.fixture(scope="session")
+def make_images() -> Callable[[Path, int], Path]:
+    """Write an .npz of 8 x 8 images of two simple classes: new ones each time, for images that two accounts have in
+    common join them."""
+
+    seeds = itertools.count()
+
+    def make(path: Path, count: int) -> Path:
+        rng = np.random.default_rng(next(seeds))
+        labels = np.arange(count) % 2
+        images = rng.integers(0, 60, (count, 8, 8))
+        images[labels == 0, :4] += 150
+        images[labels == 1, :, :4] += 150
+        np.savez(path, images=images.astype(np.uint8), labels=labels.astype(np.int64))
+        return path
+
+    return make

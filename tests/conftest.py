@@ -1,0 +1,188 @@
+"""Databases for the tests: real SQLite files and a real PostgreSQL, built by the migrations.
+
+Each is migrated once a session, and every test that asks for `factory` or `database_url` finds it empty: the SQLite
+file is copied, the PostgreSQL database is cleared after each test. PostgreSQL is taken from OBSCURA_TEST_POSTGRES,
+else from the usual local port; without one those tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
+
+from service import ledger
+from service.db.base import new_id
+from service.db.schema import upgrade_schema
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.tables import Base, Dataset, DatasetState, Visibility
+
+LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
+NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+CLASSES = ["boot", "coat", "shirt"]
+
+
+@pytest.fixture
+def now() -> datetime:
+    """The time at which a test begins."""
+    return NOW
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Engine]:
+    """An open connection to a PostgreSQL server that may create databases; skips where there is none."""
+    url = os.environ.get("OBSCURA_TEST_POSTGRES", LOCAL_POSTGRES)
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 3})
+    try:
+        engine.connect().close()
+    except OperationalError:
+        engine.dispose()
+        if "OBSCURA_TEST_POSTGRES" in os.environ:
+            raise
+        pytest.skip("no PostgreSQL lets us in on 127.0.0.1:5432; set OBSCURA_TEST_POSTGRES to the URL of one")
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def _new_database(server: Engine) -> Iterator[str]:
+    """Create an empty database, drop it at the end."""
+    name = f"obscura_test_{secrets.token_hex(6)}"
+    with server.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    try:
+        yield server.url.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with server.connect() as connection:
+            connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+def empty_postgres(postgres_server: Engine) -> Iterator[str]:
+    """The URL of a PostgreSQL database without any table, of this test's own."""
+    with _new_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: Engine) -> Iterator[str]:
+    """The URL of a migrated PostgreSQL database, used by one test after the other."""
+    with _new_database(postgres_server) as url:
+        upgrade_schema(url)
+        yield url
+
+
+@pytest.fixture
+def postgres_url(migrated_postgres: str) -> Iterator[str]:
+    """The URL of a migrated PostgreSQL database without any row."""
+    yield migrated_postgres
+    clear_postgres(migrated_postgres)
+
+
+def clear_postgres(url: str) -> None:
+    """Delete every row of a PostgreSQL database of the tests."""
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        # Whatever a test left behind must not keep the next one waiting.
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        connection.execute(text(f"{others} WHERE datname = current_database() AND pid <> pg_backend_pid()"))
+        append_only = ("entries", "checkpoints")
+        for name in append_only:
+            connection.execute(text(f"ALTER TABLE {name} DISABLE TRIGGER USER"))
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+        for name in append_only:
+            connection.execute(text(f"ALTER TABLE {name} ENABLE TRIGGER USER"))
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "template.db"
+    upgrade_schema(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """The URL of a migrated SQLite database of this test's own."""
+    path = tmp_path / "obscura.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a migrated database of this test's own, once for each kind."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """The engine of a migrated database, as the service opens it."""
+    engine = make_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def factory(engine: Engine) -> SessionFactory:
+    """Sessions on a migrated database, once for each kind."""
+    return make_session_factory(engine)
+
+
+@pytest.fixture
+def open_account(now: datetime) -> Callable[..., str]:
+    """Open an account and return its id: `open_account(factory, epsilon=8.0, filter_name="gdp")`."""
+
+    def opened(factory: SessionFactory, *, name: str = "patients", **changes: object) -> str:
+        facts = {
+            "owner": "clinic",
+            "epsilon": 8.0,
+            "delta": 1e-5,
+            "unit": "record",
+            "adjacency": "add_remove",
+            "filter_name": "gdp",
+            **changes,
+        }
+        with transaction(factory) as session:
+            return ledger.open_account(session, name=name, now=now, **facts).id  # type: ignore[arg-type]
+
+    return opened
+
+
+@pytest.fixture
+def declare_dataset(now: datetime) -> Callable[..., str]:
+    """Write the row of a dataset that is ready and return its id; `account_id=None` makes it public."""
+
+    def declared(factory: SessionFactory, *, account_id: str | None, **changes: object) -> str:
+        facts = {
+            "name": "pictures",
+            "visibility": Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
+            "classes": CLASSES,
+            "height": 28,
+            "width": 28,
+            "channels": 1,
+            "records_declared": 60_000,
+            "state": DatasetState.READY,
+            "content_sha256": "0" * 64,
+            "content_bytes": 1,
+            "ready_at": now,
+            **changes,
+        }
+        dataset = Dataset(id=new_id("ds"), account_id=account_id, created_at=now, **facts)
+        with transaction(factory) as session:
+            session.add(dataset)
+        return dataset.id
+
+    return declared

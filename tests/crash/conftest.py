@@ -1,0 +1,195 @@
+"""Processes that are killed at a named place, on SQLite and PostgreSQL, and what is looked at afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from benchmarks.chaos_audit import audit
+from service import ledger
+from service.artifacts import directory_of
+from service.db.session import transaction
+from service.db.tables import Entry, EntryKind, Job, Release
+from tests.workers.conftest import Workshop, build
+from workers.claims import Attempt, claim_job
+from workers.folders import release_id_of, work_root
+from workers.journal import journalled_nano, read_journal
+from workers.reconcile import Reconciled, reconcile, sweep
+from workers.supervisor import runner_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+LATER = timedelta(hours=1)  # every lease has run out by then
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended, and what it printed."""
+
+    status: int
+    said: str
+
+    def survived(self) -> Ended:
+        """Itself, if the process ended by itself and well."""
+        assert self.status == 0, self
+        return self
+
+    def killed(self) -> Ended:
+        """Itself, if the process was killed by SIGKILL."""
+        assert self.status == -signal.SIGKILL, self
+        return self
+
+
+class Nursery:
+    """Forks processes that have everything imported; see nursery.py."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}  # threads do not survive a fork
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+            env={**os.environ, **threads, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def order(self, act: str, environment: dict[str, str], **given: Any) -> Ended:
+        """Fork a process, wait for its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"act": act, "given": given, "environment": environment}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the nursery is gone"
+        return Ended(**json.loads(answer))
+
+    def close(self) -> None:
+        """Let it go."""
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@dataclass
+class Scene:
+    """A workshop whose processes can be killed."""
+
+    shop: Workshop
+    nursery: Nursery
+    folder: Path
+
+    def order(self, act: str, *, die_at: str = "", **given: Any) -> Ended:
+        """Run a process with the workshop's settings; it dies at `die_at`, such as "arm.after" or "arm.after@2"."""
+        environment = runner_environment(self.shop.settings, {})
+        place, _, hit = die_at.partition("@")
+        environment["OBSCURA_FAILPOINT"] = f"{place}:kill@{hit or 1}" if place else ""
+        return self.nursery.order(act, environment, **given)
+
+    def attempt(self, job_id: str, *, die_at: str = "", now: datetime | None = None) -> Ended:
+        """Claim a job and run the attempt in a process of its own."""
+        claimed = self.claim(job_id, now=now)
+        assert claimed is not None
+        return self.order("attempt", die_at=die_at, job=job_id, number=claimed.number)
+
+    def claim(self, job_id: str, *, now: datetime | None = None) -> Attempt | None:
+        """Claim a job, if somebody may."""
+        moment = now or datetime.now(UTC)
+        return claim_job(self.shop.settings, self.shop.factory, job_id=job_id, worker="test", now=moment)
+
+    def train(self, **options: Any) -> str:
+        """Accept a training of 13 charges."""
+        return self.shop.train(images=10, **options)
+
+    def reconcile(self, *, after: timedelta = LATER, **settings: Any) -> tuple[Reconciled, list[str]]:
+        """Do a round of recovery and sweep; returns what was done and who was rung for."""
+        rung: list[str] = []
+        done = reconcile(
+            self.shop.settings.model_copy(update=settings),
+            self.shop.factory,
+            send=lambda _, args: rung.append(args[0]),
+            now=datetime.now(UTC) + after,
+        )
+        sweep(self.shop.settings.data_dir, self.shop.factory)
+        return done, rung
+
+    def entries(self, job_id: str) -> list[EntryKind]:
+        """The kinds of a job's ledger entries, in order."""
+        with transaction(self.shop.factory, read_only=True) as session:
+            rows = ledger.entries(session, self.shop.account_id, 0, 1000)
+        return [entry.kind for entry in rows if entry.job_id == job_id]
+
+    def lines(self, job_id: str) -> int:
+        """How many charges the runners' own journal shows."""
+        return len(list(read_journal(self.shop.settings.data_dir, job_id)))
+
+    def journalled_nano(self, job_id: str) -> int:
+        return journalled_nano(self.shop.settings.data_dir, job_id)
+
+    def files(self, job_id: str) -> set[str]:
+        """Which of a training's files there are: `checkpoint`, `trained`, `artifact`, and `release` for its row."""
+        work = work_root(self.shop.settings.data_dir) / job_id
+        release_id = release_id_of(job_id)
+        found = {
+            "checkpoint": (work / "checkpoint.sealed").exists(),
+            "trained": (work / "trained").exists(),
+            "artifact": directory_of(self.shop.settings.data_dir, release_id).exists(),
+        }
+        with transaction(self.shop.factory, read_only=True) as session:
+            found["release"] = session.get(Release, release_id) is not None
+        return {name for name, there in found.items() if there}
+
+    def assert_sound(self) -> None:
+        """Every job has ended, every journal is paid for, every artifact is captured, and the ledger verifies."""
+        with transaction(self.shop.factory, read_only=True) as session:
+            everything = set(session.scalars(select(Job.id)))
+            captured = session.scalars(select(Entry.job_id).where(Entry.kind == EntryKind.CAPTURE)).all()
+        found = audit(self.shop.settings, everything)
+        assert found.sound, found
+        assert len(captured) == len(set(captured))
+
+
+@contextmanager
+def open_scene(folder: Path, url: str, nursery: Nursery) -> Iterator[Scene]:
+    """Build a workshop whose leases last longer than a slow machine takes for a test."""
+    shop = build(folder / "var", url)
+    shop.settings = shop.settings.model_copy(update={"lease_seconds": 600, "mode": "celery"})
+    yield Scene(shop, nursery, folder)
+    shop.factory.kw["bind"].dispose()
+
+
+@pytest.fixture
+def scene(sqlite_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
+    """A scene on SQLite."""
+    with open_scene(tmp_path, sqlite_url, nursery) as made:
+        yield made
+
+
+@pytest.fixture
+def postgres_scene(postgres_url: str, nursery: Nursery, tmp_path: Path) -> Iterator[Scene]:
+    """A scene on PostgreSQL."""
+    with open_scene(tmp_path, postgres_url, nursery) as made:
+        yield made
+
+
+@pytest.fixture(params=["scene", pytest.param("postgres_scene", marks=pytest.mark.services)])
+def any_scene(request: pytest.FixtureRequest) -> Scene:
+    """A scene on each database."""
+    made: Scene = request.getfixturevalue(request.param)
+    return made

@@ -1,0 +1,123 @@
+"""A process that has imported everything and forks a fresh one for each order: seconds of imports are paid once.
+
+An order is a line of JSON on stdin, {"act", "given", "environment"}; the answer is one on stdout, {"status", "said"}:
+the exit status as `subprocess` tells it, and what the forked process printed. It does what a runner, supervisor, Celery
+task or web process does, with the real code, and dies where its OBSCURA_FAILPOINT says.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from service import failpoints
+from service.db.session import make_engine, make_session_factory
+from service.db.tables import JobKind
+from service.main import create_app
+from service.queue import TASK_RUN_JOB
+from service.settings import Settings
+from tests.workers.tiny_runner import TRAINERS
+from workers import runner
+from workers.app import make_app
+from workers.claims import claim_next
+from workers.supervisor import Patience, supervise
+
+LINGER_SECONDS_MAX = 60.0
+
+
+def attempt(job: str, number: int) -> int:
+    """Be the runner of a claimed attempt."""
+    given = ["--job", job, "--attempt", str(number), "--supervisor", str(os.getppid())]
+    return runner.main(given, trainers=TRAINERS)
+
+
+def work(command: Sequence[str]) -> None:
+    """Be a lane of the dispatcher for one training, whose runner is started by `command`."""
+    settings = Settings()
+    factory = make_session_factory(make_engine(settings.database_url))
+    claimed = claim_next(settings, factory, kind=JobKind.TRAIN, worker="test", now=datetime.now(UTC))
+    assert claimed is not None
+    patience = Patience(grace_seconds=20, look_seconds=0.02)
+    supervise(settings, factory, claimed, draining=lambda: False, command=command, patience=patience)
+
+
+def message(job: str) -> None:
+    """Be the Celery task that was rung for a job."""
+    make_app(Settings()).tasks[TASK_RUN_JOB](job)
+
+
+def request(method: str, path: str, bell: str, linger: bool = False, **sent: Any) -> None:
+    """Be the web process for one request; print the answer. Whoever is rung for stands in the file `bell`.
+
+    With `linger`, stay until somebody was rung for.
+    """
+    settings, rung = Settings(), Path(bell)
+
+    def send(name: str, args: Sequence[Any]) -> None:
+        with rung.open("a") as file:
+            file.write(f"{args[0]}\n")
+
+    with TestClient(create_app(settings, send=send)) as client:
+        token = settings.admin_key_path.read_text().strip()
+        content = Path(sent.pop("file")).read_bytes() if "file" in sent else None
+        headers = {"Authorization": f"Bearer {token}"} | sent.pop("headers", {})
+        answer = client.request(method, path, headers=headers, content=content, **sent)
+        sys.stdout.write(answer.text)
+        until = time.monotonic() + LINGER_SECONDS_MAX
+        while linger and not rung.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+ACTS: dict[str, Callable[..., int | None]] = {
+    "attempt": attempt,
+    "work": work,
+    "message": message,
+    "request": request,
+}
+
+
+def obey(order: dict[str, Any], output: int) -> None:
+    """Do what was ordered and leave. Runs in the forked process and never returns."""
+    status = 1
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(order["environment"])
+        importlib.reload(failpoints)  # reads OBSCURA_FAILPOINT, as the start of a process does
+        status = ACTS[order["act"]](**order["given"]) or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    """Take orders until stdin is closed."""
+    orders, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    for line in orders:
+        with tempfile.TemporaryFile() as output:
+            pid = os.fork()
+            if pid == 0:
+                obey(json.loads(line), output.fileno())
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        answers.write(json.dumps({"status": status, "said": said}) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

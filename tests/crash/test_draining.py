@@ -1,0 +1,41 @@
+"""A service that is told to stop, rather than killed: its training waits for the next start, and nothing was lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.db.tables import HoldState, JobState
+from tests.workers.conftest import build
+from workers.supervisor import runner_environment
+
+
+def test_a_service_told_to_stop_queues_its_training_again(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shop = build(tmp_path / "var", sqlite_url)
+    job_id = shop.train(images=4000, images_per_iteration=1, rounds=10)
+    settings = shop.settings.model_copy(update={"lease_seconds": 60, "port": 0, "attempts_max": 1})
+    command = [sys.executable, "-m", "service.cli", "up"]
+    with (tmp_path / "log").open("wb") as log:
+        service = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)
+        try:
+            shop.wait(lambda: shop.job(job_id).progress.get("stage") == "votes", seconds=300)
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(timeout=300) == 0
+        finally:
+            service.kill()
+            service.wait()
+    job, hold = shop.job(job_id), shop.hold(job_id)
+    # Were this an attempt lost, it would have been the last one.
+    assert (job.state, job.attempt, job.attempts_lost) == (JobState.QUEUED, 1, 0)
+    assert (hold.state, shop.balance().held_nano) == (HoldState.ARMED, hold.amount_nano)
+    assert 0 < hold.charged_nano < hold.amount_nano
+    assert shop.claim(job_id).number == 2
+    shop.factory.kw["bind"].dispose()

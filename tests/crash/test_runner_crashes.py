@@ -1,0 +1,154 @@
+"""A runner that is killed at each of its commits and renames: what is left, and how the next attempt goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service import jobs
+from service.artifacts import directory_of
+from service.db.session import transaction
+from service.db.tables import EntryKind, FailureCode, HoldState, JobState
+from service.inspection import inspect_at_start
+from service.ledger.receipts import kept_receipts
+from workers.folders import release_id_of
+
+CHARGES = 13  # of a whole training: three of the warm start and ten votes
+LATER = datetime(2099, 1, 1, tzinfo=UTC)  # every lease has run out
+
+
+# Where a runner dies: the state of its hold, the charges that ledger and journal show, and the files that there are.
+CRASHES: dict[str, tuple[HoldState, int, int, set[str]]] = {
+    "arm.before": (HoldState.HELD, 0, 0, set()),
+    "arm.after": (HoldState.ARMED, 0, 0, set()),
+    "charge.before@7": (HoldState.ARMED, 6, 6, {"checkpoint"}),
+    "charge.after@7": (HoldState.ARMED, 7, 6, {"checkpoint"}),
+    "journal.after@7": (HoldState.ARMED, 7, 7, {"checkpoint"}),
+    "checkpoint.before": (HoldState.ARMED, 5, 5, set()),
+    "checkpoint.after": (HoldState.ARMED, 5, 5, {"checkpoint"}),
+    "trained.before": (HoldState.ARMED, CHARGES, CHARGES, {"checkpoint"}),
+    "trained.after": (HoldState.ARMED, CHARGES, CHARGES, {"checkpoint", "trained"}),
+    "artifact.before": (HoldState.ARMED, CHARGES, CHARGES, {"checkpoint", "trained"}),
+    "artifact.after": (HoldState.ARMED, CHARGES, CHARGES, {"checkpoint", "trained", "artifact"}),
+    "publish.before": (HoldState.ARMED, CHARGES, CHARGES, {"checkpoint", "trained", "artifact"}),
+}
+
+
+@pytest.mark.parametrize("place", CRASHES)
+def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene: Any, place: str) -> None:
+    kill_and_go_on(scene, place)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("place", ["arm.before", "charge.after@7", "publish.before"])
+def test_so_it_does_on_postgresql(postgres_scene: Any, place: str) -> None:
+    kill_and_go_on(postgres_scene, place)
+
+
+def kill_and_go_on(scene: Any, place: str) -> None:
+    """Kill a runner, look what is left, and let the next attempt end the job."""
+    state, charges, lines, files = CRASHES[place]
+    job_id = scene.train()
+    scene.attempt(job_id, die_at=place).killed()
+
+    hold, entries = scene.shop.hold(job_id), scene.entries(job_id)
+    assert (scene.shop.job(job_id).state, hold.state) == (JobState.RUNNING, state)
+    assert (entries.count(EntryKind.CHARGE), scene.lines(job_id), scene.files(job_id)) == (charges, lines, files)
+    assert scene.journalled_nano(job_id) <= hold.charged_nano
+    balance = scene.shop.balance()
+    assert (balance.spent_nano, balance.held_nano) == (0, hold.amount_nano)  # nothing returned: it may have been spent
+    assert scene.claim(job_id) is None  # the dead runner's lease still runs
+
+    scene.attempt(job_id, now=LATER).survived()
+    scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
+    entries = scene.entries(job_id)
+    # Every attempt that is about to read the data arms; one that finds what was trained does not.
+    arms = (state is HoldState.ARMED) + ("trained" not in files)
+    assert [entries.count(kind) for kind in (EntryKind.HOLD, EntryKind.ARM, EntryKind.CAPTURE)] == [1, arms, 1]
+    # What was charged before the crash counts: the second attempt had the rest of the hold and no more. Without a
+    # checkpoint it paid for the warm start again, and less was left for votes.
+    again = place == "checkpoint.before"
+    assert entries.count(EntryKind.CHARGE) == (7 if again else CHARGES)
+    assert hold.charged_nano <= scene.shop.hold(job_id).charged_nano <= hold.amount_nano
+    assert scene.lines(job_id) == entries.count(EntryKind.CHARGE) - (charges - lines)
+    scene.reconcile()
+    scene.assert_sound()
+
+
+def test_a_runner_killed_after_publishing_has_published(scene: Any) -> None:
+    job_id = scene.train()
+    scene.attempt(job_id, die_at="publish.after").killed()
+    scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert scene.files(job_id) == {"checkpoint", "trained", "artifact", "release"}
+    assert scene.claim(job_id, now=LATER) is None
+
+    data_dir = scene.shop.settings.data_dir
+    assert kept_receipts(data_dir) == []  # the file beside the database came too late
+    inspect_at_start(scene.shop.settings, scene.shop.factory, now=datetime.now(UTC))
+    assert len(kept_receipts(data_dir)) == 1
+    scene.reconcile()
+    assert scene.files(job_id) == {"artifact", "release"}
+    scene.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("place", "hold", "charges"),
+    [
+        ("arm.before", HoldState.RELEASED, 0),
+        ("arm.after", HoldState.CAPTURED, 0),
+        ("charge.after@7", HoldState.CAPTURED, 7),
+        ("artifact.after", HoldState.CAPTURED, CHARGES),
+    ],
+)
+def test_a_job_whose_last_attempt_was_killed_ends_towards_spent_and_leaves_no_artifact(
+    scene: Any, place: str, hold: HoldState, charges: int
+) -> None:
+    job_id = scene.train()
+    scene.attempt(job_id, die_at=place).killed()
+    price_nano = scene.shop.hold(job_id).amount_nano
+    done, _ = scene.reconcile(attempts_max=1)
+    assert done.ended == 1
+    job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
+    assert (held.state, scene.entries(job_id).count(EntryKind.CHARGE)) == (hold, charges)
+    assert held.captured_nano == held.charged_nano <= price_nano
+    assert scene.shop.balance().held_nano == 0
+    assert scene.files(job_id) == set()  # the work is gone, and the artifact that nobody has paid for
+    scene.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("place", "there", "state"),
+    [
+        ("sample.before", False, JobState.RUNNING),
+        ("sample.after", True, JobState.RUNNING),
+        ("drawn.before", True, JobState.RUNNING),
+        ("drawn.after", True, JobState.SUCCEEDED),
+    ],
+)
+def test_a_killed_sampling_is_drawn_once_and_costs_nothing(
+    scene: Any, place: str, there: bool, state: JobState
+) -> None:
+    training = scene.train()
+    scene.attempt(training).survived()
+    spent_nano = scene.shop.balance().spent_nano
+    job_id = scene.shop.sample(release_id_of(training))
+    scene.attempt(job_id, die_at=place).killed()
+    with transaction(scene.shop.factory, read_only=True) as session:
+        directory = directory_of(scene.shop.settings.data_dir, jobs.sample_of(session, job_id).id)
+    assert (directory.exists(), scene.shop.job(job_id).state) == (there, state)
+
+    if state is JobState.RUNNING:
+        scene.attempt(job_id, now=LATER).survived()
+    assert scene.shop.job(job_id).state is JobState.SUCCEEDED
+    assert scene.entries(job_id) == [EntryKind.SAMPLE]
+    assert scene.shop.balance().spent_nano == spent_nano
+    with transaction(scene.shop.factory, read_only=True) as session:
+        path = scene.shop.settings.data_dir / jobs.sample_of(session, job_id).path
+    with np.load(path, allow_pickle=False) as arrays:
+        assert len(arrays["images"]) == 20
+    scene.reconcile()
+    scene.assert_sound()

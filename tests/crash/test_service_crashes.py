@@ -1,0 +1,130 @@
+"""A web process that is killed while it takes a job, an upload or a deletion: what client and next start find."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+
+from service import vault
+from service.artifacts import directory_of
+from service.db.session import transaction
+from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
+from tests.workers.conftest import OPTIONS
+from workers.reconcile import reconcile
+
+
+def ask(scene: Any, die_at: str = "", **more: Any) -> Any:
+    """Ask for a training as a client does, always with the same key."""
+    body = {"dataset_id": scene.shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
+    body |= {"evaluation_dataset_id": None}
+    key = {"Idempotency-Key": "the-same-key"}
+    bell = str(scene.folder / "bell")
+    return scene.order(
+        "request", die_at=die_at, method="POST", path="/v1/jobs", bell=bell, json=body, headers=key, **more
+    )
+
+
+def jobs_of(scene: Any) -> list[str]:
+    with transaction(scene.shop.factory, read_only=True) as session:
+        return list(session.scalars(select(Job.id)))
+
+
+def rung(scene: Any) -> list[str]:
+    """Who was rung for, by any of the processes."""
+    path: Path = scene.folder / "bell"
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.mark.parametrize(("place", "accepted"), [("hold.after", 0), ("accept.before", 0), ("accept.after", 1)])
+def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(
+    any_scene: Any, place: str, accepted: int
+) -> None:
+    scene = any_scene
+    ask(scene, place).killed()
+    assert len(jobs_of(scene)) == accepted
+    assert (scene.shop.balance().held_nano > 0) is (accepted > 0)
+    told = json.loads(ask(scene).survived().said)
+    assert jobs_of(scene) == [told["id"]]
+    assert scene.entries(told["id"]) == [EntryKind.HOLD]
+    assert scene.shop.balance().held_nano == scene.shop.hold(told["id"]).amount_nano
+    scene.attempt(told["id"]).survived()
+    scene.reconcile()
+    scene.assert_sound()
+
+
+@pytest.mark.parametrize(("place", "heard"), [("ring.before", 0), ("ring.after", 1)])
+def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene: Any, place: str, heard: int) -> None:
+    ask(scene, place, linger=True).killed()
+    (job_id,) = jobs_of(scene)
+    assert rung(scene) == [job_id] * heard
+    bell: list[str] = []
+    shop = scene.shop
+    reconcile(shop.settings, shop.factory, send=lambda _, args: bell.append(args[0]), now=shop.job(job_id).created_at)
+    assert bell == [job_id]
+    claims = [scene.claim(job_id) for _ in range(heard + 1)]  # one for each message
+    assert [claim.number for claim in claims if claim is not None] == [1]
+
+
+@pytest.mark.parametrize("place", ["upload.before", "upload.after"])
+def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene: Any, place: str) -> None:
+    dataset_id, settings = declare(scene), scene.shop.settings
+    images = np.arange(10 * 8 * 8, dtype=np.uint8).reshape(10, 8, 8)
+    content = io.BytesIO()
+    np.savez(content, images=images, labels=np.zeros(10, np.int64))
+    (scene.folder / "upload.npz").write_bytes(content.getvalue())
+    sent = {"method": "PUT", "path": f"/v1/datasets/{dataset_id}/content", "params": {"format": "npz"}}
+    sent |= {"file": str(scene.folder / "upload.npz"), "bell": str(scene.folder / "bell")}
+
+    scene.order("request", die_at=place, **sent).killed()
+    assert directory_of(settings.data_dir, dataset_id).exists() is (place == "upload.after")
+    assert json.loads(read(scene, dataset_id))["state"] == "declared"
+    assert not directory_of(settings.data_dir, dataset_id).exists()
+    assert not vault.key_path(settings, dataset_id).exists()
+    assert list((settings.data_dir / "quarantine").iterdir()) == []
+
+    assert json.loads(scene.order("request", **sent).survived().said)["state"] == "ready"
+    assert np.array_equal(vault.open_dataset(settings, dataset_id)[0], images)
+
+
+@pytest.mark.parametrize(("place", "key_gone"), [("delete.after", False), ("shred.after", True)])
+def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene: Any, place: str, key_gone: bool) -> None:
+    dataset_id, settings = scene.shop.dataset_id, scene.shop.settings
+    sent = {"method": "DELETE", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
+    scene.order("request", die_at=place, **sent).killed()
+    assert vault.key_path(settings, dataset_id).exists() is not key_gone
+    assert directory_of(settings.data_dir, dataset_id).exists()
+    assert json.loads(read(scene, dataset_id))["state"] == "deleted"
+    assert not vault.key_path(settings, dataset_id).exists()
+    assert not directory_of(settings.data_dir, dataset_id).exists()
+    scene.assert_sound()
+
+
+def declare(scene: Any) -> str:
+    """A dataset that waits for its content."""
+    with transaction(scene.shop.factory) as session:
+        ready = session.get_one(Dataset, scene.shop.public_id)
+        facts = {name: getattr(ready, name) for name in ("classes", "height", "width", "channels", "created_at")}
+        dataset = Dataset(
+            id="ds_" + "a" * 20,
+            name="late",
+            visibility=Visibility.PUBLIC,
+            records_declared=10,
+            state=DatasetState.DECLARED,
+            **facts,
+        )
+        session.add(dataset)
+        assert session.scalar(select(func.count()).select_from(Dataset)) == 3
+        return dataset.id
+
+
+def read(scene: Any, dataset_id: str) -> str:
+    """Start the service again and ask for a dataset."""
+    sent = {"method": "GET", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
+    said: str = scene.order("request", **sent).survived().said
+    return said

@@ -1,0 +1,369 @@
+"""The dashboard's pages: what they show, what they never show, and how they are built."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from sqlalchemy import select, text
+
+from service import ledger
+from service.artifacts import directory_of
+from service.db.base import new_id
+from service.db.session import transaction
+from service.db.tables import Account, Dataset, HoldState, Job, JobKind, JobState, Release, Sample
+
+BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
+VOID = frozenset({"meta", "link", "img", "input", "br", "wbr", "hr"})
+
+
+class Page(HTMLParser):
+    """A page's elements, checked for balance on the way."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self.text += " " if tag in BLOCKS else ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, *tags: str) -> list[dict[str, str | None]]:
+        """Return the attributes of all elements of some kinds."""
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def words_of(html: str) -> str:
+    return " ".join(Page(html).text.split())
+
+
+def test_the_overview_shows_limit_spent_held_and_left(site, stock):
+    html = site.client().get("/").text
+    shown = words_of(html)
+    assert "patients" in shown
+    assert "Someone 50% sure that a picture was used can become at most 73.2% sure. At the limit: 99.97%." in shown
+    assert "1 in 100,000" in shown
+    bar = next(svg for svg in Page(html).all("svg") if svg.get("role") == "img")
+    assert re.fullmatch(
+        r"[\d.]+% spent, [\d.]+% held, [\d.]+% left of the lifetime budget", bar["aria-label"] or "nothing"
+    )
+
+
+def test_the_three_segments_of_a_bar_differ_by_pattern(site, stock):
+    html = site.client().get("/parts/budgets").text
+    assert 'fill="url(#stripes)"' in html
+    assert 'fill="url(#dots)"' in html
+    whole = site.client().get("/").text
+    assert '<pattern id="stripes"' in whole
+    assert '<pattern id="dots"' in whole
+
+
+def test_jobs_show_their_progress_and_nothing_measured(site, stock):
+    shown = words_of(site.client().get(f"/jobs/{stock.running}").text)
+    assert "Teacher votes, 612 of 1,450 steps (42.2%) · about 3 min 34 s left" in shown
+    assert "Held, data in use, 50% of it charged" in shown
+    assert "Teachers 4,000" in shown
+    assert "a remark" in shown
+    assert "Waiting for a worker" in words_of(site.client().get(f"/jobs/{stock.queued}").text)
+
+
+def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
+    shown = words_of(site.client().get(f"/accounts/{stock.account}").text)
+    assert "60,000" in shown
+    assert "28 × 28 × 1" in shown
+    assert "Held, data not opened yet" in shown
+    assert "Charged ahead: Teacher votes" in shown
+    with transaction(site.factory, read_only=True) as session:
+        head = session.get_one(Account, stock.account).head_hash
+    assert head in shown.replace(" ", "")
+
+
+def test_the_ledger_is_read_in_pages(site, stock):
+    for _ in range(70):
+        with transaction(site.factory) as session:
+            ledger.record_sample(
+                session, account_id=stock.account, job_id=new_id("job"), release_id=stock.release, now=site.now
+            )
+    client, seen, address = site.client(), [], f"/accounts/{stock.account}"
+    while address:
+        html = client.get(address).text
+        seen += [int(number) for number in re.findall(r'<th scope="row" role="rowheader" class="n">(\d+)</th>', html)]
+        older = re.search(r'href="(\?before=\d+)[^"]*">Older', html)
+        address = f"/accounts/{stock.account}{older[1]}" if older else ""
+    assert seen == list(range(len(seen), 0, -1))
+    assert len(seen) > 70
+    assert "Newer entries" in client.get(f"/accounts/{stock.account}?before=20").text
+    assert client.get(f"/accounts/{stock.account}?before=0").status_code == 422
+
+
+def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
+    client = site.client()
+    html = client.get(f"/releases/{stock.release}").text
+    shown = words_of(html)
+    for words in ("can become at most 73.2% sure", "76.4%", "accuracy on public images", "the class names", "seed 7"):
+        assert words in shown
+    assert client.get(f"/releases/{stock.release}/grid.png").headers["content-type"] == "image/png"
+    download = client.get(f"/samples/{stock.sample}/content")
+    assert download.content == b"synthetic"
+    assert download.headers["content-disposition"] == f'attachment; filename="{stock.sample}.zip"'
+    part = client.get(f"/samples/{stock.sample}/content", headers={"Range": "bytes=2-4"})
+    assert (part.status_code, part.content) == (206, b"nth")
+    assert client.get(f"/releases/{stock.release}/files/generator.json").content == b"{}"
+
+
+def test_a_release_hands_out_its_receipt(site, stock):
+    client = site.client()
+    assert f'href="/releases/{stock.release}/receipt"' in client.get(f"/releases/{stock.release}").text
+    with transaction(site.factory, read_only=True) as session:
+        signed = session.get_one(Release, stock.release).receipt
+    assert signed["statement"]["release_id"] == stock.release
+    answer = client.get(f"/releases/{stock.release}/receipt")
+    assert answer.json() == signed
+    assert answer.headers["content-disposition"] == f'attachment; filename="{stock.release}-receipt.json"'
+    assert client.get("/releases/rel_aaaaaaaaaaaaaaaaaaaa/receipt").status_code == 404
+
+
+def test_the_report_is_served_under_a_policy_of_its_own(site, stock):
+    policy = site.client().get(f"/releases/{stock.release}/report").headers["content-security-policy"]
+    assert "sandbox" in policy
+    assert "script-src" not in policy
+    assert "default-src 'none'" in policy
+
+
+def test_only_published_files_are_served(site, stock):
+    client = site.client()
+    orphan = new_id("rel")
+    folder = directory_of(site.settings.data_dir, orphan)
+    folder.mkdir(parents=True)
+    (folder / "grid.png").write_bytes(b"unpublished")
+    own = directory_of(site.settings.data_dir, stock.release)
+    (own / "secret.txt").write_text("x")
+    (own / "report.json").symlink_to(site.settings.data_dir / "datasets")
+    for address in (
+        f"/releases/{orphan}/grid.png",
+        f"/releases/{stock.release}/files/secret.txt",
+        f"/releases/{stock.release}/files/report.json",
+        f"/releases/{stock.release}/files/generator.safetensors",
+        f"/releases/{stock.release}/files/..%2f..%2fobscura.db",
+        f"/releases/..%2f{stock.release}/grid.png",
+        f"/samples/{new_id('smp')}/content",
+        "/static/..%2fpages.py",
+        "/static/pages.py",
+    ):
+        assert client.get(address).status_code in (404, 422), address
+    with transaction(site.factory) as session:
+        session.get_one(Sample, stock.sample).path = "obscura.db"
+    assert client.get(f"/samples/{stock.sample}/content").status_code == 404
+
+
+def test_every_page_is_well_formed_and_labelled(site, stock):
+    reader, admin = site.client(), site.signed_in("admin")
+    for client in (reader, admin):
+        for address in [*stock.pages, "/login", "/jobs/nothing"]:
+            html = client.get(address).text
+            page = Page(html)
+            whole = html.startswith("<!doctype html>")
+            assert len(page.all("h1")) == int(whole), address
+            if whole:
+                assert page.all("html")[0]["lang"] == "en"
+                assert any(link.get("href") == "#content" for link in page.all("a"))
+                assert len(page.all("main")) == 1
+            assert len(page.all("caption")) == len(page.all("table"))
+            assert all(cell.get("scope") for cell in page.all("th"))
+            assert all(image.get("alt") for image in page.all("img"))
+            assert all(svg.get("aria-hidden") or svg.get("aria-label") for svg in page.all("svg"))
+            assert all(bar.get("aria-label") for bar in page.all("progress"))
+            labelled = {label["for"] for label in page.all("label")}
+            fields = [
+                field
+                for field in page.all("input", "select")
+                if field.get("type") != "hidden" and "hidden" not in field
+            ]
+            assert {field["id"] for field in fields} == labelled
+            ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
+            assert len(ids) == len(set(ids)), address
+            levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+            assert all(after <= before + 1 for before, after in pairwise(levels)), address
+
+
+def test_pages_hold_nothing_that_the_policy_would_block(site, stock):
+    client = site.signed_in("admin")
+    for address in [*stock.pages, "/login"]:
+        page = Page(client.get(address).text)
+        assert page.all("style") == []
+        assert all(script.get("src") for script in page.all("script"))
+        for _, attributes in page.elements:
+            assert not {name for name in attributes if name == "style" or name.startswith("on")}
+            for name in ("src", "href", "action"):
+                assert (attributes.get(name) or "/").startswith(("/", "#", "?"))
+
+
+def test_every_answer_carries_the_policy(site, stock):
+    client = site.client()
+    answers = [client.get(address) for address in [*stock.pages, "/login", "/jobs/nothing", "/static/dashboard.css"]]
+    answers.append(client.post("/logout", headers={"Origin": "http://elsewhere.example"}))
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'")
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "/static/" in str(answer.url) or answer.headers["cache-control"] == "no-store"
+
+
+def test_no_page_promises_what_the_mathematics_does_not(site, stock):
+    for address in stock.pages:
+        shown = site.client().get(address).text.lower()
+        assert "anonymous" not in shown
+        assert "100% private" not in shown
+        assert "100% sure" not in shown
+
+
+def test_no_page_holds_private_facts_or_secrets(site, stock):
+    canaries = {"secret": "5ec2e7" * 10 + "0000", "hash": "da7a" * 16}
+    with transaction(site.factory) as session:
+        session.get_one(Job, stock.running).secret = canaries["secret"]
+        dataset = session.get_one(Dataset, stock.dataset)
+        dataset.content_sha256, dataset.content_bytes = canaries["hash"], 123_454_321
+    client = site.signed_in("admin")
+    for address in stock.pages:
+        html = client.get(address).text
+        assert not [canary for canary in (*canaries.values(), "123454321", "123,454,321") if canary in html]
+
+
+def test_names_are_escaped(site, open_account, declare_dataset):
+    account = open_account(site.factory, name="<script>alert(1)</script>")
+    declare_dataset(site.factory, account_id=account, name='"><img src=x>')
+    for address in ("/", f"/accounts/{account}"):
+        html = site.client().get(address).text
+        assert "<script>alert" not in html
+        assert "<img src=x" not in html
+
+
+def test_an_empty_service_says_what_to_do_next(site):
+    shown = words_of(site.client().get("/").text)
+    for words in ("No accounts yet.", "No jobs yet.", "Nothing released yet."):
+        assert words in shown
+    assert site.client().get("/jobs").status_code == site.client().get("/releases").status_code == 200
+
+
+def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
+    with transaction(site.factory) as session:
+        ledger.lower_limit(session, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)
+    html = site.client().get(f"/accounts/{stock.account}").text
+    assert "Frozen" in html
+    assert "0% left of the lifetime budget" in html
+    assert "-" not in re.sub(r"[^\d.%-]", "", " ".join(re.findall(r'width="[^"]*%"', html)))
+
+
+def test_a_broken_ledger_is_a_page_without_particulars(site, stock):
+    with transaction(site.factory) as session:
+        session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1"))
+    for address in ("/", f"/accounts/{stock.account}"):
+        answer = site.client().get(address)
+        assert answer.status_code == 503
+        assert "until an operator has looked" in answer.text
+        assert stock.account not in words_of(answer.text)
+
+
+def test_a_failed_job_says_why_from_the_closed_set(site, open_account, declare_dataset):
+    account = open_account(site.factory)
+    dataset = declare_dataset(site.factory, account_id=account)
+    job = site.add_job(account, dataset, epsilon=1.0, state="failed", failure_code="out_of_memory")
+    assert "The worker ran out of memory." in site.client().get(f"/jobs/{job}").text
+
+
+@pytest.mark.parametrize("address", ["/jobs/nothing", "/releases/rel_x", "/accounts/acc_x", "/parts/nothing"])
+def test_what_is_not_there_is_a_page_too(site, address):
+    answer = site.client().get(address)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "Back to the budgets" in answer.text
+
+
+def token_of(client, address: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', client.get(address).text)
+    assert found is not None
+    return found[1]
+
+
+def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
+    client = site.signed_in("train", "read")
+    token = token_of(client, f"/releases/{stock.release}")
+    fields = {"token": token, "count": "500", "seed": "3", "format": "npz"}
+    answer = client.post(f"/releases/{stock.release}/samples", data=fields)
+    assert answer.status_code == 303
+    job_id = answer.headers["location"].removeprefix("/jobs/")
+    with transaction(site.factory, read_only=True) as session:
+        job = session.get_one(Job, job_id)
+        sample = session.scalars(select(Sample).where(Sample.job_id == job_id)).one()
+        assert (job.kind, job.hold_id) == (JobKind.SAMPLE, None)
+        assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
+    assert site.rung == [1]
+    assert "Free: it draws from a release" in client.get(f"/jobs/{job_id}").text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": "0"},
+        {"count": "-5"},
+        {"count": "x"},
+        {"count": ""},
+        {"count": "9" * 30},
+        {"seed": "1.5"},
+        {"format": "exe"},
+    ],
+)
+def test_a_form_out_of_range_changes_nothing(site, stock, changes):
+    client = site.signed_in("admin")
+    fields = {"token": token_of(client, f"/releases/{stock.release}"), "count": "5", "seed": "0", "format": "npz"}
+    answer = client.post(f"/releases/{stock.release}/samples", data=fields | changes)
+    assert answer.status_code == 422
+    assert site.rung == []
+
+
+def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, stock):
+    client = site.signed_in("admin")
+    token = token_of(client, f"/jobs/{stock.queued}")
+    assert client.post(f"/jobs/{stock.queued}/cancel", data={"token": token}).status_code == 303
+    with transaction(site.factory, read_only=True) as session:
+        assert session.get_one(Job, stock.queued).state is JobState.CANCELLED
+    assert site.hold_of(stock.queued).state is HoldState.RELEASED
+    assert client.post(f"/jobs/{stock.done}/cancel", data={"token": token}).status_code == 409
+
+
+def test_forms_need_a_session_its_token_and_the_scope(site, stock):
+    act = f"/jobs/{stock.queued}/cancel"
+    assert site.client().post(act, data={"token": ""}).headers["location"].startswith("/login")
+    reader = site.signed_in("read")
+    assert "Cancel this job" not in reader.get(f"/jobs/{stock.queued}").text
+    admin, other = site.signed_in("admin"), site.signed_in("admin")
+    token = token_of(admin, f"/jobs/{stock.queued}")
+    assert reader.post(act, data={"token": token}).status_code == 403
+    assert other.post(act, data={"token": token}).status_code == 403
+    assert admin.post(act, data={"token": ""}).status_code == 403
+    assert admin.post(act, data={"token": token}, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert admin.post(act, data={"token": token}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert admin.post(act, json={"token": token}).status_code == 422
+    assert admin.post(act, data={"token": token, "more": "x" * 20_000}).status_code == 413
+    with transaction(site.factory, read_only=True) as session:
+        assert session.get_one(Job, stock.queued).state is JobState.QUEUED
+    assert admin.post(act, data={"token": token}, headers={"Origin": "http://127.0.0.1:8420"}).status_code == 303

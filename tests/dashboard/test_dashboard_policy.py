@@ -1,0 +1,246 @@
+"""Forms that decide about accounts, sweeps and datasets: who may send them, and what they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service import jobs, ledger
+from service.artifacts import directory_of
+from service.db.session import transaction
+from service.db.tables import Dataset, DatasetState, HoldState, Job, JobState, LimitRequest
+from service.sealing import new_key
+from service.vault import key_path, write_key
+
+OPTIONS = {"teachers": 10, "top_k": 4}
+
+
+def token_of(client: Any, address: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', client.get(address).text)
+    assert found is not None
+    return found[1]
+
+
+def send(client: Any, page: str, action: str, **fields: str) -> Any:
+    """Send a form of a page as a browser does."""
+    return client.post(
+        action, data={"token": token_of(client, page), **fields}, headers={"Origin": "http://127.0.0.1:8420"}
+    )
+
+
+def routes(router: Any) -> Iterator[Any]:
+    """Every route, those of included routers too."""
+    for route in router.routes:
+        inner = getattr(route, "original_router", None)
+        yield from [route] if inner is None else routes(inner)
+
+
+def account_of(site: Any, account_id: str) -> ledger.Account:
+    with transaction(site.factory, read_only=True) as session:
+        return ledger.get_account(session, account_id)
+
+
+def requests_of(site: Any) -> list[LimitRequest]:
+    with transaction(site.factory, read_only=True) as session:
+        return list(session.scalars(select(LimitRequest)))
+
+
+@pytest.fixture
+def sweep(site: Any, stock: Any) -> str:
+    """Three trials on the usual account."""
+    with transaction(site.factory) as session:
+        return jobs.submit_sweep(
+            session,
+            principal="key_test",
+            idempotency_key=None,
+            name="vote shares",
+            dataset_id=stock.dataset,
+            recipe="datalens",
+            trials=[jobs.Trial(0.2, {**OPTIONS, "vote_share": share}) for share in (0.0, 0.1, 0.3)],
+            evaluation_dataset_id=None,
+            now=site.now,
+        ).id
+
+
+def test_a_limit_is_raised_from_two_browsers(site: Any, stock: Any) -> None:
+    page = f"/accounts/{stock.account}"
+    alice, bob = site.signed_in("admin"), site.signed_in("admin")
+    before = account_of(site, stock.account).epsilon
+    asked = send(alice, page, f"{page}/limit-requests", epsilon="20", reason="a second study")
+    assert (asked.status_code, asked.headers["location"]) == (303, f"{page}#control-title")
+    (request,) = requests_of(site)
+    act = f"/limit-requests/{request.id}"
+    for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
+        html = client.get(page).text
+        assert "a second study" in html
+        assert shown in html
+    assert "Approve" not in alice.get(page).text
+    assert f"{page}#control-title" in site.client().get("/").text, "the overview says that a request waits"
+    refused = send(alice, page, f"{act}/approve")
+    assert refused.status_code == 403
+    assert "two keys" in refused.text
+    assert account_of(site, stock.account).epsilon == before
+    assert send(bob, page, f"{act}/approve").status_code == 303
+    assert account_of(site, stock.account).epsilon == 20.0
+    assert "by two admins: a second study" in bob.get(page).text
+
+
+def test_a_request_is_withdrawn_or_declined(site: Any, stock: Any) -> None:
+    page = f"/accounts/{stock.account}"
+    alice, bob = site.signed_in("admin"), site.signed_in("admin")
+    for client in (alice, bob):
+        assert send(alice, page, f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
+        newest = next(request for request in requests_of(site) if request.state.value == "pending")
+        assert send(client, page, f"/limit-requests/{newest.id}/decline").status_code == 303
+    assert {request.state.value for request in requests_of(site)} == {"declined"}
+
+
+def test_a_limit_is_lowered_at_once(site: Any, stock: Any) -> None:
+    page = f"/accounts/{stock.account}"
+    assert send(site.signed_in("admin"), page, f"{page}/lower-limit", epsilon="0.5", reason="less").status_code == 303
+    account = account_of(site, stock.account)
+    assert (account.epsilon, account.frozen) == (0.5, True)
+
+
+def test_an_account_is_frozen_and_opened(site: Any, stock: Any) -> None:
+    page = f"/accounts/{stock.account}"
+    admin = site.signed_in("admin")
+    assert send(admin, page, f"{page}/freeze", reason="an audit").status_code == 303
+    assert account_of(site, stock.account).frozen
+    html = admin.get(page).text
+    assert "This account is frozen" in html
+    assert "an audit" in html
+    assert send(admin, page, f"{page}/unfreeze", reason="it is over").status_code == 303
+    assert not account_of(site, stock.account).frozen
+
+
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("limit-requests", {"epsilon": "20", "reason": " "}),
+        ("limit-requests", {"epsilon": "20"}),
+        ("limit-requests", {"epsilon": "x", "reason": "more"}),
+        ("limit-requests", {"epsilon": "nan", "reason": "more"}),
+        ("limit-requests", {"epsilon": "1", "reason": "more"}),
+        ("limit-requests", {"epsilon": "20", "reason": "two\nlines"}),
+        ("lower-limit", {"epsilon": "20", "reason": "less"}),
+        ("lower-limit", {"epsilon": "-1", "reason": "less"}),
+        ("freeze", {"reason": ""}),
+        ("freeze", {}),
+    ],
+)
+def test_forms_out_of_range_change_nothing(site: Any, stock: Any, action: str, fields: dict[str, str]) -> None:
+    page = f"/accounts/{stock.account}"
+    before = account_of(site, stock.account)
+    answer = send(site.signed_in("admin"), page, f"{page}/{action}", **fields)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"].startswith("text/html")
+    assert (requests_of(site), account_of(site, stock.account).head_hash) == ([], before.head_hash)
+
+
+def test_a_sweep_shows_its_trials_and_is_cancelled(site: Any, stock: Any, sweep: str) -> None:
+    page = f"/sweeps/{sweep}"
+    for address in ("/jobs", f"/accounts/{stock.account}"):
+        assert f'href="{page}"' in site.client().get(address).text
+    html = site.client().get(page).text
+    for words in ("vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for"):
+        assert words in html
+    assert "Cancel what has not ended" not in html
+    trainer = site.signed_in("train", "read")
+    assert send(trainer, page, f"{page}/cancel").status_code == 303
+    with transaction(site.factory, read_only=True) as session:
+        trials = session.scalars(select(Job).where(Job.sweep_id == sweep)).all()
+        assert {trial.state for trial in trials} == {JobState.CANCELLED}
+    assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RELEASED}
+    assert "3 of 3" in site.client().get(f"{page}/part").text
+    assert site.client().get("/sweeps/swp_x").status_code == 404
+
+
+@pytest.fixture
+def sealed(site: Any, stock: Any) -> str:
+    """The usual dataset with a key and files."""
+    write_key(key_path(site.settings, stock.dataset), new_key())
+    directory_of(site.settings.data_dir, stock.dataset).mkdir(parents=True)
+    return stock.dataset
+
+
+def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site: Any, stock: Any, sealed: str) -> None:
+    page = f"/datasets/{sealed}"
+    html = site.client().get(page).text
+    assert "No budget returns" in html
+    assert '<form class="stack' not in html, "nobody is signed in"
+    uploader = site.signed_in("data", "read")
+    assert "Cancel the 2 trainings that need it" in uploader.get(page).text
+    assert send(uploader, page, f"{page}/delete").status_code == 422
+    assert send(uploader, page, f"{page}/delete", sure="yes").status_code == 409
+    assert key_path(site.settings, sealed).exists()
+    assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
+    assert not key_path(site.settings, sealed).exists()
+    assert not directory_of(site.settings.data_dir, sealed).exists()
+    with transaction(site.factory) as session:
+        assert session.get_one(Job, stock.queued).state is JobState.CANCELLED
+        assert session.get_one(Job, stock.running).cancel_requested
+        assert session.get_one(Dataset, sealed).state is DatasetState.DELETING
+    html = uploader.get(page).text
+    assert "Deleting" in html
+    assert "no copy of the images" in html
+    assert f"{page}/delete" not in html
+    assert site.client().get("/datasets/ds_x").status_code == 404
+
+
+def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothing(
+    site: Any, stock: Any, sealed: str, sweep: str
+) -> None:
+    """Every form that a page sends: not without a session, not with the wrong key, not from elsewhere."""
+    alice = site.signed_in("admin")
+    account = f"/accounts/{stock.account}"
+    send(alice, account, f"{account}/limit-requests", epsilon="20", reason="more")
+    act = f"/limit-requests/{requests_of(site)[0].id}"
+    fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes"}
+    allowed = {
+        f"{account}/freeze": "admin",
+        f"{account}/unfreeze": "admin",
+        f"{account}/lower-limit": "admin",
+        f"{account}/limit-requests": "admin",
+        f"{act}/approve": "admin",
+        f"{act}/decline": "admin",
+        f"/datasets/{sealed}/delete": "data",
+        f"/sweeps/{sweep}/cancel": "train",
+        f"/jobs/{stock.queued}/cancel": "train",
+        f"/releases/{stock.release}/samples": "train",
+    }
+    posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
+    looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
+    assert {re.sub(r"{\w+}", "{}", path) for path in posted} - {"/login", "/logout"} == looked_at
+
+    def state() -> tuple[Any, ...]:
+        with transaction(site.factory, read_only=True) as session:
+            rows = session.scalars(select(Job).order_by(Job.id)).all()
+            facts = [(job.id, job.state, job.cancel_requested) for job in rows]
+            return account_of(site, stock.account).head_hash, facts, [row.state for row in requests_of(site)]
+
+    before = state()
+    other, nobody = site.signed_in("admin"), site.client()
+    tokens = {"alice": token_of(alice, account), "other": token_of(other, account)}
+    limited = {
+        scope: (client, token_of(client, page))
+        for scope, page in (("data", f"/datasets/{sealed}"), ("train", f"/jobs/{stock.queued}"))
+        for client in [site.signed_in(scope, "read")]
+    }
+    for action, scope in allowed.items():
+        assert nobody.post(action, data=fields).headers["location"].startswith("/login"), action
+        for wrong in limited.keys() - {scope}:
+            client, token = limited[wrong]
+            assert client.post(action, data={**fields, "token": token}).status_code == 403, (action, wrong)
+        assert other.post(action, data=fields).status_code == 403, action
+        assert other.post(action, data={**fields, "token": tokens["alice"]}).status_code == 403, action
+        genuine = {**fields, "token": tokens["other"]}
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert other.post(action, data=genuine, headers=headers).status_code == 403, action
+        assert other.get(action).status_code in (404, 405), "nothing is done by following a link"
+    assert state() == before
+    assert key_path(site.settings, sealed).exists()

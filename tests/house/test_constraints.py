@@ -1,0 +1,81 @@
+"""The pinned versions: complete, plain, and those that are really installed."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)$")
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    matches = [PIN.match(line) for line in lines if line and not line.startswith("#")]
+    assert all(matches), "every line is a comment or name==version, without addresses and local build labels"
+    return {canonicalize_name(match["name"]): match["version"] for match in matches if match}
+
+
+def declared() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    return [Requirement(line) for group in groups for line in group]
+
+
+def test_constraints_hold_no_addresses() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert " @ " not in text
+    assert not re.search(r"^-", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("requirement", declared(), ids=lambda requirement: requirement.name)
+def test_every_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+    version = pins()[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version)
+
+
+def needed() -> dict[str, str]:
+    """Installed version of every package that the declared ones need, directly or not."""
+    found: dict[str, str] = {}
+    open_requirements = declared()
+    while open_requirements:
+        requirement = open_requirements.pop()
+        name = canonicalize_name(requirement.name)
+        try:
+            distribution = metadata.distribution(requirement.name)
+        except metadata.PackageNotFoundError:
+            continue
+        known = name in found
+        found[name] = distribution.version.partition("+")[0]
+        for line in () if known and not requirement.extras else distribution.requires or ():
+            child = Requirement(line)
+            extras = requirement.extras or {""}
+            if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
+                open_requirements.append(child)
+    return found
+
+
+def test_installed_packages_are_the_pinned_ones() -> None:
+    pinned = pins()
+    differing = {name: version for name, version in needed().items() if pinned.get(name, version) != version}
+    assert differing == {}, "run make setup"
+
+
+def test_every_package_that_setup_installs_is_pinned() -> None:
+    """A package missing from the list would float; torch itself pins the CUDA wheels exactly."""
+    floating = {name for name in set(needed()) - set(pins()) if not name.startswith("nvidia-")} - {"cuda-toolkit"}
+    assert floating == set()
+
+
+def test_torchvision_imports_beside_the_pinned_torch() -> None:
+    torch = pytest.importorskip("torch")
+    torchvision = pytest.importorskip("torchvision")
+    assert torch.__version__.partition("+")[0] == pins()["torch"]
+    assert torchvision.__version__.partition("+")[0] == pins()["torchvision"]

@@ -1,0 +1,122 @@
+"""The documents name only what exists: files, links, make targets, commands, settings, routes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP_FOLDERS = ("privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts")
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def each_document() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+
+
+@each_document()
+def test_links_and_pictures_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{document.name} points to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, f"{document.name} points to {target}"
+
+
+@each_document()
+def test_files_in_backticks_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for name in re.findall(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)`", text):
+        assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+@each_document()
+def test_make_targets_exist(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`?\bmake ([a-z]+)`", document.read_text(encoding="utf-8")):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"{document.name} names make {target}"
+
+
+def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
+    """The command that a line names, and the rest of the line."""
+    from service.cli import app
+
+    command: Any = typer.main.get_command(app)
+    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, words
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
+
+
+@each_document()
+def test_commands_in_examples_can_be_parsed(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"^obscura ([^\n]*)$", text, flags=re.MULTILINE):
+        command, words = command_of(shlex.split(line, comments=True))
+        command.make_context(line, words)  # exits with a message when an argument is unknown or missing
+
+
+@each_document()
+def test_commands_in_sentences_exist(document: Path) -> None:
+    for line in re.findall(r"`obscura ([^`\n]*)`", document.read_text(encoding="utf-8")):
+        command, words = command_of(shlex.split(line))
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options | {"--help"}, line
+
+
+@each_document()
+def test_settings_exist(document: Path) -> None:
+    from service.settings import Settings
+
+    known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
+    others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "service/cli").rglob("*.py"))]
+    for path in others:
+        known |= set(re.findall(r"OBSCURA_[A-Z_]+", path.read_text(encoding="utf-8")))
+    for name in set(re.findall(r"OBSCURA_[A-Z_]+", document.read_text(encoding="utf-8"))):
+        assert name in known, f"{document.name} names {name}"
+
+
+@each_document()
+def test_nothing_is_promised_that_mathematics_does_not_give(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
+
+
+@each_document()
+def test_documents_are_plain_and_finished(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    assert text.strip(), f"{document.name} is empty"
+    assert not re.search(r"\b(TODO|TBD|FIXME|lorem ipsum)\b", text, flags=re.IGNORECASE)
+
+
+def test_the_api_guide_lists_every_route_and_no_other(tmp_path: Path) -> None:
+    from service.main import create_app
+    from service.settings import Settings
+
+    paths = create_app(Settings(data_dir=tmp_path)).openapi()["paths"]
+    real = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    guide = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`((?:GET|POST|PUT|DELETE|PATCH) /v1[^`]*)`", guide)) == real
+
+
+def test_the_api_guide_names_every_error_code_of_the_api() -> None:
+    from service.api.problems import STATUSES
+
+    guide = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    internal = {"stale_attempt", "hold_exhausted", "range_not_satisfiable"}  # of workers, and plain HTTP
+    assert set(STATUSES) - internal <= set(re.findall(r"`([a-z_]+)`", guide))

@@ -1,0 +1,81 @@
+"""The layers of docs/architecture.md, checked by import-linter, which must also catch what breaks them."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("service", "workers", "models", "privacy")
+
+
+def lint(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the packages and of the contracts, to break."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_is_kept() -> None:
+    result = lint(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("contract", "file", "line"),
+    [
+        ("layers", "service/ledger/accounts.py", "import service.jobs"),
+        ("layers", "service/db/base.py", "import service.ledger"),
+        ("mathematics-is-pure", "privacy/accounting/events.py", "import sqlalchemy"),
+        ("mathematics-is-pure", "models/generator.py", "import httpx"),
+        ("no-torch", "privacy/accounting/filters.py", "import torch"),
+        ("no-torch", "service/jobs/planning.py", "import models.generator"),
+        ("training-knows-no-service", "workers/recipes/registry.py", "import service.settings"),
+        ("training-knows-no-service", "workers/evaluation/grid.py", "import celery"),
+        ("confined-reader", "service/ingest/zip_directory.py", "import sqlalchemy"),
+        ("client-stands-alone", "service/client/transport.py", "import service.ledger"),
+        ("ledger-tables", "service/jobs/planning.py", "import service.db.ledger_tables"),
+    ],
+)
+def test_a_planted_violation_is_caught(copied: Path, contract: str, file: str, line: str) -> None:
+    path = copied / file
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    result = lint(copied, "--contract", contract)
+    assert result.returncode != 0
+    assert "BROKEN" in result.stdout
+
+
+def test_only_the_ledger_writes_its_tables() -> None:
+    """Elsewhere the rows may be read, but never be made, updated or deleted."""
+    tables = {"Account", "Entry", "Hold"}
+    writers = []
+    for package in ("service", "workers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if path.is_relative_to(ROOT / "service" / "ledger") or path.is_relative_to(ROOT / "service" / "db"):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                    continue
+                written = node.func.id in {"insert", "update", "delete"} and {
+                    argument.id for argument in node.args if isinstance(argument, ast.Name)
+                }
+                if node.func.id in tables or (written and written & tables):
+                    writers.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert writers == []

@@ -1,0 +1,178 @@
+"""The released generator: its formula, its files, and images that depend on public seeds only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.generator import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    Generator,
+    GeneratorConfig,
+    load_generator,
+    save_generator,
+)
+
+CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def bent(config: GeneratorConfig = CONFIG) -> Generator:
+    """A generator with something in every buffer."""
+    generator = Generator(config)
+    generator.mean.uniform_(generator=stream(1))
+    generator.factor.normal_(generator=stream(2)).mul_(0.1)
+    generator.bend.normal_(generator=stream(3)).mul_(0.2)
+    return generator.eval()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_generator(bent(), tmp_path)
+    return tmp_path
+
+
+def test_an_image_follows_the_formula() -> None:
+    generator, labels = bent(), torch.tensor([2, 0, 1, 2])
+    images = generator.sample(labels, stream(5))
+    z = torch.randn(4, 6, generator=stream(5))
+    for i, label in enumerate(labels.tolist()):
+        psi = torch.cat([torch.ones(1), z[i], torch.tanh(generator.directions @ z[i] + generator.offsets)])
+        latent = z[i] + generator.bend[label] @ psi
+        pixels = (generator.mean[label] + generator.factor[label] @ latent).clamp(0, 1)
+        torch.testing.assert_close(images[i], pixels.view(3, 4, 5))
+
+
+def test_a_new_generator_draws_its_means() -> None:
+    generator = Generator(CONFIG)
+    generator.mean.uniform_(generator=stream())
+    labels = torch.tensor([1, 1, 0])
+    assert torch.equal(generator.sample(labels, stream()).flatten(1), generator.mean[labels])
+
+
+def test_images_are_in_the_unit_interval() -> None:
+    generator, labels = bent(), torch.arange(60) % 3
+    far = generator.decode(torch.randn(60, 6, generator=stream()) * 1e4, labels)
+    assert far.shape == (60, 3, 4, 5)
+    assert (far.min(), far.max()) == (0.0, 1.0)
+
+
+def test_equal_seeds_draw_equal_images() -> None:
+    generator, labels = bent(), torch.arange(30) % 3
+    images = generator.sample(labels, stream(8))
+    assert images.dtype == torch.float32
+    assert torch.equal(images, generator.sample(labels, stream(8)))
+    assert not torch.equal(images, generator.sample(labels, stream(9)))
+    assert not torch.equal(bent(dataclasses.replace(CONFIG, feature_seed=1)).sample(labels, stream(8)), images)
+
+
+def test_nothing_outside_is_asked_for_randomness() -> None:
+    before = torch.get_rng_state()
+    bent().sample(torch.tensor([0]), stream())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_no_label_no_image() -> None:
+    assert bent().sample(torch.zeros(0, dtype=torch.int64), stream()).shape == (0, 3, 4, 5)
+
+
+def test_latents_need_no_features() -> None:
+    config = GeneratorConfig(classes=1, channels=1, height=1, width=1, components=1, features=0)
+    assert config.basis == 2
+    assert bent(config).sample(torch.zeros(5, dtype=torch.int64), stream()).shape == (5, 1, 1, 1)
+
+
+def test_files_bring_back_the_same_generator(saved: Path) -> None:
+    loaded, original = load_generator(saved), bent()
+    assert loaded.config == original.config
+    assert not loaded.training
+    assert loaded.state_dict().keys() == original.state_dict().keys()
+    for name, tensor in original.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor)
+
+
+def test_equal_generators_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
+    first = {name: (saved / name).read_bytes() for name in (WEIGHTS_FILE, CONFIG_FILE)}
+    save_generator(load_generator(saved), saved)
+    assert first == {name: (saved / name).read_bytes() for name in first}
+    changed = bent()
+    changed.bend[0, 0, 0] += 1
+    save_generator(changed, saved)
+    assert (saved / WEIGHTS_FILE).read_bytes() != first[WEIGHTS_FILE]
+    assert (saved / CONFIG_FILE).read_bytes() == first[CONFIG_FILE]
+
+
+def test_the_warm_start_alone_is_unbent(saved: Path) -> None:
+    warm, final = load_generator(saved, which="warm_start"), load_generator(saved)
+    assert not warm.bend.any()
+    assert final.bend.any()
+    assert torch.equal(warm.mean, final.mean)
+    assert torch.equal(warm.factor, final.factor)
+
+
+def _config(**fields: Any) -> Callable[[Path], None]:
+    def write(directory: Path) -> None:
+        document = json.loads((directory / CONFIG_FILE).read_text())
+        document["config"] |= fields
+        (directory / CONFIG_FILE).write_text(json.dumps(document))
+
+    return write
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / CONFIG_FILE).write_text(text)
+
+
+def _weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def write(directory: Path) -> None:
+        path = directory / WEIGHTS_FILE
+        path.write_bytes(change(path.read_bytes()))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _text(""),
+        _text("{"),
+        _text("[]"),
+        _text("null"),
+        _text('{"format": 2}'),
+        _text('{"format": 1}'),
+        _text('{"format": 1, "config": {}}'),
+        _text('{"format": 1, "config": 7}'),
+        _config(surprise=1),
+        _config(classes=4),
+        _config(components="six"),
+        _config(components=-1),
+        _config(width=None),
+        lambda directory: (directory / CONFIG_FILE).write_bytes(b"\xff\xfe"),
+        _weights(lambda _: b""),
+        _weights(lambda content: content[:-1]),
+        _weights(lambda content: content[: len(content) // 2]),
+        _weights(lambda content: b"\xff" * 8 + content[8:]),
+        _weights(lambda content: content.replace(b'"mean"', b'"moan"')),
+    ],
+)
+def test_damaged_files_are_a_value_error(damage: Callable[[Path], object], saved: Path) -> None:
+    damage(saved)
+    with pytest.raises(ValueError, match=r"\S"):
+        load_generator(saved)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, CONFIG_FILE])
+def test_a_missing_file_is_named(name: str, saved: Path) -> None:
+    (saved / name).unlink()
+    with pytest.raises(FileNotFoundError, match=name):
+        load_generator(saved)

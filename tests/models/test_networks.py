@@ -1,0 +1,133 @@
+"""Networks of the DP-SGD family, scattering coefficients, public patterns, and the released classifier."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.networks import groups_of
+from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
+from models.public_patterns import public_patterns
+from models.scattering import MAPS, Scattering
+from privacy.gradients.per_sample import check_model
+from privacy.plans.dp_classifier import ARCHITECTURES
+
+
+def config(architecture: str = "cnn", channels: int = 1, height: int = 28, width: int = 28) -> ClassifierConfig:
+    return ClassifierConfig(architecture, ("a", "b", "c"), channels, height, width)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 10, 17)])
+def test_every_architecture_takes_every_size_and_falls_apart_by_record(
+    architecture: str, channels: int, height: int, width: int
+) -> None:
+    classifier = PrivateClassifier(config(architecture, channels, height, width))
+    check_model(classifier.head)
+    images = torch.rand(3, channels, height, width)
+    logits = classifier(images)
+    assert logits.shape == (3, 3)
+    alone = torch.cat([classifier(image[None]) for image in images])
+    torch.testing.assert_close(logits, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_known_sizes() -> None:
+    def size(architecture: str) -> int:
+        return sum(parameter.numel() for parameter in PrivateClassifier(config(architecture)).head.parameters())
+
+    assert size("resnet20") == pytest.approx(0.27e6, rel=0.05)
+    assert size("wrn28_4") == pytest.approx(5.85e6, rel=0.02)
+    assert size("scatter_linear") == 81 * 49 * 3 + 3
+
+
+def test_initial_weights_follow_from_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = PrivateClassifier(config(), seed=5)
+    torch.manual_seed(2)
+    same, other = PrivateClassifier(config(), seed=5), PrivateClassifier(config(), seed=6)
+    weights = [next(classifier.head.parameters()) for classifier in (first, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_groups_divide_the_channels() -> None:
+    assert [groups_of(channels) for channels in (1, 2, 16, 64, 256)] == [1, 1, 8, 16, 16]
+    assert groups_of(81, 27) == 27
+
+
+# --- scattering -----------------------------------------------------------------------------------------------------
+
+
+def test_scattering_has_81_maps_and_its_zeroth_order_is_a_local_mean() -> None:
+    images = torch.full((2, 1, 28, 28), 0.3)
+    maps = Scattering(28, 28)(images)
+    assert maps.shape == (2, MAPS, 7, 7) == (2, 81, 7, 7)
+    torch.testing.assert_close(maps[:, 0], torch.full((2, 7, 7), 0.3), rtol=1e-3, atol=1e-3)
+    assert maps[:, 1:].abs().max() < 1e-3, "wavelets see no constant"
+
+
+def test_scattering_answers_waves_of_its_orientation_and_barely_moves_with_a_shift() -> None:
+    x = torch.arange(32, dtype=torch.float32)
+    along_rows = (0.5 + 0.5 * torch.cos(3 * torch.pi / 4 * x))[:, None].expand(32, 32)
+    transform = Scattering(32, 32)
+
+    def first_order(image: torch.Tensor) -> torch.Tensor:
+        return transform(image[None, None])[0, 1:9, 2:-2, 2:-2].mean(dim=(1, 2))
+
+    rows, columns = first_order(along_rows), first_order(along_rows.T)
+    assert rows.argmax() != columns.argmax()
+    assert rows.max() > 5 * rows.median()
+    torch.testing.assert_close(rows.sort().values, columns.sort().values, rtol=1e-3, atol=1e-4)
+    assert (first_order(along_rows.roll(1, 0)) - rows).abs().max() < 0.1 * rows.max()
+
+
+def test_scattering_is_not_expansive() -> None:
+    transform, stream = Scattering(28, 28), torch.Generator().manual_seed(1)
+    one, two = torch.rand(4, 1, 28, 28, generator=stream), torch.rand(4, 1, 28, 28, generator=stream)
+    apart = (transform(one) - transform(two)).flatten(1).norm(dim=1) * 4  # each map stands for every fourth pixel
+    assert bool((apart <= 1.5 * (one - two).flatten(1).norm(dim=1)).all())
+
+
+# --- public patterns ------------------------------------------------------------------------------------------------
+
+
+def test_patterns_follow_from_their_seed_and_differ_from_each_other() -> None:
+    images = public_patterns(50, 3, 28, 20, seed=1)
+    assert images.shape == (50, 3, 28, 20)
+    assert 0 <= images.min() < 0.1 < 0.9 < images.max() <= 1
+    assert torch.equal(images, public_patterns(50, 3, 28, 20, seed=1))
+    assert not torch.equal(images, public_patterns(50, 3, 28, 20, seed=2))
+    assert images.flatten(1).std(dim=1).min() > 0.01
+    assert len({tuple(image.flatten().tolist()) for image in images}) == 50
+
+
+# --- the released files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["cnn", "scatter_linear"])
+def test_a_classifier_comes_back_as_it_was_saved(architecture: str, tmp_path: Path) -> None:
+    classifier = PrivateClassifier(config(architecture), seed=3)
+    classifier.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"classifier.safetensors", "classifier.json"}
+    images = torch.randint(0, 256, (20, 1, 28, 28), dtype=torch.uint8)
+    back = load_classifier(tmp_path)
+    assert back.config == classifier.config
+    assert torch.equal(back.predict(images), classifier.predict(images))
+    first = (tmp_path / "classifier.safetensors").read_bytes()
+    back.save(tmp_path)
+    assert (tmp_path / "classifier.safetensors").read_bytes() == first
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    PrivateClassifier(config()).save(tmp_path)
+    described = json.loads((tmp_path / "classifier.json").read_text())
+    (tmp_path / "classifier.json").write_text(json.dumps({**described, "format": 9}))
+    with pytest.raises(ValueError, match="format"):
+        load_classifier(tmp_path)
+    described["config"]["architecture"] = "wrn16_4"
+    (tmp_path / "classifier.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="do not fit"):
+        load_classifier(tmp_path)

@@ -1,0 +1,111 @@
+"""The many-draw bounds, on mechanisms whose privacy is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privacy.accounting.filters import gaussian_epsilon
+from privacy.auditing.distinguishing import (
+    Errors,
+    count_errors,
+    epsilon_lower_bound,
+    mu_lower_bound,
+    sampled_mu_lower_bound,
+)
+from privacy.errors import InvalidParameter
+
+DRAWS = 2000
+
+
+def test_rates_are_bounded_as_clopper_and_pearson_do() -> None:
+    """With no error in n draws the bound of a rate is 1 - level^(1/n); both rates share what is left to chance."""
+    rate = 1 - 0.025 ** (1 / DRAWS)
+    errors = Errors(DRAWS, 0, DRAWS, 0)
+    assert mu_lower_bound(errors, 0.95) == pytest.approx(-2 * float(stats.norm.ppf(rate)), rel=1e-9)
+    assert epsilon_lower_bound(errors, 0.01, 0.95) == pytest.approx(math.log((0.99 - rate) / rate), rel=1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
+def test_a_gaussian_is_bounded_from_below_and_closely(mu: float) -> None:
+    rng = np.random.default_rng(1)
+    bounds = []
+    for _ in range(100):
+        errors = count_errors(rng.normal(size=DRAWS), mu + rng.normal(size=DRAWS), mu / 2)
+        bounds.append(mu_lower_bound(errors, 0.95))
+        assert epsilon_lower_bound(errors, 1e-5, 0.95) <= gaussian_epsilon(mu, 1e-5)
+    assert np.count_nonzero(np.array(bounds) > mu) <= 10  # expected at most 5, and in fact fewer
+    assert np.median(bounds) > mu - 0.25
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 1.0])
+def test_a_gaussian_of_a_sample_is_bounded_from_below_and_closely(probability: float) -> None:
+    rng, mu, draws = np.random.default_rng(3), 2.0, 20_000
+    bounds = []
+    for _ in range(100):
+        drawn = rng.random(draws) < probability
+        errors = count_errors(rng.normal(size=draws), mu * drawn + rng.normal(size=draws), 1.5)
+        bounds.append(sampled_mu_lower_bound(errors, probability, 0.95))
+    assert np.count_nonzero(np.array(bounds) > mu) <= 10  # expected at most 5
+    assert np.median(bounds) > mu - (0.7 if probability < 0.5 else 0.3)
+
+
+def test_a_unit_that_shows_in_more_draws_than_were_claimed_is_explained_by_no_noise() -> None:
+    always = Errors(DRAWS, 20, DRAWS, 100)
+    assert sampled_mu_lower_bound(always, 0.5, 0.95) == math.inf
+    assert sampled_mu_lower_bound(always, 1.0, 0.95) == mu_lower_bound(always, 0.95) > 3
+    assert sampled_mu_lower_bound(Errors(DRAWS, 0, DRAWS, DRAWS), 0.5, 0.95) == 0.0
+    with pytest.raises(InvalidParameter, match="probability"):
+        sampled_mu_lower_bound(always, 0.0, 0.95)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_a_mechanism_that_attains_its_claim_is_refuted_as_rarely_as_the_confidence_says(epsilon: float) -> None:
+    """Exactly, over all counts of errors of randomised response; twice the claim is refuted nearly always."""
+    draws, confidence = 400, 0.95
+    wrong = np.arange(draws + 1)
+    chances = {e: stats.binom.pmf(wrong, draws, 1 / (1 + math.exp(e))) for e in (epsilon, 2 * epsilon)}
+    upper = np.append(stats.beta.ppf(0.975, wrong[:-1] + 1, draws - wrong[:-1]), 1.0)  # of each rate
+    refuted = np.log(np.maximum(1 - upper, 1e-300))[None, :] - np.log(upper)[:, None] > epsilon  # (alarms, misses)
+    refuted |= refuted.T
+    for i, j in ((3, 7), (60, 200), (150, 120), (0, 0)):
+        found = epsilon_lower_bound(Errors(draws, i, draws, j), 0.0, confidence)
+        assert (found > epsilon) == refuted[i, j]
+    exceeded, powerful = (float(chances[e] @ refuted @ chances[e]) for e in (epsilon, 2 * epsilon))
+    assert exceeded <= 1 - confidence
+    assert epsilon < 1 or powerful > 0.9
+
+
+def test_randomised_response_is_bounded_from_below_and_closely() -> None:
+    rng, epsilon = np.random.default_rng(2), 1.0
+    true = math.exp(epsilon) / (1 + math.exp(epsilon))
+    bounds = []
+    for _ in range(100):
+        without, present = (rng.random(DRAWS) > p for p in (true, 1 - true))
+        errors = count_errors(without.astype(float), present.astype(float), 0.5)
+        bounds.append(epsilon_lower_bound(errors, 0.0, 0.95))
+    assert np.count_nonzero(np.array(bounds) > epsilon) <= 10
+    assert np.median(bounds) > 0.8 * epsilon
+
+
+def test_draws_that_are_alike_give_no_bound() -> None:
+    assert mu_lower_bound(Errors(100, 50, 100, 50), 0.95) == 0.0
+    assert epsilon_lower_bound(Errors(100, 100, 100, 0), 0.0, 0.95) == 0.0
+    assert epsilon_lower_bound(Errors(100, 0, 100, 100), 1e-5, 0.95) == 0.0
+
+
+def test_a_score_that_is_not_a_number_counts_as_a_miss() -> None:
+    errors = count_errors(np.array([math.nan, 1.0]), np.array([math.nan, 1.0]), 0.0)
+    assert errors == Errors(2, 1, 2, 1)
+
+
+def test_misuse_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="errors"):
+        Errors(10, 11, 10, 0)
+    with pytest.raises(InvalidParameter, match="confidence"):
+        mu_lower_bound(Errors(10, 1, 10, 1), 0.0)
+    with pytest.raises(InvalidParameter, match="delta"):
+        epsilon_lower_bound(Errors(10, 1, 10, 1), 2.0, 0.95)

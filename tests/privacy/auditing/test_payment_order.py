@@ -1,0 +1,109 @@
+"""The order of payment: production pays first, and a budget that is asked afterwards is caught at its first release."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+
+from benchmarks.audited_trainings import FilterBudget, Tap, digits_population, train
+from benchmarks.broken_mechanisms import LateBudget
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import open_filter
+from privacy.auditing.one_run import flip_coins
+from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
+from privacy.errors import BudgetExceeded
+from privacy.plans.datalens import VOTES
+from privacy.plans.plan import Plan
+from privacy.plans.registry import build_plan
+
+GDP = open_filter("gdp", 1.0, 1e-5)
+EVENT = GaussianEvent(1.0, 10.0)
+POPULATION = digits_population(100)
+TINY: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives
+    "teachers": 100,
+    "images": 60,
+    "images_per_iteration": 5,
+    "top_k": 4,
+    "components": 10,
+    "frequencies": 6,
+    "features": 8,
+    "rounds": 3,
+    "teacher_hidden": 0,
+    "pretraining_steps": 1,
+    "teacher_steps": 1,
+    "vote_share": 0.5,
+}
+PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 0.2}]
+
+
+def plan_of(options: dict[str, Any]) -> Plan:
+    return build_plan("datalens", {**TINY, **options}, GDP, GDP.capacity_nano, POPULATION.facts)
+
+
+def run(plan: Plan, journal: PaymentJournal, budget: Any) -> Tap:
+    tap = Tap(journal)
+    train(plan, POPULATION, flip_coins(100, 0), tap, budget, secrets.token_bytes(32))
+    return tap
+
+
+@pytest.mark.parametrize("options", PRESETS, ids=["warm start and votes", "moment votes", "both kinds of votes"])
+def test_every_release_is_paid_before_it_is_made(options: dict[str, Any]) -> None:
+    """And everything that was paid was released: the journal saw all of it."""
+    plan = plan_of(options)
+    account = FilterBudget(GDP, GDP.capacity_nano)
+    journal = PaymentJournal(account)
+    run(plan, journal, journal)
+    assert journal.released == journal.paid
+    assert journal.released.total() == sum(stage.event.count for stage in plan.stages)
+    assert account.spent_nano == plan.price_nano
+
+
+@pytest.mark.parametrize("options", PRESETS, ids=["warm start and votes", "moment votes", "both kinds of votes"])
+def test_a_budget_that_is_asked_after_the_release_is_flagged(options: dict[str, Any]) -> None:
+    journal = PaymentJournal(FilterBudget(GDP, GDP.capacity_nano))
+    with pytest.raises(ReleasedUnpaid):
+        run(plan_of(options), journal, LateBudget(journal))
+
+
+def test_an_account_that_runs_dry_ends_the_releases() -> None:
+    """The last charge does not fit: production stops before it, the late check would have released it all the same."""
+    plan = plan_of({})
+    account = FilterBudget(GDP, plan.price_nano - 1)
+    journal = PaymentJournal(account)
+    tap = run(plan, journal, journal)
+    assert sum(map(len, tap.votes)) == 50
+    assert account.stages.count(VOTES) == 2
+    assert journal.released == journal.paid
+
+    released = _released_with_a_late_check(plan)
+    assert sum(map(len, released.votes)) == 60
+
+
+def _released_with_a_late_check(plan: Plan) -> Tap:
+    tap = Tap()  # nobody watches
+    budget = LateBudget(FilterBudget(GDP, plan.price_nano - 1))
+    train(plan, POPULATION, flip_coins(100, 0), tap, budget, secrets.token_bytes(32))
+    return tap
+
+
+def test_a_refused_charge_is_not_written_down_as_paid() -> None:
+    journal = PaymentJournal(FilterBudget(GDP, 0))
+    with pytest.raises(BudgetExceeded):
+        journal.charge(EVENT, "votes")
+    with pytest.raises(ReleasedUnpaid, match=r"release 1 .* when 0 of its kind had been paid"):
+        journal.note_release(EVENT)
+
+
+def test_payments_pay_for_their_own_kind_only() -> None:
+    journal = PaymentJournal(FilterBudget(GDP, GDP.capacity_nano))
+    journal.charge(EVENT.times(3), "votes")
+    journal.note_release(EVENT.times(2))
+    with pytest.raises(ReleasedUnpaid) as caught:
+        journal.note_release(GaussianEvent(1.0, 5.0))
+    assert (caught.value.released, caught.value.paid) == (1, 0)
+    journal.note_release(EVENT)
+    with pytest.raises(ReleasedUnpaid) as caught:
+        journal.note_release(EVENT)
+    assert (caught.value.released, caught.value.paid) == (4, 3)

@@ -1,0 +1,206 @@
+"""TopAgg, GEP, B-GEP and freeze: each attains its sensitivity in a worst case, and says what its paper says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from privacy.errors import InvalidParameter
+from privacy.gradients.dpsgd import DpSgd
+from privacy.gradients.estimator import Estimator, shapes_of
+from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
+from privacy.gradients.gep import Gep, orthonormal_basis
+from privacy.gradients.per_sample import Traces, trace_gradients
+from privacy.gradients.topagg import TopAggSgd, norm_top_k
+from privacy.mechanisms.noise import SecureNoise
+
+QUIET = {"noise_multiplier": 1e-6, "expected_batch": 1.0}
+
+
+def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def noise(label: str = "step") -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for these tests", label)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def batch(n: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 12, generator=generator), torch.randint(0, 4, (n,), generator=generator)
+
+
+def anchors(model: nn.Module) -> Traces:
+    return trace_gradients(model, losses, *batch(40, seed=6))
+
+
+def dpsgd(model: nn.Module, **changes: float) -> DpSgd:
+    return DpSgd(shapes_of(model), clip=0.3, **{**QUIET, **changes})
+
+
+def topagg(model: nn.Module, **changes: float) -> TopAggSgd:
+    return TopAggSgd(shapes_of(model), clip=0.3, **{"keep": 0.5, **QUIET, **changes})
+
+
+def gep(model: nn.Module, **changes: float) -> Gep:
+    return Gep(shapes_of(model), anchors, **{"basis_size": 6, "clip": 0.3, "clip_residual": 0.2, **QUIET, **changes})
+
+
+def b_gep(model: nn.Module, **changes: float) -> Gep:
+    return gep(model, **{"clip_residual": None, **changes})
+
+
+ESTIMATORS = {"dpsgd": dpsgd, "topagg": topagg, "gep": gep, "b_gep": b_gep}
+
+
+def sums(estimator: Estimator, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """What a step has summed before its noise, as one vector."""
+    estimator.begin_step(model)
+    if len(inputs):
+        estimator.add(trace_gradients(model, losses, inputs, targets))
+    found = torch.cat([value.flatten() for value in estimator._sums.values()])
+    estimator._sums = {}
+    return found
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(kind: str, frozen: bool) -> None:
+    model = network()
+    make: Callable[..., Estimator] = ESTIMATORS[kind]
+    inputs, targets = batch(9)
+    largest = 0.0
+    for scale in (0.1, 1.0, 30.0):
+        estimator = make(model)
+        if frozen:
+            estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
+        changed = inputs.clone()
+        changed[-1] *= scale
+        both = []
+        for kept in (slice(None), slice(-1)):
+            if isinstance(estimator, Gep):
+                estimator._generator.manual_seed(0)  # neighbours are compared on one basis: it is public
+            both.append(sums(estimator, model, changed[kept], targets[kept]))
+        moved = float((both[0] - both[1]).norm())
+        assert moved <= estimator.sensitivity * (1 + 1e-5)
+        largest = max(largest, moved / estimator.sensitivity)
+    assert largest > (0.95 if kind == "topagg" else 0.995)  # NormTopK stops just below its bound
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
+def test_norm_top_k_keeps_the_longest_prefix_of_the_sorted_squares(keep: float) -> None:
+    generator = torch.Generator().manual_seed(7)
+    rows = torch.randn(70, 300, generator=generator) * torch.logspace(-6, 3, 70)[:, None]
+    rows[3] = 0.0
+    rows[4, 1:] = 0.0  # one coordinate carries everything: it does not fit
+    kept = norm_top_k(rows, keep)
+    for row, found in zip(rows, kept, strict=True):
+        squares = row.square().double()
+        order = torch.argsort(squares, descending=True, stable=True)
+        fits = squares[order].cumsum(0) <= keep * squares.sum()
+        expected = torch.zeros_like(row)
+        expected[order[fits]] = row[order[fits]]
+        assert torch.equal(found != 0, expected != 0)
+        assert torch.equal(found, expected)
+    assert torch.equal(norm_top_k(rows, 1.0), rows)
+
+
+def test_keeping_everything_is_plain_dp_sgd() -> None:
+    model, (inputs, targets) = network(), batch(9)
+    plain = sums(dpsgd(model), model, inputs, targets)
+    torch.testing.assert_close(sums(topagg(model, keep=1.0), model, inputs, targets), plain)
+
+
+def test_gep_with_wide_bounds_returns_the_gradient_and_b_gep_its_projection() -> None:
+    model, (inputs, targets) = network(), batch(9)
+    wide = {"clip": 30.0, "noise_multiplier": 1e-7}
+    traces = trace_gradients(model, losses, inputs, targets)
+    truth = torch.cat([share.flatten(1).sum(dim=0) for share in traces.shares().values()])
+
+    def released(estimator: Estimator) -> torch.Tensor:
+        estimator.begin_step(model)
+        estimator.add(traces)
+        return torch.cat([value.flatten() for value in estimator.release(noise()).values()]).to(truth)
+
+    torch.testing.assert_close(released(gep(model, clip_residual=30.0, **wide)), truth, atol=1e-3, rtol=1e-3)
+    few, many = released(b_gep(model, basis_size=4, **wide)), released(b_gep(model, basis_size=100, **wide))
+    assert float((many - truth).norm()) < 0.3 * float((few - truth).norm())
+
+
+def test_the_basis_is_orthonormal_and_finds_what_the_anchors_span() -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(200, 3, generator=generator))[0]
+    found = orthonormal_basis(torch.randn(50, 3, generator=generator) @ directions.mT, 3, generator)
+    torch.testing.assert_close(found @ found.mT, torch.eye(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.mT @ (found @ directions), directions, atol=1e-4, rtol=0)
+
+
+def test_the_basis_depends_on_public_anchors_only() -> None:
+    """Two trainings on different private batches have the same basis at the same released network."""
+    model = network()
+    first, second = gep(model), gep(model)
+    for estimator, seed in ((first, 1), (second, 2)):
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, *batch(7, seed)))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(first._bases, second._bases, strict=True))
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_frozen_coordinates_get_neither_gradient_nor_noise_and_empty_samples_are_released(kind: str) -> None:
+    model = network()
+    estimator = ESTIMATORS[kind](model, noise_multiplier=1.0)
+    mask = random_mask(estimator.coordinates, 0.7, torch.Generator().manual_seed(0))
+    estimator.freeze(mask)
+    estimator.begin_step(model)
+    flat = torch.cat([value.flatten() for value in estimator.release(noise()).values()])
+    assert bool((flat[~mask] == 0).all())
+    assert bool((flat[mask] != 0).all())
+
+
+def test_a_frozen_coordinate_does_not_count_towards_the_clip() -> None:
+    model, (inputs, targets) = network(), batch(1)
+    estimator = DpSgd(shapes_of(model), clip=0.01, **QUIET)
+    estimator.freeze(random_mask(estimator.coordinates, 0.9, torch.Generator().manual_seed(1)))
+    assert float(sums(estimator, model, inputs, targets).norm()) == pytest.approx(0.01, rel=2e-3)
+
+
+def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert int(random_mask(1000, 0.7, generator).sum()) == 300
+    assert not torch.equal(random_mask(1000, 0.7, generator), random_mask(1000, 0.7, generator))
+    assert int(random_mask(1, 0.9, generator).sum()) == 1
+    mean = torch.tensor([0.1, -3.0, 0.2, 2.0])
+    assert ranked_mask(mean, 0.5).tolist() == [False, True, False, True]
+    schedule = FreezeSchedule(0.8, cooling_epochs=4)
+    assert [schedule.at(epoch) for epoch in (0, 1, 2, 4, 9)] == pytest.approx([0, 0.2, 0.4, 0.8, 0.8])
+    assert FreezeSchedule(0.8).at(0) == 0.8
+    for bad in ({"rate": 1.0}, {"rate": -0.1}, {"rate": 0.5, "cooling_epochs": -1}):
+        with pytest.raises(InvalidParameter):
+            FreezeSchedule(**bad)
+
+
+def test_misuse_is_refused_with_the_reason() -> None:
+    model = network()
+    with pytest.raises(InvalidParameter, match="keep"):
+        topagg(model, keep=0.0)
+    with pytest.raises(InvalidParameter, match="basis_size"):
+        gep(model, basis_size=1)
+    with pytest.raises(InvalidParameter, match="begin_step"):
+        gep(model).add(trace_gradients(model, losses, *batch(2)))
+    estimator = dpsgd(model)
+    with pytest.raises(InvalidParameter, match="places"):
+        estimator.freeze(torch.ones(3, dtype=torch.bool))
+    estimator.add(trace_gradients(model, losses, *batch(2)))
+    with pytest.raises(InvalidParameter, match="within a step"):
+        estimator.freeze(None)
+    assert gep(model).sensitivity == math.sqrt(2)
+    assert gep(model, noise_multiplier=3.0).event(0.1).noise_multiplier == 3.0

@@ -1,0 +1,160 @@
+"""Gradients taken apart by record agree with torch's own vmap over single records."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from privacy.errors import InvalidParameter, PrivacyError
+from privacy.gradients.per_sample import check_model, trace_gradients, trainable
+
+
+def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+class Tokens(nn.Module):
+    """A small transformer block over tokens: embedding, layer norms, linear layers with several positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 6, padding_idx=0)
+        self.query, self.key, self.value = (nn.Linear(6, 6, bias=bias) for bias in (True, False, True))
+        self.norm, self.final, self.head = nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 3)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        x = self.embed(index)
+        z = self.norm(x)
+        attention = (self.query(z) @ self.key(z).mT / 6**0.5).softmax(dim=-1)
+        return self.head(self.final(x + attention @ self.value(z)).mean(dim=1))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1),
+        nn.GroupNorm(2, 8),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 6, 3, stride=2, bias=False, groups=2, dilation=2),
+        nn.GroupNorm(3, 6, affine=False),
+        nn.Conv2d(6, 4, 1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+        nn.ReLU(),
+        nn.Linear(5, 3),
+    )
+
+
+MODELS = {
+    "convolutional": (convolutional, lambda n: torch.randn(n, 2, 8, 8)),
+    "tokens": (Tokens, lambda n: torch.randint(0, 7, (n, 4))),
+    "wide": (lambda: nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)), lambda n: torch.randn(n, 40)),
+    "one token": (
+        lambda: nn.Sequential(nn.Linear(9, 9), nn.Flatten(), nn.Linear(18, 3)),
+        lambda n: torch.randn(n, 2, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("kind", MODELS)
+def test_shares_norms_and_sums_agree_with_single_records(kind: str, repeats: int) -> None:
+    torch.manual_seed(0)
+    build, draw = MODELS[kind]
+    model, n = build().double(), 5
+    inputs, targets = draw(n * repeats), torch.randint(0, 3, (n * repeats,))
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    parameters = {name: value.detach() for name, value in trainable(model).items()}
+
+    def one(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return losses(functional_call(model, values, (x,)), y).mean()
+
+    x, y = inputs.reshape(n, repeats, *inputs.shape[1:]), targets.reshape(n, repeats)
+    if kind == "convolutional":
+        model[2] = nn.ReLU()  # vmap cannot write in place
+    expected = vmap(grad(one), in_dims=(None, 0, 0))(parameters, x, y)
+    if kind == "convolutional":
+        model[2] = nn.ReLU(inplace=True)
+
+    weights = torch.rand(n).double()
+    traces = trace_gradients(model, losses, inputs, targets, repeats=repeats)
+    norms, sums = traces.squared_norms(), traces.weighted_sum(weights)  # before shares(): the short cuts are taken
+    shares = traces.shares()
+    assert set(shares) == set(expected) == set(sums)
+    for name, share in expected.items():
+        torch.testing.assert_close(shares[name], share)
+        torch.testing.assert_close(sums[name], torch.tensordot(weights, share, dims=1))
+    torch.testing.assert_close(norms, sum(share.flatten(1).square().sum(dim=1) for share in expected.values()))
+    torch.testing.assert_close(traces.weighted_sum(weights), sums)
+
+
+def test_parameters_are_as_they_were_and_hold_no_gradient() -> None:
+    model = convolutional()
+    model[8].bias.requires_grad_(False)
+    traces = trace_gradients(model, losses, torch.randn(4, 2, 8, 8), torch.zeros(4, dtype=torch.long))
+    assert "8.bias" not in traces.shares()
+    assert not model[8].bias.requires_grad
+    assert model[8].weight.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(layer._forward_hooks for layer in model.modules())
+
+
+def test_a_record_that_is_dropped_contributes_nothing_even_when_it_is_not_finite() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    inputs = torch.randn(4, 3)
+    inputs[1] = torch.nan
+    traces = trace_gradients(model, losses, inputs, torch.zeros(4, dtype=torch.long))
+    dropped = ~traces.squared_norms().isfinite()
+    assert dropped.tolist() == [False, True, False, False]
+    shares = traces.without(dropped).shares()
+    assert all(share.isfinite().all() for share in shares.values())
+    assert all(bool((share[1] == 0).all()) for share in shares.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "GroupNorm"),
+        (nn.LSTM(3, 3), "LSTM"),
+        (nn.Sequential(nn.ReLU()), "no trainable"),
+    ],
+)
+def test_networks_that_mix_records_or_have_no_rule_are_refused(model: nn.Module, says: str) -> None:
+    with pytest.raises(InvalidParameter, match=says):
+        check_model(model)
+
+
+def test_shared_parameters_and_layers_that_run_twice_are_refused() -> None:
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(InvalidParameter, match="shares"):
+        check_model(tied)
+    layer = nn.Linear(3, 3)
+    with pytest.raises(PrivacyError, match="twice"):
+        trace_gradients(nn.Sequential(layer, layer), losses, torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
+
+
+def test_an_input_that_is_overwritten_in_place_is_noticed() -> None:
+    class Overwrites(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x) * 1
+            y = self.second(x)
+            x.add_(1)
+            return y + x
+
+    with pytest.raises(PrivacyError, match="in place"):
+        trace_gradients(Overwrites(), losses, torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
+
+
+def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
+    model, inputs, targets = nn.Linear(3, 3), torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(InvalidParameter, match="one number"):
+        trace_gradients(model, lambda o, t: losses(o, t).mean(), inputs, targets)
+    with pytest.raises(InvalidParameter, match="whole records"):
+        trace_gradients(model, losses, inputs, targets, repeats=3)

@@ -1,0 +1,164 @@
+"""RGP: carriers from released weights, gradients of carriers by record, and the projection of Corollary 2.1.1."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from privacy.errors import InvalidParameter
+from privacy.gradients.dpsgd import DpSgd
+from privacy.gradients.estimator import shapes_of
+from privacy.gradients.layers import Shares
+from privacy.gradients.per_sample import trace_gradients
+from privacy.gradients.rgp import Rgp, carriers_of, random_carriers
+from privacy.mechanisms.noise import SecureNoise
+
+
+def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def noise() -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for these tests", "rgp")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(8)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1, stride=2),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(),
+        nn.Conv2d(6, 7, 3, bias=False),
+        nn.Flatten(),
+        nn.Linear(7 * 4, 9),
+        nn.Tanh(),
+        nn.Linear(9, 3),
+    )
+
+
+def batch(n: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 3, 8, 8, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+
+
+def rgp(model: nn.Module, **changes: float) -> Rgp:
+    options = {"rank": 2, "clip": 0.3, "noise_multiplier": 1e-6, "expected_batch": 1.0} | changes
+    return Rgp(model, shapes_of(model), **options)
+
+
+def released(model: nn.Module, estimator: Rgp | DpSgd, inputs: torch.Tensor, targets: torch.Tensor) -> Shares:
+    estimator.begin_step(model)
+    estimator.add(trace_gradients(model, losses, inputs, targets))
+    return estimator.release(noise())
+
+
+def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
+    """Corollary 2.1.1: L L^T dW + dW R^T R - L L^T dW R^T R, for linear layers and convolutions alike."""
+    model, (inputs, targets) = network(), batch(6)
+    estimator = rgp(model, clip=20.0)
+    estimator.begin_step(model)
+    carriers = dict(estimator._carriers)
+    assert set(carriers) == {"0.weight", "3.weight", "5.weight", "7.weight"}
+    traces = trace_gradients(model, losses, inputs, targets)
+    estimator.add(traces)
+    found = estimator.release(noise())
+    for name, share in traces.shares().items():
+        truth = share.sum(dim=0)
+        if name in carriers:
+            left, right = carriers[name]
+            dw = truth.flatten(1)
+            on_left, on_right = left @ (left.mT @ dw), dw @ right.mT @ right
+            truth = (on_left + on_right - left @ (left.mT @ dw) @ right.mT @ right).reshape(truth.shape)
+        torch.testing.assert_close(found[name].to(truth), truth, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(random: bool) -> None:
+    model, (inputs, targets) = network(), batch(5)
+    largest = 0.0
+    for scale in (0.01, 1.0, 30.0):
+        changed = inputs.clone()
+        changed[-1] *= scale
+        both = []
+        for kept in (slice(None), slice(-1)):
+            estimator = rgp(model, clip=0.05, random=random)  # the carriers' seed is public: the same for both
+            estimator.begin_step(model)
+            estimator.add(trace_gradients(model, losses, changed[kept], targets[kept]))
+            both.append(torch.cat([value.flatten() for value in estimator._sums.values()]))
+        moved = float((both[0] - both[1]).norm())
+        assert moved <= estimator.sensitivity * (1 + 1e-5)
+        largest = max(largest, moved / estimator.sensitivity)
+    assert largest > 0.995
+
+
+def test_noise_multiplicity_averages_rows_before_clipping() -> None:
+    model, (inputs, targets) = network(), batch(4)
+    estimator = rgp(model, clip=20.0)
+    estimator.begin_step(model)
+    twice = trace_gradients(model, losses, inputs.repeat_interleave(2, dim=0), targets.repeat_interleave(2), repeats=2)
+    once = trace_gradients(model, losses, inputs, targets)
+    for (name, a), b in zip(
+        estimator.carrier_shares(twice).items(), estimator.carrier_shares(once).values(), strict=True
+    ):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def test_carriers_are_orthonormal_and_come_from_the_released_weights_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    low = torch.randn(30, 3, generator=generator) @ torch.randn(3, 50, generator=generator)
+    left, right = carriers_of(low, 3, generator)
+    torch.testing.assert_close(left.mT @ left, torch.eye(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(right @ right.mT, torch.eye(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(left @ (left.mT @ low @ right.mT) @ right, low, atol=1e-3, rtol=1e-4)
+    left, right = random_carriers(torch.Size([30, 50]), 3, generator)
+    assert (left.shape, right.shape) == ((30, 3), (3, 50))
+    model = network()
+    first, second = rgp(model), rgp(model)
+    for estimator, seed in ((first, 1), (second, 2)):
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, *batch(4, seed)))
+    for name, (left, right) in first._carriers.items():
+        assert torch.equal(left, second._carriers[name][0])
+        assert torch.equal(right, second._carriers[name][1])
+
+
+def test_after_the_warm_up_carriers_follow_the_historical_update() -> None:
+    model = network()
+    estimator = rgp(model, warm_up_steps=1)
+    for _ in range(2):
+        estimator.begin_step(model)
+        estimator.release(noise())
+    step = torch.outer(torch.randn(9), torch.randn(28))
+    with torch.no_grad():
+        model[5].weight += 1e-3 * step  # the weights themselves are far larger
+    estimator.begin_step(model)
+    left, right = estimator._carriers["5.weight"]
+    torch.testing.assert_close(left @ (left.mT @ step @ right.mT) @ right, step, atol=1e-2, rtol=1e-2)
+
+
+def test_carriers_take_far_less_room_than_gradients() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Flatten(), nn.Linear(64 * 16, 128))
+    traces = trace_gradients(model, losses, torch.randn(2, 64, 4, 4), torch.zeros(2, dtype=torch.long))
+    estimator = rgp(model, rank=4)
+    estimator.begin_step(model)
+    carried = sum(part.numel() for part in estimator.carrier_shares(traces).values())
+    assert carried * 10 < sum(share.numel() for share in traces.shares().values())
+
+
+def test_broken_records_empty_samples_and_misuse() -> None:
+    model, (inputs, targets) = network(), batch(3)
+    inputs[1] = torch.nan
+    found = released(model, rgp(model, clip=20.0), inputs, targets)
+    assert all(bool(value.isfinite().all()) for value in found.values())
+    whole = released(model, rgp(model, clip=20.0), inputs[[0, 2]], targets[[0, 2]])
+    torch.testing.assert_close(found, whole)
+    estimator = rgp(model)
+    estimator.begin_step(model)
+    assert set(estimator.release(noise())) == set(shapes_of(model))
+    with pytest.raises(InvalidParameter, match="begin_step"):
+        rgp(model).add(trace_gradients(model, losses, *batch(2)))
+    with pytest.raises(InvalidParameter, match="frozen"):
+        rgp(model).freeze(torch.ones(estimator.coordinates, dtype=torch.bool))
+    with pytest.raises(InvalidParameter, match="rank"):
+        rgp(model, rank=0)

@@ -1,0 +1,211 @@
+"""The discrete Gaussian: its distribution, the proof obligations of its table, and tests that can reject."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.discrete_gaussian import (
+    PREFIX_BITS,
+    SLACK,
+    draw,
+    exact_below,
+    exp_bounds,
+    step_table,
+)
+from privacy.mechanisms.noise import SecureNoise
+
+STDDEVS = [0.3, 0.5, 1.0, 2.7, 31.4, 64.0, 100.3, 5000.0, 123456.7, 1e7, 2.0**45]
+ALARM = 1e-6  # The keys below are fixed, so a true sampler passes always and a wrong one fails always.
+
+
+def fresh(*labels: str | int) -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for the tests....", *labels)
+
+
+def fit(drawn: npt.NDArray[np.int64], stddev: float) -> float:
+    """p-value of a chi-squared test against N_Z(0, stddev^2) over some 80 bins of integers."""
+    step = max(1, round(stddev / 10))
+    reach = max(2, math.ceil(4 * stddev / step))
+    edges = np.arange(-reach, reach + 1) * step  # bin i holds edges[i] <= z < edges[i + 1]; both tails are bins too
+    if stddev < 1000:
+        z = np.arange(-reach * step, reach * step)
+        mass = np.exp(-0.5 * np.square(np.arange(-200 * int(stddev + 1), 200 * int(stddev + 1) + 1) / stddev)).sum()
+        inner = np.add.reduceat(np.exp(-0.5 * np.square(z / stddev)) / mass, np.arange(0, len(z), step))
+    else:  # the trapezium rule on a Gaussian: exact beyond any sample
+        inner = np.diff(special.ndtr((edges - 0.5) / stddev))
+    tail = (1 - inner.sum()) / 2
+    expected = np.concatenate([[tail], inner, [tail]]) * len(drawn)
+    places = np.searchsorted(edges, drawn, side="right")
+    # The upper tail holds z >= last edge, the lower one z < first edge: not quite symmetric at small stddev.
+    observed = np.bincount(places, minlength=len(expected)).astype(float)
+    if stddev < 1000:
+        upper = np.exp(-0.5 * np.square(np.arange(reach * step, 200 * int(stddev + 1) + 1) / stddev)).sum() / mass
+        expected[-1], expected[0] = upper * len(drawn), (1 - inner.sum() - upper) * len(drawn)
+    enough = expected >= 5
+    rare = [observed[~enough].sum(), expected[~enough].sum()]
+    observed, expected = observed[enough], expected[enough]
+    if rare[1] >= 5:
+        observed, expected = np.append(observed, rare[0]), np.append(expected, rare[1])
+    else:  # fold what is rarer still into the commonest bin
+        observed[expected.argmax()] += rare[0]
+        expected[expected.argmax()] += rare[1]
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+@pytest.mark.parametrize("stddev", STDDEVS)
+def test_draws_have_the_distribution(stddev: float) -> None:
+    assert fit(fresh("fit").discrete_gaussian(400_000, stddev), stddev) > 1e-3
+
+
+@pytest.mark.parametrize("stddev", [s for s in STDDEVS if 0.5 <= s <= 1e7])
+@pytest.mark.parametrize("factor", [2 / 3, 3 / 2])
+def test_the_test_rejects_two_thirds_and_three_halves_of_the_scale(stddev: float, factor: float) -> None:
+    assert fit(fresh("scale").discrete_gaussian(400_000, stddev * factor), stddev) < ALARM
+
+
+@pytest.mark.parametrize("stddev", [0.5, 1.0])
+def test_the_test_rejects_a_rounded_continuous_gaussian(stddev: float) -> None:
+    rounded = np.rint(np.random.default_rng(1).normal(0.0, stddev, 400_000)).astype(np.int64)
+    assert fit(rounded, stddev) < ALARM
+
+
+@pytest.mark.parametrize("stddev", [s for s in STDDEVS if s >= 0.5])
+def test_the_test_rejects_a_shift(stddev: float) -> None:
+    shift = max(1, round(stddev / 20))
+    assert fit(fresh("shift").discrete_gaussian(400_000, stddev) + shift, stddev) < ALARM
+
+
+@pytest.mark.parametrize("stddev", STDDEVS)
+def test_moments(stddev: float) -> None:
+    n = 400_000
+    x = fresh("moments").discrete_gaussian(n, stddev) / stddev
+    z = np.arange(-200, 201) / stddev
+    weights = np.exp(-0.5 * z * z) if stddev < 5 else None
+    variance = 1.0 if weights is None else float((z * z * weights).sum() / weights.sum())
+    fourth = 3.0 if weights is None else float((z**4 * weights).sum() / weights.sum())
+    assert abs(x.mean()) < 5 * math.sqrt(variance / n)
+    assert abs((x * x).mean() - variance) < 5 * math.sqrt((fourth - variance**2) / n)
+
+
+@pytest.mark.parametrize("stddev", [2.7, 5000.0, 1e7])
+def test_tails_beyond_three_and_four_stddev(stddev: float) -> None:
+    n = 3_000_000
+    magnitude = np.abs(fresh("tails").discrete_gaussian(n, stddev))
+    for reach in (3, 4):
+        first = math.ceil(reach * stddev)
+        z = np.arange(first, 40 * first + 40) if stddev < 1000 else None
+        mass = math.sqrt(2 * math.pi) * stddev
+        expected = (
+            2
+            * n
+            * (special.ndtr(-(first - 0.5) / stddev) if z is None else np.exp(-0.5 * (z / stddev) ** 2).sum() / mass)
+        )
+        assert abs((magnitude >= first).sum() - expected) < 5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize(("stddev", "n"), [(0.5, 20_000), (3.3, 3000), (40.0, 10_000), (5000.0, 10_000)])
+def test_cells_that_end_early_leave_the_distribution_to_the_tails(stddev: float, n: int) -> None:
+    """With cells for one stddev only, a third of the draws comes from the tails' exact arithmetic."""
+    drawn = draw(n, step_table(stddev, reach=1), fresh("early").integers64)
+    assert np.abs(drawn).max() > 2 * stddev
+    assert fit(drawn, stddev) > 1e-3
+
+
+@pytest.mark.parametrize("stddev", [0.5, 7.3, 5000.0])
+def test_exact_arithmetic_decides_as_floating_point_does(stddev: float) -> None:
+    """With a slack of one every draw is decided exactly, and the same key must give the same integers."""
+    quick = draw(2000, step_table(stddev), fresh("twice").integers64, slack=SLACK)
+    exact = draw(2000, step_table(stddev), fresh("twice").integers64, slack=1.0)
+    assert np.array_equal(quick, exact)
+
+
+@pytest.mark.parametrize("stddev", STDDEVS)
+def test_the_alias_table_holds_the_weights_without_remainder(stddev: float) -> None:
+    table = step_table(stddev)
+    held = [0] * 2048
+    for slot, (threshold, alias) in enumerate(zip(table.threshold.tolist(), table.alias.tolist(), strict=True)):
+        held[slot] += threshold
+        held[alias] += (1 << 53) - threshold
+    assert held[: len(table.weights)] == list(table.weights)
+    assert sum(held) == sum(table.weights) == 1 << 64
+
+
+@pytest.mark.parametrize("stddev", [0.3, 1.0, 31.4, 5000.0])
+@pytest.mark.parametrize("reach", [1, 13])
+def test_every_weight_dominates_its_cell(stddev: float, reach: int) -> None:
+    """Step 2's right side is at most one on every cell and tail block, so rejection is exact; in rationals."""
+    table = step_table(stddev, reach)
+    width = 1 << table.width_log2
+
+    def height(z: int) -> Fraction:
+        return table.scale * Fraction(exp_bounds(Fraction(z) ** 2 / (2 * Fraction(stddev) ** 2), 200)[1], 1 << 200)
+
+    for cell in range(-table.cells, table.cells):
+        nearest = cell * width if cell >= 0 else -((cell + 1) * width - 1)
+        assert height(nearest) * width <= table.weights[cell + table.cells]
+    for block in range(40):
+        first = table.tail_start + (block << table.tail_width_log2)
+        dominated = height(first) * (1 << table.tail_width_log2) * (2 << block)
+        assert dominated <= min(table.weights[-2:])
+
+
+@given(
+    numerator=st.integers(0, 10**12),
+    denominator=st.integers(1, 10**10),
+    bits=st.integers(1, 300),
+)
+@settings(max_examples=300, deadline=None)
+def test_exp_bounds_enclose(numerator: int, denominator: int, bits: int) -> None:
+    x = Fraction(numerator, denominator)
+    low, high = exp_bounds(x, bits)
+    assert high - low <= 3
+    if x > 10_000:
+        assert (low, high) == (0, 1)
+        return
+    with mpmath.workprec(bits + 100):
+        true = mpmath.exp(-mpmath.mpf(x.numerator) / x.denominator) * mpmath.mpf(2) ** bits
+        assert low <= true * (1 + mpmath.mpf(2) ** (-bits - 50))
+        assert true <= high * (1 + mpmath.mpf(2) ** (-bits - 50))
+
+
+def test_exact_below_draws_further_bits_only_while_the_prefix_ties() -> None:
+    """u and exp(-1/2) agree in 52 bits: the 64 bits that follow decide."""
+    tie = exp_bounds(Fraction(1, 2), PREFIX_BITS)[0]
+    following = exp_bounds(Fraction(1, 2), PREFIX_BITS + 64)[0] % (1 << 64)
+    asked: list[int] = []
+
+    def words(value: int) -> npt.NDArray[np.uint64]:
+        return np.array([value], dtype=np.uint64)
+
+    def answer(offset: int) -> bool:
+        def source(n: int) -> npt.NDArray[np.uint64]:
+            asked.append(n)
+            return words(following + offset)
+
+        return exact_below(tie, PREFIX_BITS, 1, 1.0, Fraction(1), source)
+
+    assert answer(-5)
+    assert not answer(5)
+    assert asked == [1, 1]
+    assert exact_below(tie - 1, PREFIX_BITS, 1, 1.0, Fraction(1), lambda _: pytest.fail("asked for bits"))
+    assert not exact_below(tie + 1, PREFIX_BITS, 1, 1.0, Fraction(1), lambda _: pytest.fail("asked for bits"))
+
+
+def test_a_tiny_stddev_gives_zero() -> None:
+    assert not fresh("tiny").discrete_gaussian(10_000, 1e-300).any()
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 2.0**46])
+def test_stddevs_out_of_range_are_refused(bad: float) -> None:
+    with pytest.raises(InvalidParameter):
+        step_table(bad)

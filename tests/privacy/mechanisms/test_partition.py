@@ -1,0 +1,107 @@
+"""Shards: stable under the presence of others, disjoint, keyed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from privacy.errors import InvalidParameter, PrivacyError
+from privacy.mechanisms.partition import assert_disjoint, record_units, shard_members, shard_of
+
+KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
+
+
+def rows(n: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (n, 28 * 28), dtype=np.uint8)
+
+
+@given(ids=st.lists(st.binary(min_size=1, max_size=12), max_size=40), removed=st.integers(0, 39))
+def test_presence_of_a_unit_moves_no_other(ids: list[bytes], removed: int) -> None:
+    kept = ids[:removed] + ids[removed + 1 :]
+    with_it = dict(zip(ids, shard_of(ids, KEY, 7).tolist(), strict=True))
+    without_it = dict(zip(kept, shard_of(kept, KEY, 7).tolist(), strict=True))
+    assert all(with_it[unit] == shard for unit, shard in without_it.items())
+
+
+def test_arrays_and_byte_strings_agree() -> None:
+    units = rows(50)
+    assert np.array_equal(shard_of(units, KEY, 11), shard_of([row.tobytes() for row in units], KEY, 11))
+    assert np.array_equal(shard_of(units[:, ::2], KEY, 11), shard_of(units[:, ::2].copy(), KEY, 11))
+
+
+def test_equal_units_meet_and_the_key_decides_where() -> None:
+    ids = [b"anna", b"bert", b"anna", b"carl"] * 10
+    assigned = shard_of(ids, KEY, 1000)
+    assert assigned[0] == assigned[2]
+    assert not np.array_equal(assigned, shard_of(ids, OTHER_KEY, 1000))
+
+
+def test_shards_fill_evenly_and_may_stay_empty() -> None:
+    sizes = np.bincount(shard_of(rows(20_000), KEY, 100), minlength=100)
+    assert stats.chisquare(sizes).pvalue > 1e-3
+    assert np.bincount(shard_of(rows(50), KEY, 100), minlength=100).min() == 0
+
+
+def test_members_cover_every_record_once() -> None:
+    assigned = shard_of(rows(300), KEY, 40)
+    members = shard_members(assigned, 40)
+    assert len(members) == 40
+    assert sorted(np.concatenate(members).tolist()) == list(range(300))
+    assert all((assigned[indices] == shard).all() for shard, indices in enumerate(members))
+
+
+def test_no_records_make_empty_shards() -> None:
+    assigned = shard_of([], KEY, 3)
+    assert [len(indices) for indices in shard_members(assigned, 3)] == [0, 0, 0]
+    assert shard_of(rows(0), KEY, 3).shape == (0,)
+    assert_disjoint([], assigned, 3)
+
+
+def test_disjointness_is_checked() -> None:
+    ids = [b"anna", b"bert", b"anna"]
+    assigned = shard_of(ids, KEY, 50)
+    assert_disjoint(ids, assigned, 50)
+    torn = assigned.copy()
+    torn[2] = (torn[2] + 1) % 50
+    with pytest.raises(PrivacyError, match="two shards"):
+        assert_disjoint(ids, torn, 50)
+    with pytest.raises(PrivacyError, match="does not exist"):
+        assert_disjoint(ids, np.array([0, 1, 50]), 50)
+    with pytest.raises(PrivacyError, match="exactly once"):
+        assert_disjoint(ids, assigned[:2], 50)
+
+
+def test_a_partition_by_position_is_caught() -> None:
+    """Control: cutting the upload into slices, as published code does, tears subjects apart."""
+    ids = [b"anna", b"bert"] * 20
+    with pytest.raises(PrivacyError, match="two shards"):
+        assert_disjoint(ids, np.arange(40) % 7, 7)
+
+
+def test_record_units_hold_label_and_pixels() -> None:
+    images = rows(4).reshape(4, 28, 28)
+    images[1] = images[0]
+    units = record_units(images, np.array([3, 4, 3, 3]))
+    assert units.shape == (4, 8 + 784)
+    assert units.dtype == np.uint8
+    assert (units[0, 8:] == units[1, 8:]).all()
+    assert (units[0, :8] != units[1, :8]).any()
+    with pytest.raises(InvalidParameter):
+        record_units(images, np.array([1]))
+
+
+@pytest.mark.parametrize(("key", "shards"), [(b"short", 3), (bytes(65), 3), (KEY, 0), (KEY, -1), (KEY, 1 << 21)])
+def test_keys_and_shards_out_of_range_are_refused(key: bytes, shards: int) -> None:
+    with pytest.raises(InvalidParameter):
+        shard_of([b"anna"], key, shards)
+
+
+def test_units_without_content_are_refused() -> None:
+    with pytest.raises(InvalidParameter):
+        shard_of([b"anna", b""], KEY, 3)
+    with pytest.raises(InvalidParameter):
+        shard_of(np.zeros((3, 0), dtype=np.uint8), KEY, 3)

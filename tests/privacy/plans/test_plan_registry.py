@@ -1,0 +1,31 @@
+"""Recipes by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from privacy.accounting.filters import open_filter
+from privacy.errors import InvalidParameter
+from privacy.plans.datalens import plan_datalens
+from privacy.plans.datalens_config import config_from_options
+from privacy.plans.registry import RECIPES, PublicFacts, build_plan
+from workers.recipes.registry import TRAINERS
+
+FACTS = PublicFacts(("a", "b"), 28, 28, 1, 60_000, "record")
+GDP = open_filter("gdp", 1.0, 1e-5)
+
+
+def test_a_recipe_is_planned_by_its_name() -> None:
+    made = build_plan("datalens", {"teachers": 300}, GDP, GDP.capacity_nano, FACTS)
+    assert made == plan_datalens(config_from_options({"teachers": 300}), GDP, GDP.capacity_nano, FACTS)
+    assert made.recipe == "datalens"
+
+
+@pytest.mark.parametrize("recipe", ["", "DataLens", "gan", "datalens "])
+def test_an_unknown_recipe_is_refused_with_the_known_ones(recipe: str) -> None:
+    with pytest.raises(InvalidParameter, match=", ".join(RECIPES)):
+        build_plan(recipe, {}, GDP, GDP.capacity_nano, FACTS)
+
+
+def test_what_can_be_planned_can_be_trained() -> None:
+    assert set(RECIPES) == set(TRAINERS)

@@ -1,0 +1,106 @@
+"""Plans of the DP-SGD family: noise that follows from budget and steps, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import dp_accounting.rdp
+import pytest
+
+from privacy.accounting.calibration import noise_multiplier_for
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.accounting.filters import open_filter
+from privacy.errors import EventRefused, InvalidParameter
+from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from privacy.plans.private_steps import ESTIMATORS, STEPS
+from privacy.plans.registry import RECIPES, build_plan
+
+FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
+RDP = open_filter("rdp", 3.0, 1e-5)
+
+
+def plan(epsilon: float = 3.0, facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return build_plan("dp_classifier", options, RDP, RDP.nano_of(epsilon), facts)
+
+
+@pytest.mark.parametrize(("probability", "steps"), [(1.0, 1), (0.1, 50), (0.01, 2000), (0.0001, 10)])
+def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: float, steps: int) -> None:
+    found = noise_multiplier_for(RDP, probability, steps, RDP.capacity_nano)
+    assert RDP.price_nano(PoissonGaussianEvent(probability, found, steps)) <= RDP.capacity_nano
+    less = PoissonGaussianEvent(probability, found * (1 - 1e-5), steps)
+    assert RDP.price_nano(less) > RDP.capacity_nano
+
+
+def test_a_plan_keeps_to_its_epsilon_by_an_accountant_of_others() -> None:
+    event = plan().stages[0].event
+    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant.compose(event.dp_event())
+    assert 2.0 < accountant.get_epsilon(1e-5) <= 3.0
+
+
+def test_gaussian_accounts_say_which_filter_they_would_need() -> None:
+    gdp = open_filter("gdp", 3.0, 1e-5)
+    with pytest.raises(EventRefused, match="open the account with rdp"):
+        build_plan("dp_classifier", {}, gdp, gdp.capacity_nano, FACTS)
+
+
+def test_steps_follow_from_declared_numbers() -> None:
+    made = plan(expected_batch=600, epochs=2.5)
+    event = made.stages[0].event
+    assert isinstance(event, PoissonGaussianEvent)
+    assert (event.sampling_probability, event.count) == (0.01, 250)
+    assert made.stages[0].name == STEPS
+    assert plan_from_json(made.to_json()) == made
+    of_subjects = PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 1200)
+    event = plan(facts=of_subjects, expected_batch=600, epochs=2.5).stages[0].event
+    assert isinstance(event, PoissonGaussianEvent)
+    assert (event.sampling_probability, event.count) == (0.5, 5)
+    small = dataclasses.replace(FACTS, records_declared=100)
+    event = plan(facts=small, expected_batch=600, epochs=3.0).stages[0].event
+    assert isinstance(event, PoissonGaussianEvent)
+    assert (event.sampling_probability, event.count) == (1.0, 3)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_costs_what_its_event_costs(estimator: str) -> None:
+    made, plain = plan(estimator=estimator), plan()
+    assert made.stages == plain.stages
+    assert made.facts["estimator"] == estimator
+
+
+def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
+    assert plan(freeze="ranked", freeze_rate=0.7).stages == plan().stages
+    for estimator in ("rgp", "rgp_random"):
+        with pytest.raises(InvalidParameter, match="no coordinates to freeze"):
+            plan(estimator=estimator, freeze="random")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"estimator": "sgd"}, "choose one of"),
+        ({"epochs": 0}, "between"),
+        ({"clip": -1.0}, "between"),
+        ({"noise": 1.0}, "dp_classifier knows"),
+        ({"expected_batch": 1, "epochs": 10}, "larger expected_batch"),
+        ({"preset": "huge"}, "choose one of"),
+        ({"architecture": "vgg"}, "choose one of"),
+        ({"multiplicity": 4}, "one view"),
+        ({"momentum": True}, "number"),
+    ],
+)
+def test_bad_options_are_refused_with_a_reason(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason):
+        plan(**options)
+
+
+def test_scattering_needs_room() -> None:
+    with pytest.raises(InvalidParameter, match="scattering"):
+        plan(facts=dataclasses.replace(FACTS, height=4, width=4))
+
+
+def test_it_publishes_a_classifier_and_bounds_subjects() -> None:
+    assert RECIPES["dp_classifier"].publishes == "classifier"
+    made = plan(facts=PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 1200))
+    assert any("subject" in note for note in made.notes)

@@ -1,0 +1,146 @@
+"""Pictures: what is decoded, what is refused before decoding, and what never survives."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.ingest.faults import Fault, Refused
+from service.ingest.pictures import decode_picture
+
+CANARY = b"CANARY-7f3a"
+
+
+def verdict(data: bytes, request) -> str:
+    try:
+        decode_picture(data, request)
+    except Refused as refused:
+        return refused.fault.value
+    return "ok"
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_the_four_formats_are_decoded(declare, picture, kind, mode):
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = picture(kind, mode, value=7 if mode == "L" else (7, 7, 7), **options)
+    gray = decode_picture(data, declare())
+    assert gray.shape == (4, 6)
+    assert gray.dtype == np.uint8
+    assert gray.tolist() == np.full((4, 6), 7).tolist()
+    colour = decode_picture(data, declare(channels=3))
+    assert colour.shape == (4, 6, 3)
+    assert (colour == 7).all()
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+@pytest.mark.parametrize("exif", [b"", b"Exif\x00\x00" + CANARY])
+def test_each_kind_of_webp_header_is_read(declare, picture, lossless, exif):
+    data = picture("WEBP", "RGB", value=(10, 20, 30), lossless=lossless, exif=exif)
+    assert verdict(data, declare(channels=3)) == "ok"
+    assert verdict(data, declare(channels=3, width=7)) == Fault.IMAGE_SIZE
+
+
+def test_colour_is_not_silently_turned_into_gray(declare, picture):
+    assert verdict(picture("PNG", "RGB", value=(1, 2, 3)), declare()) == Fault.IMAGE_MODE
+
+
+@pytest.mark.parametrize("mode", ["1", "P"])
+def test_bilevel_and_palette_pictures_are_expanded(declare, picture, mode):
+    assert verdict(picture("PNG", mode, value=1), declare(channels=3)) == "ok"
+
+
+@pytest.mark.parametrize(("kind", "mode", "value"), [("PNG", "I;16", 700), ("JPEG", "CMYK", (1, 2, 3, 4))])
+def test_other_modes_are_refused(declare, picture, kind, mode, value):
+    assert verdict(picture(kind, mode, value=value), declare(channels=3)) == Fault.IMAGE_MODE
+
+
+def test_opaque_alpha_is_dropped_and_transparency_refused(declare, picture):
+    assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 255)), declare()) == "ok"
+    assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 254)), declare()) == Fault.IMAGE_TRANSPARENT
+    assert verdict(picture("PNG", "LA", value=(9, 0)), declare()) == Fault.IMAGE_TRANSPARENT
+    assert verdict(picture("PNG", "P", value=0, transparency=0), declare(channels=3)) == Fault.IMAGE_TRANSPARENT
+    assert verdict(picture("PNG", "L", value=7, transparency=7), declare()) == Fault.IMAGE_TRANSPARENT
+
+
+@pytest.mark.parametrize("size", [(4, 6), (6, 5), (1, 1), (28, 28)])
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
+def test_a_picture_of_another_size_is_refused(declare, picture, kind, size):
+    assert verdict(picture(kind, "RGB", size, value=(5, 5, 5)), declare(channels=3)) == Fault.IMAGE_SIZE
+
+
+def test_a_small_file_that_decodes_to_400_megabytes_is_refused_unread(declare):
+    side = 20_100
+    rows = zlib.compress(bytes(((side + 7) // 8 + 1) * side), 9)
+    head = png_chunk(b"IHDR", struct.pack(">2I5B", side, side, 1, 0, 0, 0, 0))
+    bomb = b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", rows) + png_chunk(b"IEND", b"")
+    assert len(bomb) < 60_000
+    tracemalloc.start()
+    try:
+        assert verdict(bomb, declare(height=side, width=side)) == Fault.IMAGE_PIXELS
+        assert verdict(bomb, declare()) == Fault.IMAGE_PIXELS
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(24, b"VP8X"), (21, b"VP8L")])
+def test_a_giant_webp_canvas_is_refused_before_its_decoder_allocates(declare, offset, kind):
+    body = b"RIFF" + struct.pack("<I", 40) + b"WEBP" + kind + struct.pack("<I", 10) + b"\xff" * 20
+    assert verdict(body, declare()) == Fault.IMAGE_PIXELS
+
+
+def test_animations_are_refused(declare):
+    frames = [Image.new("L", (6, 4), value) for value in (1, 200)]
+    for kind, options in (("PNG", {}), ("WEBP", {}), ("MPO", {})):
+        buffer = io.BytesIO()
+        frames[0].save(buffer, kind, save_all=True, append_images=frames[1:], **options)
+        assert verdict(buffer.getvalue(), declare()) == Fault.IMAGE_FRAMES
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "ICO", "PPM", "JPEG2000", "TGA", "PDF"])
+def test_other_formats_are_refused_whatever_they_are_called(declare, picture, kind):
+    assert verdict(picture(kind, "L"), declare()) == Fault.IMAGE_FORMAT
+
+
+@pytest.mark.parametrize("data", [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0", b"MZ"])
+def test_things_that_are_no_pictures_are_refused(declare, data):
+    assert verdict(data, declare()) == Fault.IMAGE_FORMAT
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
+def test_every_truncation_is_refused_as_broken(declare, kind):
+    pixels = np.random.default_rng(5).integers(0, 256, (4, 6), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).convert("RGB").save(buffer, kind)
+    data = buffer.getvalue()
+    for cut in range(16, len(data) // 2, 7):
+        assert verdict(data[:cut], declare(channels=3)) == Fault.IMAGE_BROKEN
+
+
+def test_a_polyglot_is_stored_as_pixels_only(declare, picture):
+    data = picture(value=7) + b"PK\x03\x04" + CANARY + b"<script>"
+    assert CANARY not in decode_picture(data, declare()).tobytes()
+
+
+def test_metadata_is_dropped(declare):
+    exif = Image.Exif()
+    exif[0x010E] = CANARY.decode()
+    exif[0x0112] = 6  # orientation: shown turned, stored as it lies
+    for kind in ("JPEG", "PNG", "WEBP"):
+        buffer = io.BytesIO()
+        Image.new("RGB", (6, 4), (9, 9, 9)).save(buffer, kind, exif=exif)
+        assert CANARY in buffer.getvalue()
+        pixels = decode_picture(buffer.getvalue(), declare(channels=3))
+        assert pixels.shape == (4, 6, 3)
+        assert CANARY not in pixels.tobytes()

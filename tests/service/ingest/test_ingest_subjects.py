@@ -1,0 +1,313 @@
+"""Subject ids in every format: who owns what survives, the ids themselves do not, and broken ones are refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privacy.mechanisms.partition import shard_of, subject_units
+from service.ingest.array_files import SUBJECTS_NAME
+from service.ingest.faults import Fault, Refused
+from service.ingest.request import IngestRequest
+from service.ingest.subjects import SubjectId, random_numbers, store_subjects, subject_numbers
+
+_SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+CANARY = "CANARY7f3a"
+NAMES = ["anna", "bert", "anna", "carl", "bert", "anna"]
+IMAGES = np.arange(6 * 24, dtype=np.uint8).reshape(6, 4, 6)
+LABELS = np.array([0, 1, 1, 0, 0, 1])
+SIX = {"records_declared": 100, "subjects_declared": 10}
+
+Numbers = npt.NDArray[np.int64]
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def numbers(stored_array: Callable[[str], Numbers]) -> Callable[[], Numbers]:
+    return lambda: stored_array(SUBJECTS_NAME)
+
+
+@pytest.fixture
+def npz(ingest: Ask) -> Ask:
+    """Ingest an .npz of six records with these subjects; None leaves the array out."""
+
+    def run(subjects: Any, count: int = 6, **changes: Any) -> str:
+        buffer = io.BytesIO()
+        arrays = {} if subjects is None else {"subjects": np.asarray(subjects)}
+        np.savez(buffer, images=IMAGES[:count], labels=LABELS[:count], **arrays)
+        return ingest(buffer.getvalue(), **{"format": "npz", **SIX, **changes})
+
+    return run
+
+
+@pytest.fixture
+def idx(ingest: Ask, archive: Callable[..., bytes]) -> Ask:
+    """Ingest an IDX bundle of six records with these bytes as the third file; None leaves it out."""
+
+    def run(subjects: bytes | None, **changes: Any) -> str:
+        members = [
+            ("train-images-idx3-ubyte", struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes()),
+            ("train-labels-idx1-ubyte", struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes()),
+        ]
+        if subjects is not None:
+            members.append(("train-subjects-idx1-int", subjects))
+        return ingest(archive(*members), **{"format": "idx", **SIX, **changes})
+
+    return run
+
+
+def idx_subjects(values: list[int], count: int | None = None) -> bytes:
+    return struct.pack(">2I", 0xC01, len(values) if count is None else count) + np.array(values, ">i4").tobytes()
+
+
+def groups(values: Any) -> list[list[int]]:
+    """Which records belong together, whatever the subjects are called."""
+    found: dict[Any, list[int]] = {}
+    for record, value in enumerate(values):
+        found.setdefault(value, []).append(record)
+    return list(found.values())
+
+
+def assert_owned_as(numbers: Numbers, ids: Any) -> None:
+    assert numbers.dtype == np.int64
+    assert numbers.min() >= 0
+    assert groups(numbers.tolist()) == groups(ids)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array(NAMES),
+        np.array(NAMES).astype(">U7"),
+        np.array(NAMES, dtype="S8"),
+        np.array([7, 1, 7, 0, 1, 7], dtype=np.uint8),
+        np.array([7, 1, 7, 0, 1, 7], dtype=">i4"),
+        np.array([2**64 - 1, 1, 2**64 - 1, 0, 1, 2**64 - 1], dtype=np.uint64),
+    ],
+    ids=lambda ids: str(ids.dtype),
+)
+def test_an_npz_with_subjects_keeps_who_owns_what(npz: Ask, numbers: Callable[[], Numbers], ids: Any) -> None:
+    assert npz(ids) == "ok"
+    assert_owned_as(numbers(), NAMES)
+
+
+def test_folders_inside_the_class_folders_are_subjects(
+    ingest: Ask,
+    archive: Callable[..., bytes],
+    picture: Callable[..., bytes],
+    numbers: Callable[[], Numbers],
+    stored: Any,
+) -> None:
+    """A person has one folder in each class; a folder around everything is accepted, as without subjects."""
+    members = [("dog/anna/1.png", 9), ("cat/bert/1.png", 8), ("cat/anna/1.png", 7), ("cat/anna/2.png", 6)]
+    for around in ("", "upload/"):
+        data = archive(*((around + name, picture(value=value)) for name, value in members))
+        assert ingest(data, **SIX) == "ok"
+        assert_owned_as(numbers(), ["anna", "bert", "anna", "anna"])
+        assert stored()[1].tolist() == [1, 0, 0, 0]
+        assert stored()[0][:, 0, 0].tolist() == [9, 8, 7, 6]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_third_idx_file_holds_subjects(
+    ingest: Ask, archive: Callable[..., bytes], numbers: Callable[[], Numbers], pack: Callable[[bytes], bytes]
+) -> None:
+    suffix = "" if pack is bytes else ".gz"
+    members = {
+        "train-subjects-idx1-int": idx_subjects([5, 2**31 - 1, 5, 0, 2**31 - 1, 5]),
+        "train-images-idx3-ubyte": struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes(),
+        "train-labels-idx1-ubyte": struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes(),
+    }
+    data = archive(*((name + suffix, pack(content)) for name, content in members.items()))
+    assert ingest(data, format="idx", **SIX) == "ok"
+    assert_owned_as(numbers(), NAMES)
+
+
+@_SHARED
+@given(ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), min_size=1, max_size=6))
+def test_any_texts_are_told_apart_or_refused(npz: Ask, numbers: Callable[[], Numbers], ids: list[str]) -> None:
+    array = np.array(ids)
+    kept = [unicodedata.normalize("NFC", text.strip()) for text in array.tolist()]  # numpy cuts NULs at the end
+    if not all(kept) or any(text.casefold() in ("nan", "nat", "none", "null", "<na>") for text in kept):
+        assert npz(array, count=len(ids)) == Fault.SUBJECT_BLANK
+    else:
+        assert npz(array, count=len(ids)) == "ok"
+        assert_owned_as(numbers(), kept)
+
+
+def test_one_person_written_in_two_ways_is_one_subject(npz: Ask, numbers: Callable[[], Numbers]) -> None:
+    assert npz(["Zoë", "Zoe\u0308", " Zoë ", "Zoe", "zoë", "Zoë\n"]) == "ok"
+    assert groups(numbers().tolist()) == [[0, 1, 2, 5], [3], [4]]
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "nan", "NaN", "None", "NULL", "<NA>", b"", b" ", b"nan", -1, -(2**40)])
+def test_a_missing_id_is_refused(npz: Ask, blank: Any) -> None:
+    others: list[Any] = {str: ["anna"], bytes: [b"anna"], int: [1]}[type(blank)] * 5
+    assert npz([*others, blank]) == Fault.SUBJECT_BLANK
+    assert npz([blank, *others]) == Fault.SUBJECT_BLANK
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.arange(6.0),
+        np.zeros(6, bool),
+        np.zeros(6, complex),
+        np.zeros(6, "M8[s]"),
+        np.zeros(6, "V4"),
+        np.zeros(6, [("a", "i4")]),
+        np.array(NAMES)[:, None],
+        np.array(["x" * 65] * 6),
+        np.array([b"x" * 65] * 6),
+        np.array(5),
+        np.array([0x7FFFFFFF] * 6, "<u4").view("<U1"),
+        np.array([0x110000] * 6, ">u4").view(">U1"),
+    ],
+    ids=lambda ids: f"{ids.dtype}{ids.shape}",
+)
+def test_subjects_of_another_type_are_refused(npz: Ask, ids: Any) -> None:
+    assert npz(ids) == Fault.SUBJECT_TYPE
+
+
+def test_pickled_and_empty_types_are_refused_unread(ingest: Ask, archive: Callable[..., bytes]) -> None:
+    class Explosive:
+        def __reduce__(self) -> Any:
+            return (exec, ("raise SystemExit('pickle was loaded')",))
+
+    def npy(array: Any) -> bytes:
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, array, allow_pickle=True)
+        return buffer.getvalue()
+
+    objects = np.empty(6, dtype=object)
+    objects[:] = [Explosive()] * 6
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<U0", "fortran_order": False, "shape": (6,)})
+    for member in (npy(objects), header.getvalue()):
+        data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
+        assert ingest(data, format="npz", **SIX) == Fault.SUBJECT_TYPE
+    for member in (npy(np.array(NAMES))[:-1], npy(np.array(NAMES)) + b"x"):
+        data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
+        assert ingest(data, format="npz", **SIX) == Fault.ARRAY_LENGTH
+
+
+def test_as_many_ids_as_images_and_no_more_subjects_than_declared(npz: Ask, idx: Ask) -> None:
+    assert npz(NAMES[:5]) == Fault.COUNTS_DIFFER
+    assert npz([*NAMES, "anna"]) == Fault.COUNTS_DIFFER
+    assert npz(NAMES, subjects_declared=2) == Fault.SUBJECTS_TOO_MANY
+    assert npz(NAMES, subjects_declared=3) == "ok"
+    assert idx(idx_subjects([1, 2, 3, 1, 2, 3]), subjects_declared=2) == Fault.SUBJECTS_TOO_MANY
+    assert idx(idx_subjects([1] * 5)) == Fault.COUNTS_DIFFER
+
+
+def test_broken_idx_subjects_are_refused(idx: Ask) -> None:
+    assert idx(idx_subjects([1] * 5, count=6)) == Fault.IDX_LENGTH
+    assert idx(idx_subjects([1] * 7, count=6)) == Fault.IDX_LENGTH
+    assert idx(idx_subjects([1] * 6)[:-1]) == Fault.IDX_LENGTH
+    assert idx(struct.pack(">2I", 0x801, 6) + bytes(24)) == Fault.IDX_MAGIC
+    assert idx(idx_subjects([1] * 5 + [-1])) == Fault.SUBJECT_BLANK
+
+
+def test_subjects_come_exactly_when_they_were_declared(
+    npz: Ask, idx: Ask, ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes]
+) -> None:
+    assert npz(None) == Fault.SUBJECTS_ABSENT
+    assert npz(NAMES, subjects_declared=None) == Fault.SUBJECTS_UNEXPECTED
+    assert idx(None) == Fault.SUBJECTS_ABSENT
+    assert idx(idx_subjects([1] * 6), subjects_declared=None) == Fault.SUBJECTS_UNEXPECTED
+    flat = archive(("cat/1.png", picture()), ("dog/1.png", picture()))
+    around = archive(("all/cat/1.png", picture()), ("all/dog/1.png", picture()))
+    deep = archive(("cat/anna/1.png", picture()), ("dog/anna/1.png", picture()))
+    one_class = archive(("cat/anna/1.png", picture()), ("cat/bert/1.png", picture()))
+    assert ingest(flat, **SIX) == ingest(around, **SIX) == Fault.SUBJECTS_ABSENT
+    assert ingest(deep) == Fault.SUBJECTS_UNEXPECTED
+    assert ingest(one_class, classes=("cat",)) == Fault.SUBJECTS_UNEXPECTED
+
+
+@pytest.mark.parametrize("names", [("cat/1.png", "cat/anna/2.png"), ("cat/anna/x/y/1.png",), ("1.png",)])
+def test_subject_folders_lie_exactly_one_level_deep(
+    ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes], names: tuple[str, ...]
+) -> None:
+    assert ingest(archive(*((name, picture()) for name in names)), **SIX) == Fault.LAYOUT
+
+
+def test_a_folder_name_that_stands_for_nobody_is_refused(
+    ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes]
+) -> None:
+    assert ingest(archive(("cat/anna/1.png", picture()), ("cat/nan/1.png", picture())), **SIX) == Fault.SUBJECT_BLANK
+
+
+def test_the_ids_themselves_are_stored_nowhere(npz: Ask, tmp_path: Path) -> None:
+    assert npz([f"{CANARY}{n}" for n in (1, 2, 1, 3, 2, 1)]) == "ok"
+    assert npz([1_234_567_890] * 6) == "ok"
+    for path in tmp_path.iterdir():
+        assert CANARY not in path.name
+        assert CANARY.encode() not in path.read_bytes()
+        assert np.int64(1_234_567_890).tobytes() not in path.read_bytes()
+
+
+def test_numbers_are_fresh_for_every_upload_and_in_no_order(npz: Ask, numbers: Callable[[], Numbers]) -> None:
+    drawn = []
+    for _ in range(20):
+        assert npz(list("abcdef")) == "ok"
+        drawn.append(numbers())
+    assert len(np.unique(drawn)) == 20 * 6
+    assert len({tuple(np.argsort(row).tolist()) for row in drawn}) > 10  # of 720 orders
+    assert not any(np.array_equal(np.sort(row), np.arange(6)) for row in drawn)
+
+
+def test_numbers_are_distinct_and_fill_their_range() -> None:
+    drawn = random_numbers(20_000)
+    assert len(np.unique(drawn)) == 20_000
+    assert stats.kstest(drawn / 2.0**63, "uniform").pvalue > 1e-6
+
+
+def shards_of_two(
+    ids: list[SubjectId], runs: int, number: Callable[[Numbers], Numbers] = lambda numbers: numbers
+) -> Counter[tuple[int, int]]:
+    """How often anna and bert lie in which of three shards, over many uploads, under one fixed key."""
+    key, counted = bytes(range(32)), Counter[tuple[int, int]]()
+    for _ in range(runs):
+        shards = shard_of(subject_units(number(subject_numbers(ids, 1000))), key, 3).tolist()
+        counted[shards[ids.index("anna")], shards[ids.index("bert")]] += 1
+    return counted
+
+
+def test_the_presence_of_a_subject_does_not_change_how_the_others_shards_are_distributed() -> None:
+    """Under one fixed key, so nothing rests on the hash: all nine places of two others are equally likely, with and
+    without a third subject that stands before, between and after their records.
+    """
+    for ids in (["anna", "bert"], ["carl", "anna", "carl", "bert", "carl"]):
+        counted = shards_of_two(ids, 4500)
+        assert stats.chisquare([counted[place] for place in np.ndindex(3, 3)]).pvalue > 1e-6
+
+
+def test_numbers_that_count_the_subjects_would_fail_that_test() -> None:
+    """Control: with numbers in order of appearance, and a key that someone learns, carl's presence moves the others."""
+
+    def in_order(numbers: Numbers) -> Numbers:
+        return np.array([numbers.tolist().index(number) for number in numbers])  # the first record of each
+
+    alone = shards_of_two(["anna", "bert"], 5, in_order)
+    joined = shards_of_two(["carl", "anna", "bert"], 5, in_order)
+    assert set(alone) != set(joined)
+
+
+def test_a_refusal_carries_no_id(declare: Callable[..., IngestRequest]) -> None:
+    request = declare(records_declared=9, subjects_declared=1)
+    with pytest.raises(Refused) as refused:
+        store_subjects([CANARY, CANARY + "2"], 2, request)
+    assert CANARY not in repr(refused.value) + str(refused.value.args)

@@ -1,0 +1,275 @@
+"""A small but rich ledger for the tests of verification: accounts, every kind of entry, jobs, releases, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from privacy.accounting.events import GaussianEvent
+from service import auth, jobs, ledger
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Checkpoint, Dataset, DatasetState, Job, Release, Visibility
+from service.ledger.checkpoints import keep_checkpoint, write_checkpoint
+from service.ledger.findings import FindingCode, Report
+from service.ledger.receipts import Witness, keep_receipt
+from service.ledger.signing import SigningKey, open_signing_key, trusted_keys
+from service.ledger.verify import verify
+
+EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
+SHA = "ab" * 32
+
+
+@dataclass
+class LedgerBook:
+    """One database with a data folder, and what happens in it."""
+
+    factory: SessionFactory
+    data_dir: Path
+    now: datetime
+    accounts: dict[str, str] = field(default_factory=dict)
+    hold_ids: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> SigningKey:
+        return open_signing_key(self.key_path)
+
+    @property
+    def key_path(self) -> Path:
+        return self.data_dir / "keys" / "ledger.pem"
+
+    @property
+    def sqlite(self) -> bool:
+        return str(self.factory.kw["bind"].dialect.name) == "sqlite"
+
+    def tick(self) -> datetime:
+        self.now += timedelta(seconds=1.000001)
+        return self.now
+
+    def open(self, name: str, **changes: Any) -> str:
+        facts = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "unit": "record"}
+        facts |= {"adjacency": "add_remove", "filter_name": "gdp"} | changes
+        with transaction(self.factory) as session:
+            made = ledger.open_account(session, name=name, now=self.tick(), **facts)
+        self.accounts[name] = made.id
+        return made.id
+
+    def hold(self, account: str) -> tuple[str, str]:
+        """A queued training with its hold; returns both ids."""
+        account_id, job_id, dataset_id = self.accounts[account], new_id("job"), new_id("ds")
+        with transaction(self.factory) as session:
+            privacy_filter = ledger.filter_of(ledger.get_account(session, account_id))
+            stage = {"name": "votes", "event": EVENT.to_json(), "price_nano": privacy_filter.price_nano(EVENT)}
+            hold_id = ledger.hold(
+                session,
+                account_id=account_id,
+                job_id=job_id,
+                amount_nano=stage["price_nano"],
+                now=self.tick(),
+                details={"recipe": "datalens", "epsilon": 1.0, "stages": [stage]},
+            ).id
+            facts = {"visibility": Visibility.PRIVATE, "classes": ["a"], "height": 8, "width": 8, "channels": 1}
+            session.add(
+                Dataset(
+                    id=dataset_id,
+                    name="pictures",
+                    account_id=account_id,
+                    records_declared=100,
+                    state=DatasetState.DECLARED,
+                    created_at=self.now,
+                    **facts,
+                )
+            )
+            session.flush()
+            session.add(
+                Job(
+                    id=job_id,
+                    kind="train",
+                    account_id=account_id,
+                    dataset_id=dataset_id,
+                    recipe="datalens",
+                    epsilon=1.0,
+                    options={},
+                    plan={},
+                    state="queued",
+                    attempt=0,
+                    cancel_requested=False,
+                    progress={},
+                    progress_version=0,
+                    hold_id=hold_id,
+                    secret="0" * 64,
+                    created_at=self.now,
+                )
+            )
+        self.hold_ids.append(hold_id)
+        return job_id, hold_id
+
+    def claim(self, job_id: str) -> int:
+        with transaction(self.factory) as session:
+            claim = jobs.claim(session, worker="w", now=self.tick(), lease_seconds=600, job_id=job_id)
+        assert claim is not None
+        return claim.attempt
+
+    def arm(self, hold_id: str, attempt: int = 1) -> None:
+        with transaction(self.factory) as session:
+            ledger.arm(session, hold_id=hold_id, attempt=attempt, now=self.tick())
+
+    def charge(self, hold_id: str, count: int, attempt: int = 1, **changes: Any) -> None:
+        event = GaussianEvent(EVENT.sensitivity, EVENT.stddev, count)
+        with transaction(self.factory) as session:
+            hold = ledger.get_hold(session, hold_id)
+            amount_nano = ledger.filter_of(ledger.get_account(session, hold.account_id)).price_nano(event)
+            facts = {"amount_nano": amount_nano, "stage": "votes", "event": event.to_json()} | changes
+            ledger.charge(session, hold_id=hold_id, attempt=attempt, now=self.tick(), **facts)
+
+    def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
+        release_id = new_id("rel")
+        with transaction(self.factory) as session:
+            release = jobs.publish(
+                session,
+                job_id=job_id,
+                attempt=attempt,
+                release_id=release_id,
+                name="first",
+                artifact_sha256=sha256,
+                artifact_dir=f"releases/{release_id}",
+                card={},
+                summary={},
+                key=self.key,
+                now=self.tick(),
+            )
+        if keep:
+            keep_receipt(self.data_dir, release.receipt)
+        return release.receipt
+
+    def train(self, account: str, *, keep: bool = True) -> dict[str, Any]:
+        """A whole training, from the hold to the release; returns the receipt."""
+        job_id, hold_id = self.hold(account)
+        self.claim(job_id)
+        self.arm(hold_id)
+        self.charge(hold_id, 2)
+        self.charge(hold_id, 1)
+        return self.publish(job_id, keep=keep)
+
+    def raise_limit(self, account: str, epsilon: float) -> None:
+        """Raise a limit with two keys."""
+        with transaction(self.factory) as session:
+            at = self.tick()
+            asking, approving = (
+                auth.create_key(session, name=name, scopes=["admin"], now=at)[0].id for name in ("asks", "approves")
+            )
+            request = ledger.request_raise(
+                session,
+                account_id=self.accounts[account],
+                epsilon=epsilon,
+                reason="protocol 17",
+                requested_by=asking,
+                now=self.tick(),
+            )
+            ledger.approve_raise(session, request_id=request.id, decided_by=approving, now=self.tick())
+
+    def fill(self) -> LedgerBook:
+        """Write two accounts with every kind of entry."""
+        self.open("patients")
+        self.open("pupils", filter_name="rdp", unit="subject")
+        self.raise_limit("pupils", 9.0)
+        receipt = self.train("patients")
+        _, returned = self.hold("patients")
+        with transaction(self.factory) as session:
+            ledger.release_hold(session, hold_id=returned, reason="cancelled", now=self.tick())
+            patients = self.accounts["patients"]
+            ledger.lower_limit(session, account_id=patients, epsilon=7.0, reason="less", now=self.tick())
+            for frozen in (True, False):
+                ledger.set_frozen(session, account_id=patients, frozen=frozen, reason="look", now=self.tick())
+        job_id, retried = self.hold("patients")
+        self.claim(job_id)
+        self.arm(retried)
+        self.charge(retried, 1)
+        with transaction(self.factory) as session:
+            jobs.give_back(session, job_id=job_id, attempt=1, now=self.tick())
+        self.claim(job_id)
+        self.arm(retried, 2)
+        self.charge(retried, 1, 2)
+        self.hold("patients")
+        self.train("pupils")
+        with transaction(self.factory) as session:
+            ledger.record_sample(
+                session,
+                account_id=self.accounts["patients"],
+                job_id=new_id("job"),
+                release_id=receipt["statement"]["release_id"],
+                now=self.tick(),
+            )
+        return self
+
+    def verify(self, *, known: tuple[Witness, ...] = (), full: bool = True, **options: Any) -> Report:
+        trusted = trusted_keys(self.key_path)
+        with transaction(self.factory, read_only=True, snapshot=True) as session:
+            return verify(session, trusted=trusted, known=known, full=full, **options)
+
+    def found(self, **options: Any) -> list[tuple[FindingCode, int | None]]:
+        return [(finding.code, finding.sequence) for finding in self.verify(**options).findings]
+
+    def checkpoint(self) -> Checkpoint:
+        heads = self.verify().heads
+        with transaction(self.factory) as session:
+            made = write_checkpoint(session, heads=heads, key=self.key, now=self.tick())
+        keep_checkpoint(self.data_dir, made, trusted_keys(self.key_path))
+        return made
+
+    def releases(self) -> list[Release]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(session.query(Release).order_by(Release.created_at))
+
+    @contextmanager
+    def tampered(self, *statements: str) -> Iterator[Session]:
+        """Do what only somebody with the rights of the tables' owner can do, and undo it afterwards.
+
+        No trigger, foreign key or check holds back the statements; uniqueness does.
+        """
+        with self.factory() as session:
+            if self.sqlite:
+                for table in ("entries", "checkpoints"):
+                    for action in ("no_update", "no_delete", "no_replace"):
+                        session.execute(text(f"DROP TRIGGER {table}_{action}"))
+                session.execute(text("PRAGMA ignore_check_constraints=ON"))
+                session.execute(text("PRAGMA defer_foreign_keys=ON"))
+            else:
+                for table in ("entries", "checkpoints"):
+                    session.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+                rules = "SELECT conrelid::regclass, conname FROM pg_constraint WHERE contype IN ('c', 'f')"
+                for table, name in session.execute(text(f"{rules} AND conrelid > 16383")).all():
+                    session.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {name}"))
+            try:
+                for statement in statements:
+                    session.execute(text(statement))
+                yield session
+            finally:
+                session.rollback()
+                if self.sqlite:
+                    session.execute(text("PRAGMA ignore_check_constraints=OFF"))
+
+    def found_after(self, *statements: str, **options: Any) -> list[tuple[FindingCode, int | None]]:
+        """Tamper, verify, undo."""
+        with self.tampered(*statements) as session:
+            report = verify(session, trusted=trusted_keys(self.key_path), **options)
+        return [(finding.code, finding.sequence) for finding in report.findings]
+
+    def corrupt(self, *statements: str) -> None:
+        """Change an SQLite ledger for good, and leave no other trace: the triggers stand again afterwards."""
+        with self.factory.kw["bind"].begin() as connection:
+            triggers = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+            standing = connection.exec_driver_sql(triggers).all()
+            for name, _ in standing:
+                connection.exec_driver_sql(f"DROP TRIGGER {name}")
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+            for _, made_by in standing:
+                connection.exec_driver_sql(made_by)

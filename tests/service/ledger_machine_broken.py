@@ -1,0 +1,250 @@
+"""Ledgers that are wrong on purpose, each in one place. The state machine must find out about every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service import jobs, ledger
+from service.db.tables import Account, Entry, EntryKind, Hold, HoldState, Job, JobState, Release
+from service.errors import HoldExhausted, InvalidInput
+from service.jobs import endings, lifecycle, submission
+from service.ledger import holds, limits, rows
+
+Patch = pytest.MonkeyPatch
+
+
+def charge_beyond_the_hold(patch: Patch) -> None:
+    """The runner is told that it may release although the hold is used up."""
+    charge = ledger.charge
+
+    def broken(session: Session, **args: Any) -> int:
+        with suppress(HoldExhausted):
+            return charge(session, **args)
+        return int(args["amount_nano"])
+
+    patch.setattr(ledger, "charge", broken)
+
+
+def charge_without_an_entry(patch: Patch) -> None:
+    """The hold counts the charge and the log does not."""
+
+    def broken(session: Session, *, hold_id: str, attempt: int, amount_nano: int, now: datetime, **_: Any) -> int:
+        _account, reserved = rows.lock_hold(session, hold_id)
+        rows.require_attempt(reserved, attempt)
+        session.execute(update(Hold).where(Hold.id == hold_id).values(charged_nano=Hold.charged_nano + amount_nano))
+        return reserved.charged_nano + amount_nano
+
+    patch.setattr(ledger, "charge", broken)
+
+
+def refund_of_an_armed_hold(patch: Patch) -> None:
+    """A hold that was armed is returned in full."""
+
+    def broken(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
+        account, reserved = rows.lock_hold(session, hold_id)
+        if reserved.state in (HoldState.HELD, HoldState.ARMED):
+            _return_all(session, account, reserved, now)
+        return reserved
+
+    patch.setattr(ledger, "release_hold", broken)
+    patch.setattr(holds, "release_hold", broken)
+
+
+def refund_on_expiry(patch: Patch) -> None:
+    """A job whose worker was lost gets back what it had charged."""
+
+    def broken(session: Session, job: Job, *, reason: str, now: datetime) -> None:
+        if job.hold_id is not None:
+            account, reserved = rows.lock_hold(session, job.hold_id)
+            _return_all(session, account, reserved, now)
+
+    patch.setattr(lifecycle, "settle", broken)
+
+
+def capture_that_keeps_the_rest(patch: Patch) -> None:
+    """What was held and not charged stays held for ever."""
+    append = rows.append
+
+    def broken(*args: Any, **more: Any) -> Entry:
+        if more.get("spent", 0) > 0:
+            more["held"] = -more["spent"]
+        return append(*args, **more)
+
+    patch.setattr(rows, "append", broken)
+    patch.setattr(holds, "append", broken)
+
+
+def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
+    """A capture that spends nothing of what was charged."""
+    append = rows.append
+
+    def broken(*args: Any, **more: Any) -> Entry:
+        return append(*args, **{**more, "spent": 0})
+
+    patch.setattr(rows, "append", broken)
+    patch.setattr(holds, "append", broken)
+
+
+def claim_that_ignores_leases(patch: Patch) -> None:
+    """A running job is anybody's."""
+    patch.setattr(lifecycle, "_claimable", lambda _now: Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
+
+
+def claim_that_fences_nobody(patch: Patch) -> None:
+    """The hold does not learn of the new attempt, so the old one goes on writing."""
+    patch.setattr(ledger, "fence", lambda *_args, **_more: None)
+
+
+def heartbeat_without_fencing(patch: Patch) -> None:
+    """Any worker's heartbeat renews the lease."""
+
+    def broken(session: Session, *, job_id: str, attempt: int, now: datetime, lease_seconds: float) -> bool:
+        running = update(Job).where(Job.id == job_id, Job.state == JobState.RUNNING)
+        session.execute(running.values(lease_until=now + timedelta(seconds=lease_seconds)))
+        return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
+
+    patch.setattr(jobs, "heartbeat", broken)
+
+
+def drain_that_refunds(patch: Patch) -> None:
+    """A job that is queued again gets its charges back."""
+    give_back = jobs.give_back
+
+    def broken(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
+        give_back(session, job_id=job_id, attempt=attempt, now=now)
+        hold_id = jobs.get_job(session, job_id).hold_id
+        session.execute(update(Hold).where(Hold.id == hold_id, Hold.state == HoldState.ARMED).values(charged_nano=0))
+
+    patch.setattr(jobs, "give_back", broken)
+
+
+def idempotency_that_ignores_the_body(patch: Patch) -> None:
+    """Another request under a known key gets the first one's job."""
+    patch.setattr(submission, "body_hash", lambda _body: "0" * 64)
+
+
+def idempotency_that_forgets(patch: Patch) -> None:
+    """The same request under the same key is accepted, and held, twice."""
+    submit = jobs.submit_training
+
+    def broken(session: Session, *, idempotency_key: str | None, **args: Any) -> Job:
+        return submit(session, idempotency_key=None, **args)
+
+    patch.setattr(jobs, "submit_training", broken)
+
+
+def publication_without_capture(patch: Patch) -> None:
+    """The artifact becomes readable and nothing is spent."""
+
+    def broken(session: Session, *, job_id: str, attempt: int, release_id: str, now: datetime, **facts: Any) -> Release:
+        job = session.scalars(select(Job).where(Job.id == job_id, Job.attempt == attempt)).one()
+        facts.pop("key")
+        owners = {"account_id": job.account_id, "dataset_id": job.dataset_id}
+        release = Release(id=release_id, job_id=job_id, created_at=now, **owners, **facts)
+        session.add(release)
+        endings.end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
+        return release
+
+    patch.setattr(jobs, "publish", broken)
+
+
+def cancelling_what_has_ended(patch: Patch) -> None:
+    """A late message of the last attempt ends the job a second time."""
+    lock = endings._lock_attempt
+
+    def broken(session: Session, job_id: str, attempt: int, kind: Any, *, replay: JobState) -> Job:
+        job = session.get_one(Job, job_id, populate_existing=True)
+        if job.attempt == attempt and job.state is JobState.FAILED:
+            job.state = JobState.CANCELLED
+            job.failure_code = None
+            return job
+        return lock(session, job_id, attempt, kind, replay=replay)
+
+    patch.setattr(endings, "_lock_attempt", broken)
+
+
+def arming_on_a_frozen_account(patch: Patch) -> None:
+    """A job that was held before the freeze still reads the data."""
+    lock = rows.lock_hold
+
+    def broken(session: Session, hold_id: str) -> tuple[Any, Hold]:
+        account, reserved = lock(session, hold_id)
+        return _Thawed(account), reserved
+
+    patch.setattr(holds, "lock_hold", broken)
+
+
+def raise_with_one_key(patch: Patch) -> None:
+    """Whoever asks for a higher limit approves it."""
+    patch.setattr(limits, "_require_two_hands", lambda *_: None)
+
+
+def any_limit_is_a_lower_one(patch: Patch) -> None:
+    """One key raises a limit by lowering it to more."""
+    lower = ledger.lower_limit
+
+    def broken(session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime) -> Account:
+        with suppress(InvalidInput):
+            return lower(session, account_id=account_id, epsilon=epsilon, reason=reason, now=now)
+        account = rows.lock_account(session, account_id)
+        limit = limits._filter_at(account, epsilon, "raised")
+        limits._set_limit(session, account, limit, frozen=account.frozen, now=now, details={"reason": reason})
+        return account
+
+    patch.setattr(ledger, "lower_limit", broken)
+
+
+def progress_that_tells_everything(patch: Patch) -> None:
+    """A training loss leaves the running job."""
+    patch.setattr(lifecycle, "PROGRESS_KEYS", frozenset({*lifecycle.PROGRESS_KEYS, "loss"}))
+
+
+# Each with the commands among which it is to be found.
+BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    charge_beyond_the_hold: ("charge",),
+    charge_without_an_entry: ("charge",),
+    refund_of_an_armed_hold: ("hold", "fence", "arm", "release_hold"),
+    refund_on_expiry: ("arm", "charge", "claim"),
+    capture_that_keeps_the_rest: ("arm", "charge", "publish"),
+    capture_of_the_whole_hold_as_free: ("arm", "charge", "publish"),
+    claim_that_ignores_leases: ("claim",),
+    claim_that_fences_nobody: ("claim",),
+    heartbeat_without_fencing: ("heartbeat", "drop_lease"),
+    drain_that_refunds: ("arm", "charge", "give_back"),
+    idempotency_that_ignores_the_body: ("submit_training",),
+    idempotency_that_forgets: ("submit_training",),
+    publication_without_capture: ("publish",),
+    cancelling_what_has_ended: ("finish_failed",),
+    arming_on_a_frozen_account: ("arm", "set_frozen"),
+    raise_with_one_key: ("limit", "request_raise", "approve_raise"),
+    any_limit_is_a_lower_one: ("limit", "lower_limit"),
+    progress_that_tells_everything: ("report_progress",),
+}
+
+
+def _return_all(session: Session, account: Account, reserved: Hold, now: datetime) -> None:
+    """Return a whole hold, whatever was charged to it."""
+    reason = {"reason": "refunded"}
+    facts = {"amount_nano": reserved.amount_nano, "held": -reserved.amount_nano, "details": reason, "now": now}
+    entry = rows.append(session, account, EntryKind.RELEASE, reserved, **facts)
+    moves = {"state": HoldState.RELEASED, "charged_nano": 0, "armed_attempt": 0, "last_sequence": entry.sequence}
+    session.execute(update(Hold).where(Hold.id == reserved.id).values(**moves))
+    for name, value in moves.items():
+        setattr(reserved, name, value)
+
+
+class _Thawed:
+    """An account that says it is not frozen."""
+
+    def __init__(self, account: Account) -> None:
+        self.__dict__["account"] = account
+
+    def __getattr__(self, name: str) -> Any:
+        return False if name == "frozen" else getattr(self.__dict__["account"], name)

@@ -1,0 +1,143 @@
+"""One database and one call of production code on it: alone, dying half-way, or beside another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service import jobs, ledger
+from service.db.session import SessionFactory, make_session_factory, transaction
+from service.errors import ObscuraError
+from service.ledger.signing import SigningKey
+from service.settings import Settings
+from tests.service.ledger_model_jobs import LEASE_SECONDS
+from workers.claims import Attempt, drop_lease
+
+KEY = SigningKey(Ed25519PrivateKey.generate())
+THREAD_SECONDS = 120  # beyond every lock timeout
+OF_LEDGER = frozenset(
+    {"hold", "fence", "arm", "charge", "capture", "release_hold", "settle", "record_sample", "lower_limit"}
+    | {"set_frozen", "request_raise", "approve_raise", "decline_raise"}
+)
+
+
+class Crash(Exception):
+    """The process dies here: nothing of its transaction is committed."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of a production function, which may be made again at any time."""
+
+    name: str
+    args: dict[str, Any]
+
+
+Outcome = tuple[str, Any]  # ("ok", what was returned), ("refused", code), ("crashed", None), ("broken", type)
+
+
+@dataclass
+class Place:
+    """One database, used by one example after the other.
+
+    Args:
+        engine: of a migrated database.
+        settings: for the reconciler.
+        empty: removes every row.
+    """
+
+    engine: Engine
+    settings: Settings
+    empty: Callable[[Engine], None]
+    factory: SessionFactory = field(init=False)
+    fuse: threading.local = field(init=False, default_factory=threading.local)
+
+    def __post_init__(self) -> None:
+        self.factory = make_session_factory(self.engine)
+
+        @event.listens_for(self.engine, "before_cursor_execute")
+        def burn(*_: Any) -> None:
+            left = getattr(self.fuse, "left", None)
+            if left is not None:
+                if left == 0:
+                    raise Crash
+                self.fuse.left = left - 1
+
+    @contextmanager
+    def dying_after(self, statements: int | None) -> Iterator[None]:
+        """Make this thread crash before a later statement; None never."""
+        self.fuse.left = statements
+        try:
+            yield
+        finally:
+            self.fuse.left = None
+
+    def run(self, command: Command, now: datetime, *, crash_after: int | None = None) -> Outcome:
+        """Run a command in a transaction of its own; a crash comes at the latest just before the commit."""
+        try:
+            with self.dying_after(crash_after), transaction(self.factory) as session:
+                value = perform(session, command, now)
+                if crash_after is not None:
+                    raise Crash
+        except Crash:
+            return "crashed", None
+        except ObscuraError as error:
+            return "refused", error.code
+        except SQLAlchemyError as error:
+            return "broken", f"{type(error).__name__}: {error}"
+        return "ok", value
+
+    def run_together(self, commands: list[Command], now: datetime) -> list[Outcome]:
+        """Run commands at the same moment, each in a thread of its own."""
+        start = threading.Barrier(len(commands))
+        outcomes: list[Outcome] = [("broken", "the thread did not end")] * len(commands)
+
+        def work(place: int) -> None:
+            start.wait(THREAD_SECONDS)
+            try:
+                outcomes[place] = self.run(commands[place], now)
+            except Exception as error:
+                outcomes[place] = "broken", repr(error)
+
+        threads = [threading.Thread(target=work, args=(place,), name="race") for place in range(len(commands))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(THREAD_SECONDS)
+        return outcomes
+
+
+def perform(session: Session, command: Command, now: datetime) -> Any:
+    """Call the production function that a command names, and return what can be compared with the model."""
+    name, args = command.name, command.args
+    if name in OF_LEDGER:
+        value = getattr(ledger, name)(session, **args, now=now)
+        return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
+    if name in ("submit_training", "submit_sample"):
+        job = getattr(jobs, name)(session, **args, now=now)
+        return job.id, job.hold_id
+    if name == "claim":
+        claim = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
+        return None if claim is None else (claim.job_id, claim.attempt)
+    if name == "heartbeat":
+        return jobs.heartbeat(session, **args, now=now, lease_seconds=LEASE_SECONDS)
+    if name == "drop_lease":
+        return drop_lease(session, Attempt(args["job_id"], args["attempt"]), now=now)
+    if name == "secret_of":
+        jobs.secret_of(session, **args)
+        return None
+    if name == "report_progress":
+        return jobs.report_progress(session, **args)
+    if name == "publish":
+        args = {**args, "key": KEY}
+    getattr(jobs, name)(session, **args, now=now)
+    return None

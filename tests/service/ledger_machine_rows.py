@@ -1,0 +1,213 @@
+"""What stands in the tables, and invariants I1-I8 and I13 read from the raw rows alone: no model, no ledger code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import RowMapping, select
+
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Base
+
+TABLES = ("accounts", "entries", "holds", "limit_requests", "jobs", "releases", "samples", "idempotency", "outbox")
+ORDER = {"entries": ("account_id", "sequence"), "idempotency": ("principal", "key")}
+CHANGES_BY_ITSELF = frozenset(
+    {"state", "attempt", "charged_nano", "armed_attempt", "captured_nano", "last_sequence", "updated_at"}
+)
+Dump = dict[str, list[RowMapping]]
+
+
+class Fault(AssertionError):
+    """The system under test broke a promise."""
+
+
+def promise(condition: bool, broken: str) -> None:
+    """Raise `Fault` unless a promise was kept."""
+    if not condition:
+        raise Fault(broken)
+
+
+def dump_of(factory: SessionFactory) -> Dump:
+    """Read every row of the tables that the ledger and the jobs write, in one transaction."""
+    dump: Dump = {}
+    with transaction(factory, read_only=True) as session:
+        for name in TABLES:
+            table = Base.metadata.tables[name]
+            order = [table.c[column] for column in ORDER.get(name, ("id",))]
+            dump[name] = list(session.execute(select(table).order_by(*order)).mappings().all())
+    return dump
+
+
+def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
+    """Return the rows in the shape of `ledger_model_jobs.Model.view`."""
+    log: dict[str, list[Any]] = {row["id"]: [] for row in dump["accounts"]}
+    for row in dump["entries"]:
+        balances = (row["capacity_nano"], row["spent_nano"], row["held_nano"])
+        log[row["account_id"]].append((row["kind"], row["hold_id"], row["job_id"], row["amount_nano"], *balances))
+    facts = ("epsilon", "capacity_nano", "spent_nano", "held_nano", "frozen")
+    of_hold = ("account_id", "job_id", "state", "amount_nano", "charged_nano", "captured_nano", "attempt")
+    of_request = ("account_id", "epsilon_before", "epsilon", "state", "requested_by")
+    of_job = (
+        "kind",
+        "account_id",
+        "state",
+        "attempt",
+        "attempts_lost",
+        "lease_owner",
+        "lease_until",
+        "cancel_requested",
+    )
+    return {
+        "accounts": _by_id(dump["accounts"], facts),
+        "log": log,
+        "holds": _by_id(dump["holds"], (*of_hold, "armed_attempt")),
+        "jobs": _by_id(dump["jobs"], (*of_job, "failure_code", "hold_id", "release_id")),
+        "releases": _by_id(dump["releases"], ("job_id", "account_id", "artifact_sha256")),
+        "samples": {row["job_id"]: (row["release_id"], row["sha256"]) for row in dump["samples"]},
+        "requests": _by_id(dump["limit_requests"], (*of_request, "decided_by")),
+        "keys": {(row["principal"], row["key"]): row["resource_id"] for row in dump["idempotency"]},
+    }
+
+
+def check_invariants(dump: Dump, before: Dump) -> None:
+    """Check what must hold of every committed state, and of every step from one to the next.
+
+    Raises:
+        Fault: names the invariant.
+    """
+    logs: dict[str, list[RowMapping]] = {row["id"]: [] for row in dump["accounts"]}
+    for entry in dump["entries"]:
+        logs[entry["account_id"]].append(entry)
+    for account in dump["accounts"]:
+        _check_log(account, logs[account["id"]])
+    by_hold: dict[str, list[RowMapping]] = {row["id"]: [] for row in dump["holds"]}
+    for entry in dump["entries"]:
+        if entry["hold_id"] is not None:
+            by_hold[entry["hold_id"]].append(entry)
+    for hold in dump["holds"]:
+        _check_hold(hold, by_hold[hold["id"]])
+    _check_releases(dump)
+    _check_jobs(dump)
+    _check_step(dump, before)
+
+
+def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
+    """I1, I2, I8, I10, I13: fold one account's log from nothing."""
+    spent = held = capacity = 0
+    frozen, previous, amounts = False, "0" * 64, {}
+    for position, entry in enumerate(log, start=1):
+        kind, amount, hold_id = entry["kind"], entry["amount_nano"], entry["hold_id"]
+        spent_before = spent
+        if kind in ("open", "limit"):
+            keys = {entry["details"].get("requested_by"), entry["details"].get("approved_by")} - {None}
+            promise(kind == "open" or amount < capacity or len(keys) == 2, "a limit was raised without two keys")
+            capacity = amount
+        if kind in ("limit", "freeze"):
+            frozen = entry["details"]["frozen"]
+        if kind == "hold":
+            promise(not frozen and spent + held + amount <= capacity, "I1: a hold was admitted beyond the capacity")
+            amounts[hold_id] = amount
+            held += amount
+        if kind == "capture":
+            promise(entry["details"]["returned_nano"] == amounts[hold_id] - amount, "I3: the rest was not returned")
+            spent += amount
+        if kind in ("capture", "release"):
+            promise(hold_id in amounts, "I3: a hold ended twice, or before it began")
+            held -= amounts.pop(hold_id)
+        fold = (capacity, spent, held)
+        promise(spent >= spent_before, "I2: what is captured decreased")
+        promise(min(fold) >= 0 and all(type(number) is int for number in fold), "I10: not whole, or below zero")
+        promise(frozen or spent + held <= capacity, "I1: a prefix of the log is not admitted")
+        promise(fold == (entry["capacity_nano"], entry["spent_nano"], entry["held_nano"]), "I8: an entry's balances")
+        promise(entry["sequence"] == position and entry["previous_hash"] == previous, "I8: a gap, or a broken link")
+        promise(entry["hash"] == _hash_of(entry), "I8: an entry's hash")
+        previous = entry["hash"]
+    cached = (account["capacity_nano"], account["spent_nano"], account["held_nano"], bool(account["frozen"]))
+    promise(cached == (capacity, spent, held, frozen), "I8: cached balances differ from the fold of the log")
+    promise((account["head_sequence"], account["head_hash"]) == (len(log), previous), "I8: the head of the log")
+
+
+def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
+    """I3, I4, I5: one hold beside its entries."""
+    kinds = [entry["kind"] for entry in entries]
+    ends = [entry for entry in entries if entry["kind"] in ("capture", "release")]
+    promise(kinds[:1] == ["hold"] and kinds.count("hold") == 1, "I3: a hold has not one hold entry")
+    promise(len(ends) <= 1 and (not ends or entries[-1] is ends[0]), "I3: more than one end, or writes after it")
+    ending = {"capture": "captured", "release": "released"}
+    state = ending[ends[0]["kind"]] if ends else "armed" if "arm" in kinds else "held"
+    promise(hold["state"] == state, "I3: a hold's state is not what its entries say")
+    promise(state != "released" or "arm" not in kinds, "I4: an armed hold was refunded")
+    armed, charged = 0, 0
+    for entry in entries:
+        if entry["kind"] == "arm":
+            promise(entry["details"]["attempt"] > armed, "I6: an earlier attempt armed")
+            armed = entry["details"]["attempt"]
+        if entry["kind"] == "charge":
+            promise(0 < armed == entry["details"]["attempt"], "I4: charged by an attempt that had not armed")
+            charged += entry["amount_nano"]
+    promise(charged == hold["charged_nano"] <= hold["amount_nano"], "I5: charges differ from the hold, or exceed it")
+    promise(hold["captured_nano"] == (charged if state == "captured" else 0), "I5: captured is not what was charged")
+    promise(hold["armed_attempt"] == armed <= hold["attempt"], "I6: the armed attempt is not the current one")
+
+
+def _check_releases(dump: Dump) -> None:
+    """I7: a release exactly for each capture that lists an artifact."""
+    listed = {
+        (entry["job_id"], entry["details"]["artifact_sha256"])
+        for entry in dump["entries"]
+        if entry["kind"] == "capture" and entry["details"]["reason"] == "published"
+    }
+    rows = {(row["job_id"], row["artifact_sha256"]) for row in dump["releases"]}
+    promise(rows == listed, "I7: a release without the capture that lists its hash, or the reverse")
+    done = {row["id"] for row in dump["jobs"] if (row["kind"], row["state"]) == ("train", "succeeded")}
+    promise({row["job_id"] for row in dump["releases"]} == done, "I7: a release whose job has not succeeded")
+
+
+def _check_jobs(dump: Dump) -> None:
+    """I6: leases and endings beside the holds."""
+    holds = {row["id"]: row for row in dump["holds"]}
+    for job in dump["jobs"]:
+        promise((job["state"] == "running") == (job["lease_until"] is not None), "I6: running without a lease")
+        ended = job["state"] in ("succeeded", "failed", "cancelled")
+        if job["kind"] == "train":
+            hold = holds[job["hold_id"]]
+            promise(hold["attempt"] == job["attempt"], "I6: the hold is not fenced for the job's attempt")
+            promise(ended == (hold["state"] in ("captured", "released")), "I3: a job and its hold ended apart")
+
+
+def _check_step(dump: Dump, before: Dump) -> None:
+    """Entries are only appended; numbers that may only grow have grown; what has ended stays."""
+    old = {(row["account_id"], row["sequence"]): row for row in before["entries"]}
+    new = {(row["account_id"], row["sequence"]): row for row in dump["entries"]}
+    promise(all(new.get(key) == row for key, row in old.items()), "I8: an entry was changed or deleted")
+    for name in ("jobs", "holds"):
+        rows = {row["id"]: row for row in dump[name]}
+        for past in before[name]:
+            promise(past["id"] in rows, f"{name}: a row is gone")
+            row = rows[past["id"]]
+            promise(row["attempt"] >= past["attempt"], "I6: an attempt's number decreased")
+            if past["state"] in ("succeeded", "failed", "cancelled", "captured", "released"):
+                promise(row == past, f"I12: a row of {name} changed after its end")
+            if name == "holds":
+                fixed = [column for column in past if column not in CHANGES_BY_ITSELF]
+                promise(all(row[column] == past[column] for column in fixed), "I3: a hold's terms changed")
+
+
+def _by_id(rows: list[RowMapping], columns: tuple[str, ...]) -> dict[str, tuple[Any, ...]]:
+    return {row["id"]: tuple(row[column] for column in columns) for row in rows}
+
+
+def _hash_of(entry: Mapping[str, Any]) -> str:
+    body = {name: value for name, value in entry.items() if name not in ("hash", "created_at")}
+    created_at: datetime = entry["created_at"]
+    body |= {
+        "version": 1,
+        "kind": str(entry["kind"]),
+        "created_at": created_at.astimezone(UTC).isoformat(timespec="microseconds"),
+    }
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

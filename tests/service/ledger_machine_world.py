@@ -1,0 +1,98 @@
+"""What every example begins with: two accounts with a dataset each, three admins' keys, and what things cost."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime, timedelta
+
+from privacy.accounting.filters import Filter, open_filter
+from privacy.errors import PrivacyError
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from service import ledger
+from service.db.access_tables import ApiKey
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Dataset, DatasetState, Visibility
+from tests.service.ledger_model_jobs import Model
+
+BEGINNING = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+CLASSES = ("boot", "coat", "shirt")
+RECORDS = 60_000
+DELTA = 1e-5
+LIMITS = (1.0, 0.5, 0.7, 0.3, 1.5)  # what accounts open with, and what they are lowered and raised to
+EPSILONS = (0.3, 0.5, 0.7, 0.1)  # what trainings ask for
+ADMINS = {"key_one": None, "key_two": None, "key_made_by_one": "key_one"}
+
+
+def populate(factory: SessionFactory, model: Model, filters: tuple[str, ...], now: datetime) -> None:
+    """Open an account with a dataset for each filter, in the database and in the model."""
+    model.makers |= ADMINS
+    with transaction(factory) as session:
+        for key, maker in ADMINS.items():
+            created_at = now - timedelta(days=1)
+            session.add(ApiKey(id=key, name=key, hash="", scopes=["admin"], created_by=maker, created_at=created_at))
+            session.flush()
+        for position, name in enumerate(filters):
+            account = ledger.open_account(
+                session,
+                name=f"account {position}",
+                owner="clinic",
+                epsilon=1.0,
+                delta=DELTA,
+                unit="record",
+                adjacency="add_remove",
+                filter_name=name,
+                now=now,
+            )
+            dataset = _dataset(account.id, now)
+            session.add(dataset)
+            model.datasets[dataset.id] = account.id
+            capacities, prices = figures(name)
+            model.capacities |= {(account.id, epsilon): nano for epsilon, nano in capacities.items()}
+            model.prices |= {(account.id, epsilon): nano for epsilon, nano in prices.items()}
+            model.open_account(account_id=account.id, epsilon=1.0)
+
+
+@functools.cache
+def figures(filter_name: str) -> tuple[dict[float, int | None], dict[float, tuple[int, int] | None]]:
+    """Return capacities by limit, and (budget, price) by epsilon, of an account that was opened with epsilon 1."""
+    opened = open_filter(filter_name, LIMITS[0], DELTA)
+    return {limit: _capacity(opened, limit) for limit in LIMITS}, {asked: _price(opened, asked) for asked in EPSILONS}
+
+
+def _capacity(opened: Filter, limit: float) -> int | None:
+    try:
+        return open_filter(opened.name, limit, DELTA, opened.order).capacity_nano
+    except PrivacyError:
+        return None
+
+
+def _price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
+    facts = PublicFacts(
+        classes=CLASSES, height=28, width=28, channels=1, records_declared=RECORDS, unit=ledger.Unit.RECORD.value
+    )
+    try:
+        budget_nano = opened.nano_of(epsilon)
+        return budget_nano, build_plan("datalens", {}, opened, budget_nano, facts).price_nano
+    except PrivacyError:
+        return None
+
+
+def _dataset(account_id: str, now: datetime) -> Dataset:
+    return Dataset(
+        id=new_id("ds"),
+        account_id=account_id,
+        name="pictures",
+        visibility=Visibility.PRIVATE,
+        classes=list(CLASSES),
+        height=28,
+        width=28,
+        channels=1,
+        records_declared=RECORDS,
+        state=DatasetState.READY,
+        content_sha256="0" * 64,
+        content_bytes=1,
+        created_at=now,
+        ready_at=now,
+    )

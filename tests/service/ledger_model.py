@@ -1,0 +1,220 @@
+"""What the ledger promises, as plain dictionaries without a database, a lock or a clock.
+
+Every method takes the arguments of the production function of the same name, changes the dictionaries or raises
+`Refused` with the code of the error that the caller must see. It is written from docs/architecture.md, one rule a line,
+and shares no code with what it judges. `made` hands in the identifiers that production chose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+REQUEST_DAYS = 7
+OPEN = ("held", "armed")
+
+
+class Refused(Exception):
+    """The caller is refused with this code, and nothing has changed."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def require(condition: bool, code: str) -> None:
+    """Refuse with a code unless the condition holds."""
+    if not condition:
+        raise Refused(code)
+
+
+@dataclass
+class LedgerModel:
+    """Accounts, holds and requests for higher limits, each a dictionary by id.
+
+    Args:
+        capacities: capacity in nano-units by (account id, epsilon); None where a filter cannot be opened for it.
+        makers: the admins' keys, and which key made each.
+    """
+
+    capacities: dict[tuple[str, float], int | None] = field(default_factory=dict)
+    accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    holds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    makers: dict[str, str | None] = field(default_factory=dict)
+    requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    # --- accounts ---------------------------------------------------------------------------------------------------
+
+    def open_account(self, *, account_id: str, epsilon: float) -> None:
+        capacity = self.capacities[account_id, epsilon]
+        self.accounts[account_id] = {
+            "epsilon": epsilon,
+            "capacity": capacity,
+            "spent": 0,
+            "held": 0,
+            "frozen": False,
+            "log": [],
+        }
+        self._log(account_id, "open", amount=capacity or 0)
+
+    def lower_limit(self, *, account_id: str, epsilon: float, **_: Any) -> None:
+        account = self.accounts[account_id]
+        require(epsilon < account["epsilon"], "invalid_input")
+        capacity = self.capacities[account_id, epsilon]
+        require(capacity is not None, "invalid_input")
+        account["epsilon"], account["capacity"] = epsilon, capacity
+        account["frozen"] = account["frozen"] or account["spent"] + account["held"] > account["capacity"]
+        self._log(account_id, "limit", amount=account["capacity"])
+
+    def set_frozen(self, *, account_id: str, frozen: bool, **_: Any) -> None:
+        account = self.accounts[account_id]
+        if account["frozen"] == frozen:
+            return
+        require(frozen or account["spent"] + account["held"] <= account["capacity"], "conflict")
+        account["frozen"] = frozen
+        self._log(account_id, "freeze")
+
+    def request_raise(
+        self, *, account_id: str, epsilon: float, requested_by: str, now: datetime, made: str, **_: Any
+    ) -> str:
+        before = self.accounts[account_id]["epsilon"]
+        require(epsilon > before, "invalid_input")
+        require(
+            not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
+            "conflict",
+        )
+        require(requested_by in self.makers, "forbidden")
+        self.requests[made] = {
+            "account": account_id,
+            "before": before,
+            "epsilon": epsilon,
+            "state": "pending",
+            "by": requested_by,
+            "decided": None,
+            "at": now,
+        }
+        return made
+
+    def approve_raise(self, *, request_id: str, decided_by: str, now: datetime, **_: Any) -> None:
+        request = self.requests[request_id]
+        if (request["state"], request["decided"]) == ("approved", decided_by):
+            return
+        require(self._waits(request, now), "conflict")
+        require(decided_by in self.makers and decided_by != request["by"], "forbidden")
+        require(self.makers[decided_by] != request["by"] and self.makers[request["by"]] != decided_by, "forbidden")
+        account_id, epsilon = request["account"], request["epsilon"]
+        account = self.accounts[account_id]
+        require(account["epsilon"] == request["before"], "conflict")
+        account["epsilon"], account["capacity"] = epsilon, self.capacities[account_id, epsilon]
+        self._log(account_id, "limit", amount=account["capacity"])
+        request["state"], request["decided"] = "approved", decided_by
+
+    def decline_raise(self, *, request_id: str, decided_by: str, **_: Any) -> None:
+        request = self.requests[request_id]
+        require(request["state"] != "approved", "conflict")
+        if request["state"] == "declined":
+            return
+        require(decided_by in self.makers, "forbidden")
+        request["state"], request["decided"] = "declined", decided_by
+
+    def _waits(self, request: dict[str, Any], now: datetime) -> bool:
+        waited: timedelta = now - request["at"]
+        return request["state"] == "pending" and waited < timedelta(days=REQUEST_DAYS)
+
+    def left(self, account_id: str) -> int:
+        account = self.accounts[account_id]
+        return max(account["capacity"] - account["spent"] - account["held"], 0)
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+
+    def hold(self, *, account_id: str, job_id: str, amount_nano: int, made: str, **_: Any) -> str:
+        account = self.accounts[account_id]
+        require(amount_nano > 0, "invalid_input")
+        require(not account["frozen"], "account_frozen")
+        require(account["spent"] + account["held"] + amount_nano <= account["capacity"], "insufficient_budget")
+        require(all(hold["job"] != job_id for hold in self.holds.values()), "conflict")
+        self.holds[made] = {
+            "account": account_id,
+            "job": job_id,
+            "state": "held",
+            "amount": amount_nano,
+            "charged": 0,
+            "captured": 0,
+            "attempt": 0,
+            "armed": 0,
+        }
+        account["held"] += amount_nano
+        self._log(account_id, "hold", made, amount=amount_nano)
+        return made
+
+    def fence(self, *, hold_id: str, attempt: int, **_: Any) -> None:
+        hold = self.holds[hold_id]
+        require(attempt >= hold["attempt"] and hold["state"] in OPEN, "stale_attempt")
+        hold["attempt"] = attempt
+
+    def arm(self, *, hold_id: str, attempt: int, **_: Any) -> None:
+        hold = self._of_attempt(hold_id, attempt)
+        require(hold["state"] in OPEN, "stale_attempt")
+        if hold["armed"] == attempt:
+            return
+        require(hold["state"] == "armed" or not self.accounts[hold["account"]]["frozen"], "account_frozen")
+        hold["state"], hold["armed"] = "armed", attempt
+        self._log(hold["account"], "arm", hold_id)
+
+    def charge(self, *, hold_id: str, attempt: int, amount_nano: int, **_: Any) -> int:
+        require(amount_nano > 0, "invalid_input")
+        hold = self._of_attempt(hold_id, attempt)
+        require(hold["state"] in OPEN, "stale_attempt")
+        require(hold["armed"] == attempt, "conflict")
+        require(hold["charged"] + amount_nano <= hold["amount"], "hold_exhausted")
+        hold["charged"] += amount_nano
+        self._log(hold["account"], "charge", hold_id, amount=amount_nano)
+        charged: int = hold["charged"]
+        return charged
+
+    def capture(self, *, hold_id: str, attempt: int, artifact_sha256: str | None, **_: Any) -> None:
+        hold = self._of_attempt(hold_id, attempt)
+        if hold["state"] == "captured" and hold["sha"] == artifact_sha256:
+            return
+        require(hold["state"] == "armed", "conflict")
+        require(artifact_sha256 is None or hold["charged"] > 0, "conflict")
+        hold["state"], hold["captured"], hold["sha"] = "captured", hold["charged"], artifact_sha256
+        self.accounts[hold["account"]]["spent"] += hold["charged"]
+        self.accounts[hold["account"]]["held"] -= hold["amount"]
+        self._log(hold["account"], "capture", hold_id, amount=hold["charged"])
+
+    def release_hold(self, *, hold_id: str, **_: Any) -> None:
+        hold = self.holds[hold_id]
+        if hold["state"] == "released":
+            return
+        require(hold["state"] == "held", "conflict")
+        hold["state"] = "released"
+        self.accounts[hold["account"]]["held"] -= hold["amount"]
+        self._log(hold["account"], "release", hold_id, amount=hold["amount"])
+
+    def settle(self, *, hold_id: str, attempt: int, **_: Any) -> None:
+        hold = self.holds[hold_id]
+        require(attempt == hold["attempt"], "stale_attempt")
+        if hold["state"] in ("held", "released"):
+            self.release_hold(hold_id=hold_id)
+        else:
+            self.capture(hold_id=hold_id, attempt=attempt, artifact_sha256=None)
+
+    def record_sample(self, *, account_id: str, job_id: str, **_: Any) -> None:
+        log = self.accounts[account_id]["log"]
+        if not any((kind, job) == ("sample", job_id) for kind, _hold, job, *_rest in log):
+            self._log(account_id, "sample", job_id=job_id)
+
+    def _of_attempt(self, hold_id: str, attempt: int) -> dict[str, Any]:
+        hold = self.holds[hold_id]
+        require(attempt == hold["attempt"] and attempt >= 1, "stale_attempt")
+        return hold
+
+    def _log(
+        self, account_id: str, kind: str, hold_id: str | None = None, *, amount: int = 0, job_id: str | None = None
+    ) -> None:
+        account = self.accounts[account_id]
+        job_id = self.holds[hold_id]["job"] if hold_id else job_id
+        balances = (account["capacity"], account["spent"], account["held"])
+        account["log"].append((kind, hold_id, job_id, amount, *balances))

@@ -1,0 +1,255 @@
+"""What the jobs promise, on top of the ledger's promises and written in the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.service.ledger_model import LedgerModel, require
+
+ATTEMPTS_MAX = 3
+LEASE_SECONDS = 60
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+@dataclass
+class Model(LedgerModel):
+    """Jobs, idempotency keys, releases and samples as well, each a dictionary by id.
+
+    Args:
+        prices: (budget, price) in nano-units by (account id, epsilon); None where no plan can be made.
+        datasets: the account of each.
+    """
+
+    prices: dict[tuple[str, float], tuple[int, int] | None] = field(default_factory=dict)
+    datasets: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    keys: dict[tuple[str, str], tuple[Any, str]] = field(default_factory=dict)
+    releases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    samples: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def submit_training(
+        self,
+        *,
+        principal: str,
+        idempotency_key: str | None,
+        dataset_id: str,
+        epsilon: float,
+        now: datetime,
+        made: tuple[str, str],
+        **_: Any,
+    ) -> tuple[str, str]:
+        body = ("train", dataset_id, epsilon)
+        first = self._remembered(principal, idempotency_key, body)
+        if first is not None:
+            return first, self.jobs[first]["hold"]
+        account_id = self.datasets[dataset_id]
+        require(not self.accounts[account_id]["frozen"], "account_frozen")
+        price = self.prices[account_id, epsilon]
+        require(price is not None, "invalid_input")
+        budget_nano, price_nano = price or (0, 0)
+        require(budget_nano <= self.left(account_id), "insufficient_budget")
+        job_id, hold_id = made
+        self.hold(account_id=account_id, job_id=job_id, amount_nano=price_nano, made=hold_id)
+        self._accept(job_id, "train", principal, idempotency_key, body, account=account_id, hold=hold_id, now=now)
+        return made
+
+    def submit_sample(
+        self,
+        *,
+        principal: str,
+        idempotency_key: str | None,
+        release_id: str,
+        seed: int,
+        now: datetime,
+        made: tuple[str, None],
+        **_: Any,
+    ) -> tuple[str, str | None]:
+        body = ("sample", release_id, seed)
+        first = self._remembered(principal, idempotency_key, body)
+        if first is not None:
+            return first, self.jobs[first]["hold"]
+        require(release_id in self.releases, "not_found")
+        account_id = self.releases[release_id]["account"]
+        self._accept(made[0], "sample", principal, idempotency_key, body, account=account_id, hold=None, now=now)
+        self.jobs[made[0]]["release"] = release_id
+        self.samples[made[0]] = {"release": release_id, "sha": None}
+        return made
+
+    def claim(
+        self, *, worker: str, now: datetime, job_id: str | None = None, attempts_max: int = ATTEMPTS_MAX, **_: Any
+    ) -> tuple[str, int] | None:
+        ended = False
+        for waiting in self.claimable(now):
+            job = self.jobs[waiting]
+            if job_id not in (None, waiting):
+                continue
+            lost = job["state"] == "running"
+            if lost and (job["cancel"] or job["lost"] + 1 >= attempts_max):
+                if not ended:
+                    self._end_lost(waiting)
+                    ended = True
+                continue
+            job["state"], job["attempt"], job["owner"] = "running", job["attempt"] + 1, worker
+            job["lost"] += lost
+            job["lease"] = now + timedelta(seconds=LEASE_SECONDS)
+            if job["hold"]:
+                self.fence(hold_id=job["hold"], attempt=job["attempt"])
+            return waiting, job["attempt"]
+        return None
+
+    def claimable(self, now: datetime) -> list[str]:
+        """Jobs that nobody runs, oldest first."""
+        free = [
+            (job["created"], job_id)
+            for job_id, job in self.jobs.items()
+            if job["state"] == "queued" or (job["state"] == "running" and job["lease"] <= now)
+        ]
+        return [job_id for _created, job_id in sorted(free)]
+
+    def heartbeat(
+        self, *, job_id: str, attempt: int, now: datetime, lease_seconds: float = LEASE_SECONDS, **_: Any
+    ) -> bool:
+        job = self._running(job_id, attempt)
+        job["lease"] = now + timedelta(seconds=lease_seconds)
+        cancel: bool = job["cancel"]
+        return cancel
+
+    def drop_lease(self, *, job_id: str, attempt: int, now: datetime, **_: Any) -> None:
+        self.heartbeat(job_id=job_id, attempt=attempt, now=now, lease_seconds=0)
+
+    def report_progress(self, *, job_id: str, attempt: int, progress: dict[str, Any], **_: Any) -> None:
+        require(set(progress) <= {"stage", "step", "charged_nano", "eta_seconds"}, "invalid_input")
+        self._running(job_id, attempt)
+
+    def secret_of(self, *, job_id: str, attempt: int, **_: Any) -> None:
+        self._running(job_id, attempt)
+
+    def give_back(self, *, job_id: str, attempt: int, **_: Any) -> None:
+        job = self._running(job_id, attempt)
+        job["state"], job["owner"], job["lease"] = "queued", None, None
+
+    def request_cancel(self, *, job_id: str, **_: Any) -> None:
+        job = self.jobs[job_id]
+        if job["state"] == "queued":
+            job["cancel"] = True
+            self._close(job_id, "cancelled")
+        elif job["state"] == "running":
+            job["cancel"] = True
+        else:
+            require(job["state"] == "cancelled", "conflict")
+
+    def publish(self, *, job_id: str, attempt: int, release_id: str, artifact_sha256: str, **_: Any) -> None:
+        job = self._running(job_id, attempt, or_ended="succeeded")
+        require(job["kind"] == "train", "conflict")
+        if job["state"] == "succeeded":
+            require(
+                (job["release"], self.releases[release_id]["sha"]) == (release_id, artifact_sha256), "stale_attempt"
+            )
+            return
+        self.capture(hold_id=job["hold"], attempt=attempt, artifact_sha256=artifact_sha256)
+        self.releases[release_id] = {"job": job_id, "account": job["account"], "sha": artifact_sha256}
+        job["release"] = release_id
+        self._end(job_id, "succeeded")
+
+    def finish_sample(self, *, job_id: str, attempt: int, sha256: str, **_: Any) -> None:
+        job = self._running(job_id, attempt, or_ended="succeeded")
+        require(job["kind"] == "sample", "conflict")
+        sample = self.samples[job_id]
+        if job["state"] == "succeeded":
+            require(sample["sha"] == sha256, "stale_attempt")
+            return
+        self.record_sample(account_id=job["account"], job_id=job_id)
+        sample["sha"] = sha256
+        self._end(job_id, "succeeded")
+
+    def finish_failed(self, *, job_id: str, attempt: int, failure_code: str, **_: Any) -> None:
+        job = self._running(job_id, attempt, or_ended="failed")
+        if job["state"] == "running":
+            self._close(job_id, "failed", failure_code)
+
+    def finish_cancelled(self, *, job_id: str, attempt: int, **_: Any) -> None:
+        job = self._running(job_id, attempt, or_ended="cancelled")
+        if job["state"] == "running":
+            require(job["cancel"], "conflict")
+            self._close(job_id, "cancelled")
+
+    def _remembered(self, principal: str, key: str | None, body: Any) -> str | None:
+        known = None if key is None else self.keys.get((principal, key))
+        if known is None:
+            return None
+        require(known[0] == body, "idempotency_mismatch")
+        return known[1]
+
+    def _accept(
+        self, job_id: str, kind: str, principal: str, key: str | None, body: Any, *, account: str, hold: Any, now: Any
+    ) -> None:
+        if key is not None:
+            self.keys[principal, key] = body, job_id
+        self.jobs[job_id] = {
+            "kind": kind,
+            "account": account,
+            "hold": hold,
+            "state": "queued",
+            "attempt": 0,
+            "lost": 0,
+            "owner": None,
+            "lease": None,
+            "cancel": False,
+            "failure": None,
+            "release": None,
+            "created": now,
+        }
+
+    def _running(self, job_id: str, attempt: int, *, or_ended: str | None = None) -> dict[str, Any]:
+        job = self.jobs[job_id]
+        require(job["attempt"] == attempt and job["state"] in ("running", or_ended), "stale_attempt")
+        return job
+
+    def _end_lost(self, job_id: str) -> None:
+        self.jobs[job_id]["lost"] += 1
+        if self.jobs[job_id]["cancel"]:
+            self._close(job_id, "cancelled")
+        else:
+            self._close(job_id, "failed", "worker_lost")
+
+    def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
+        job = self.jobs[job_id]
+        if job["hold"]:
+            self.settle(hold_id=job["hold"], attempt=job["attempt"])
+        self._end(job_id, state, failure)
+
+    def _end(self, job_id: str, state: str, failure: str | None = None) -> None:
+        self.jobs[job_id].update(state=state, owner=None, lease=None, failure=failure)
+
+    # --- what can be compared with a database -----------------------------------------------------------------------
+
+    def view(self) -> dict[str, dict[Any, Any]]:
+        """The facts that a database must show, in the shape of `ledger_machine_rows.view_of`."""
+        facts = ("epsilon", "capacity", "spent", "held", "frozen")
+        of_request = ("account", "before", "epsilon", "state", "by", "decided")
+        of_hold = ("account", "job", "state", "amount", "charged", "captured", "attempt", "armed")
+        of_job = (
+            "kind",
+            "account",
+            "state",
+            "attempt",
+            "lost",
+            "owner",
+            "lease",
+            "cancel",
+            "failure",
+            "hold",
+            "release",
+        )
+        return {
+            "accounts": {key: tuple(row[fact] for fact in facts) for key, row in self.accounts.items()},
+            "log": {key: row["log"] for key, row in self.accounts.items()},
+            "holds": {key: tuple(row[fact] for fact in of_hold) for key, row in self.holds.items()},
+            "jobs": {key: tuple(row[fact] for fact in of_job) for key, row in self.jobs.items()},
+            "releases": {key: (row["job"], row["account"], row["sha"]) for key, row in self.releases.items()},
+            "samples": {key: (row["release"], row["sha"]) for key, row in self.samples.items()},
+            "requests": {key: tuple(row[fact] for fact in of_request) for key, row in self.requests.items()},
+            "keys": {key: job_id for key, (_body, job_id) in self.keys.items()},
+        }

@@ -1,0 +1,174 @@
+"""What follows from a verification: arming stops, what goes on under one, checkpoints that are signed or not."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from service import jobs, ledger
+from service.db.session import SessionFactory, transaction
+from service.db.tables import HoldState
+from service.inspection import follow_up, inspect_at_start, watch_over
+from service.ledger.arming import ArmingStopped, arming_stops, clear_stops, verifications
+from service.ledger.checkpoints import newest_checkpoint
+from service.ledger.findings import Finding, FindingCode, Report
+from service.settings import Settings
+from tests.service.ledger_book import LedgerBook
+from workers.claims import claim_next, claimable
+
+EVERYTHING = Report(full=True, findings=(Finding(FindingCode.CHECKPOINT_BROKEN, "Checkpoint 1 is missing."),))
+
+
+def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
+    factory: SessionFactory, tmp_path: Path, now: datetime
+) -> None:
+    book = LedgerBook(factory, tmp_path / "var", now)
+    book.open("patients")
+    book.open("pupils")
+    stopped_job, stopped_hold = book.hold("patients")
+    free_job, free_hold = book.hold("pupils")
+    book.claim(stopped_job)
+    finding = Finding(FindingCode.HASH_MISMATCH, "changed", book.accounts["patients"], 3)
+    follow_up(factory, Report(full=True, findings=(finding,)), now=now)
+    follow_up(factory, Report(full=True, findings=(finding,)), now=now)  # twice is once
+    with pytest.raises(ArmingStopped, match="nothing was spent"):
+        book.arm(stopped_hold)
+    with transaction(factory) as session:
+        jobs.give_back(session, job_id=stopped_job, attempt=1, now=book.now)
+    with transaction(factory) as session:
+        assert list(claimable(session, now=now)) == [free_job]
+        assert jobs.claim(session, worker="w", now=now, lease_seconds=60, job_id=stopped_job) is None
+    book.claim(free_job)
+    book.arm(free_hold)
+    with transaction(factory) as session:
+        assert clear_stops(session) == 1
+    assert book.claim(stopped_job) == 2
+    book.arm(stopped_hold, 2)
+    with transaction(factory, read_only=True) as session:
+        assert ledger.get_hold(session, stopped_hold).state is HoldState.ARMED
+
+
+def test_armed_work_is_charged_and_captured_under_a_stop(
+    factory: SessionFactory, tmp_path: Path, now: datetime
+) -> None:
+    """Nothing is refunded by a stop: what was opened goes on, pays, and publishes."""
+    book = LedgerBook(factory, tmp_path / "var", now)
+    book.open("patients")
+    published, first = book.hold("patients")
+    failed, second = book.hold("patients")
+    lost, third = book.hold("patients")
+    for job_id, hold_id in ((published, first), (failed, second), (lost, third)):
+        book.claim(job_id)
+        book.arm(hold_id)
+        book.charge(hold_id, 1)
+    follow_up(factory, EVERYTHING, now=now)
+    for hold_id in (first, second, third):
+        book.charge(hold_id, 1)
+    book.publish(published)
+    with transaction(factory) as session:
+        jobs.finish_failed(
+            session, job_id=failed, attempt=1, failure_code=jobs.FailureCode.TRAINING_FAILED, now=book.tick()
+        )
+    later = book.now + timedelta(days=1)
+    with transaction(factory) as session:  # a lease that ran out neither ends the job nor starts it again
+        assert jobs.claim(session, worker="w", now=later, lease_seconds=60, job_id=lost, attempts_max=1) is None
+    with transaction(factory, read_only=True) as session:
+        states = [ledger.get_hold(session, hold_id) for hold_id in (first, second, third)]
+        assert [hold.state for hold in states] == [HoldState.CAPTURED, HoldState.CAPTURED, HoldState.ARMED]
+        balance = ledger.balance(session, book.accounts["patients"])
+    assert balance.spent_nano == 2 * states[0].charged_nano > 0
+    assert balance.held_nano == states[2].amount_nano
+
+
+def test_a_finding_without_an_account_stops_everything(book: LedgerBook, settings: Settings) -> None:
+    job_id, hold_id = book.hold("patients")
+    attempt = book.claim(job_id)
+    follow_up(book.factory, EVERYTHING, now=book.now)
+    with pytest.raises(ArmingStopped):
+        book.arm(hold_id, attempt)
+    book.hold("patients")
+    assert claim_next(settings, book.factory, kind=jobs.JobKind.TRAIN, worker="w", now=book.now) is None
+
+
+def test_a_file_that_somebody_hands_in_stops_nothing(book: LedgerBook) -> None:
+    doubt = Finding(FindingCode.RECEIPT_REFUSED, "refused", None, stops=False)
+    follow_up(book.factory, Report(full=True, findings=(doubt,)), now=book.now)
+    with transaction(book.factory, read_only=True) as session:
+        assert not arming_stops(session)
+
+
+def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book: LedgerBook, settings: Settings) -> None:
+    def newest() -> int:
+        with transaction(book.factory, read_only=True) as session:
+            checkpoint = newest_checkpoint(session)
+        return 0 if checkpoint is None else checkpoint.sequence
+
+    watch_over(settings, book.factory, now=book.now)
+    assert newest() == 1
+    book.train("patients")
+    watch_over(settings, book.factory, now=book.now)
+    assert newest() == 1  # not within the hour
+    later = book.now.replace(hour=book.now.hour + 2)
+    watch_over(settings, book.factory, now=later)
+    watch_over(settings, book.factory, now=later.replace(hour=later.hour + 2))  # nothing has moved
+    assert newest() == 2
+    book.train("patients")
+    book.corrupt("UPDATE accounts SET spent_nano = spent_nano - 1")
+    watch_over(settings, book.factory, now=later.replace(hour=later.hour + 4))
+    assert newest() == 2
+    with transaction(book.factory, read_only=True) as session:
+        assert [stop.code for stop in arming_stops(session)] == [FindingCode.ACCOUNT_MISMATCH]
+
+
+def test_the_whole_is_verified_once_a_day(book: LedgerBook, settings: Settings) -> None:
+    def read(kind: str) -> tuple[int, int] | None:
+        with transaction(book.factory, read_only=True) as session:
+            return next(((v.entries, v.findings) for v in verifications(session) if v.kind == kind), None)
+
+    watch_over(settings, book.factory, now=book.now)
+    assert read("full") == (1, 0)
+    book.train("patients")
+    watch_over(settings, book.factory, now=book.now + timedelta(hours=2))
+    assert (read("full"), read("recent")) == ((1, 0), (5, 0))
+    book.corrupt("UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3")  # before the checkpoints
+    watch_over(settings, book.factory, now=book.now + timedelta(hours=23))
+    assert read("full") == (1, 0)
+    watch_over(settings, book.factory, now=book.now + timedelta(hours=25))
+    with transaction(book.factory, read_only=True) as session:
+        (stop,) = arming_stops(session)
+    assert (stop.code, stop.sequence) == (FindingCode.HASH_MISMATCH, 3)
+
+
+def test_what_cannot_be_verified_is_stopped(book: LedgerBook, settings: Settings) -> None:
+    (book.key_path.parent).mkdir(parents=True, exist_ok=True)
+    book.key_path.with_suffix(".pub.pem").write_text("nothing")
+    inspect_at_start(settings, book.factory, now=book.now)
+    with transaction(book.factory, read_only=True) as session:
+        assert [(stop.scope, stop.code) for stop in arming_stops(session)] == [("*", FindingCode.NOT_VERIFIABLE)]
+
+
+def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, settings: Settings) -> None:
+    book.checkpoint()
+    book.key_path.chmod(0o644)  # others may have read it: nothing is signed with it
+    book.open("pupils")
+    later = book.now + timedelta(hours=2)
+    watch_over(settings, book.factory, now=later)
+    with transaction(book.factory, read_only=True) as session:
+        newest = newest_checkpoint(session)
+        assert newest is not None
+        assert newest.sequence == 1
+        assert not arming_stops(session)  # nothing is wrong with the ledger
+    book.key_path.with_suffix(".pub.pem").write_text("nothing")
+    watch_over(settings, book.factory, now=later)
+    with transaction(book.factory, read_only=True) as session:
+        assert [stop.code for stop in arming_stops(session)] == [FindingCode.NOT_VERIFIABLE]
+
+
+def test_a_checkpoint_that_is_no_json_is_found_by_the_watch(book: LedgerBook, settings: Settings) -> None:
+    book.checkpoint()
+    book.corrupt("UPDATE checkpoints SET heads = '{'")
+    watch_over(settings, book.factory, now=book.now)
+    with transaction(book.factory, read_only=True) as session:
+        assert [stop.code for stop in arming_stops(session)] == [FindingCode.CHECKPOINT_BROKEN]

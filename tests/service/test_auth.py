@@ -1,0 +1,145 @@
+"""API keys: tokens are shown once and kept as hashes; scopes; revocation; the first admin key."""
+
+from __future__ import annotations
+
+import stat
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+
+from service.auth import Principal, Scope, authenticate, bootstrap_admin, create_key, revoke_key
+from service.db.session import SessionFactory, transaction
+from service.db.tables import ApiKey
+from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+
+
+def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str, str]:
+    with transaction(factory) as session:
+        key, token = create_key(session, name="a key", scopes=scopes, now=now)
+        return key.id, token
+
+
+def who(factory: SessionFactory, token: str) -> Principal:
+    with transaction(factory, read_only=True) as session:
+        return authenticate(session, token)
+
+
+def test_a_token_finds_its_principal(factory: SessionFactory, now: datetime) -> None:
+    key_id, token = make_key(factory, now, "train", "read", "train")
+    assert token.startswith(f"obs_{key_id.removeprefix('key_')}_")
+    assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}))
+
+
+def test_the_token_is_stored_nowhere(factory: SessionFactory, now: datetime) -> None:
+    _key_id, token = make_key(factory, now, "read")
+    secret = token.rsplit("_", 1)[1]
+    with transaction(factory, read_only=True) as session:
+        row = session.execute(text("SELECT * FROM api_keys")).one()
+        key = session.scalars(select(ApiKey)).one()
+    assert secret not in repr(tuple(row))
+    assert key.hash not in repr(key)
+
+
+def test_each_token_is_new(factory: SessionFactory, now: datetime) -> None:
+    tokens = {make_key(factory, now, "read")[1] for _ in range(5)}
+    assert len(tokens) == 5
+    assert all(len(token.rsplit("_", 1)[1]) == 64 for token in tokens)  # 256 bits
+
+
+def test_every_other_token_is_refused_alike(factory: SessionFactory, now: datetime) -> None:
+    key_id, token = make_key(factory, now, "admin")
+    last = "0" if token[-1] != "0" else "1"
+    wrong = [
+        "",
+        "obs_",
+        key_id,
+        token[:-1] + last,
+        token + "0",
+        token.upper(),
+        " " + token,
+        "obs_" + "a" * 20 + "_" + "0" * 64,
+        "\ud800",
+        "é" * 50,
+        "x" * 100_000,
+    ]
+    messages = set()
+    for text_ in wrong:
+        with pytest.raises(Unauthorized) as caught:
+            who(factory, text_)
+        messages.add(caught.value.message)
+        assert token not in str(caught.value)
+    assert len(messages) == 1
+
+
+def test_a_revoked_key_opens_nothing(factory: SessionFactory, now: datetime) -> None:
+    key_id, token = make_key(factory, now, "admin")
+    for later in (0, 5):
+        with transaction(factory) as session:
+            revoked = revoke_key(session, key_id=key_id, now=now + timedelta(days=later))
+            assert revoked.revoked_at == now
+    with pytest.raises(Unauthorized):
+        who(factory, token)
+    with pytest.raises(NotFound), transaction(factory) as session:
+        revoke_key(session, key_id="key_none", now=now)
+
+
+def test_scopes_are_required_and_admin_has_them_all() -> None:
+    reader, admin = Principal("key_r", frozenset({Scope.READ})), Principal("key_a", frozenset({Scope.ADMIN}))
+    reader.require(Scope.READ)
+    for scope in Scope:
+        admin.require(scope)
+    with pytest.raises(Forbidden, match="'train'; this key has read"):
+        reader.require(Scope.TRAIN)
+    with pytest.raises(Forbidden):
+        reader.require(Scope.ADMIN)
+
+
+@pytest.mark.parametrize(("name", "scopes"), [("k", []), ("k", ["root"]), ("", ["read"]), ("x" * 201, ["read"])])
+def test_a_key_without_name_or_scope_is_refused(
+    factory: SessionFactory, now: datetime, name: str, scopes: list[str]
+) -> None:
+    with pytest.raises(InvalidInput), transaction(factory) as session:
+        create_key(session, name=name, scopes=scopes, now=now)
+
+
+def test_the_first_admin_key_is_written_for_its_owner_alone(
+    factory: SessionFactory, now: datetime, tmp_path: Path
+) -> None:
+    path = tmp_path / "data" / "admin.key"
+    with transaction(factory) as session:
+        assert bootstrap_admin(session, path=path, now=now)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert who(factory, path.read_text().strip()).scopes == {Scope.ADMIN}
+    written = path.read_text()
+    with transaction(factory) as session:
+        assert not bootstrap_admin(session, path=path, now=now)
+    assert path.read_text() == written
+    assert [file.name for file in path.parent.iterdir()] == ["admin.key"]
+
+
+def test_a_bootstrap_that_was_not_committed_is_done_again(
+    factory: SessionFactory, now: datetime, tmp_path: Path
+) -> None:
+    path = tmp_path / "admin.key"
+    with factory() as session:
+        bootstrap_admin(session, path=path, now=now)
+        session.rollback()
+    dead = path.read_text().strip()
+    path.chmod(0o644)
+    with transaction(factory) as session:
+        assert bootstrap_admin(session, path=path, now=now)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert who(factory, path.read_text().strip()).scopes == {Scope.ADMIN}
+    with pytest.raises(Unauthorized):
+        who(factory, dead)
+
+
+def test_a_revoked_admin_is_replaced(factory: SessionFactory, now: datetime, tmp_path: Path) -> None:
+    make_key(factory, now, "read")
+    key_id, _token = make_key(factory, now, "admin")
+    with transaction(factory) as session:
+        assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
+        revoke_key(session, key_id=key_id, now=now)
+        assert bootstrap_admin(session, path=tmp_path / "admin.key", now=now)

@@ -1,0 +1,76 @@
+"""What may be declared, above all: subjects exactly where the account protects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from service import datasets
+from service.db.session import SessionFactory, transaction
+from service.errors import InvalidInput, NotFound
+from service.settings import Settings
+
+Declare = Callable[..., str]
+
+
+@pytest.fixture
+def declare(factory: SessionFactory, now: datetime) -> Declare:
+    """Declare a dataset of 500 records; `account_id=None` makes it public."""
+
+    def declared(account_id: str | None, **changes: Any) -> str:
+        facts: dict[str, Any] = {
+            "name": "faces",
+            "account_id": account_id,
+            "visibility": "public" if account_id is None else "private",
+            "classes": ["a", "b"],
+            "height": 4,
+            "width": 4,
+            "channels": 1,
+            "records_declared": 500,
+            "subjects_declared": None,
+        }
+        with transaction(factory) as session:
+            return datasets.declare(session, Settings(), **facts | changes, now=now).id
+
+    return declared
+
+
+def test_a_dataset_of_a_subject_account_declares_its_subjects(
+    factory: SessionFactory, open_account: Callable[..., str], declare: Declare
+) -> None:
+    account_id = open_account(factory, unit="subject")
+    for subjects in (1, 60, 500):
+        dataset_id = declare(account_id, subjects_declared=subjects)
+        with transaction(factory) as session:
+            assert datasets.find(session, dataset_id).subjects_declared == subjects
+            assert datasets.begin_upload(session, dataset_id).subjects_declared == subjects
+    with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
+        declare(account_id)
+
+
+@pytest.mark.parametrize("subjects", [0, -1, 501])
+def test_subjects_are_at_least_one_and_at_most_as_many_as_records(
+    factory: SessionFactory, open_account: Callable[..., str], declare: Declare, subjects: int
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        declare(open_account(factory, unit="subject"), subjects_declared=subjects)
+    assert refused.value.numbers == {"subjects_declared": subjects, "records_declared": 500}
+
+
+def test_subjects_are_not_declared_where_nobody_would_protect_them(
+    factory: SessionFactory, open_account: Callable[..., str], declare: Declare
+) -> None:
+    """A record account may hold data about subjects; saying so would promise what it does not keep."""
+    account_id = open_account(factory, unit="record")
+    with pytest.raises(InvalidInput, match="protects single records") as refused:
+        declare(account_id, subjects_declared=60)
+    assert "use an account whose unit is the subject" in refused.value.message
+    with pytest.raises(InvalidInput, match="public"):
+        declare(None, subjects_declared=60)
+    with pytest.raises(NotFound):
+        declare("acc_none", subjects_declared=60)
+    declare(account_id)
+    declare(None)

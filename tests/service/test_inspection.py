@@ -1,0 +1,220 @@
+"""What is kept beside the database betrays one that is too old, and what a verification finds is acted upon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service import ledger
+from service.artifacts import CARD_FILE, digest_directory
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.inspection import inspect_at_start, inspect_ledger, sign_heads
+from service.ledger.arming import arming_stops, clear_stops
+from service.ledger.checkpoints import CHECKPOINT_FILE
+from service.ledger.findings import FindingCode
+from service.ledger.receipts import keep_newest, keep_receipt, kept_receipts, receipts_folder
+from service.settings import Settings
+from tests.service.ledger_book import LedgerBook
+
+
+@pytest.fixture
+def backup(book: LedgerBook, tmp_path: Path) -> Iterator[Callable[[], Settings]]:
+    """Back up the database; calling the result opens the backup with today's data folder, as a restore would."""
+    path = tmp_path / "backup.db"
+    book.train("patients")
+    engine = book.factory.kw["bind"]
+    with engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql(f"VACUUM INTO '{path}'")
+
+    def restored() -> Settings:
+        return Settings(data_dir=book.data_dir, database_url=f"sqlite:///{path}")
+
+    yield restored
+    assert path.exists()
+
+
+def _open(settings: Settings) -> SessionFactory:
+    return make_session_factory(make_engine(settings.database_url))
+
+
+def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(
+    book: LedgerBook, backup: Callable[[], Settings]
+) -> None:
+    account_id, restored = book.accounts["patients"], backup()
+    factory = _open(restored)
+    inspect_at_start(restored, factory, now=book.now)
+    with transaction(factory, read_only=True) as session:
+        assert not arming_stops(session)  # the control: today it is no older than anything
+    newer = book.train("patients")["statement"]["entry"]["sequence"]
+    findings = inspect_ledger(restored, factory).findings
+    assert [(finding.code, finding.sequence) for finding in findings] == [(FindingCode.OLDER_THAN_RECEIPT, newer)]
+    inspect_at_start(restored, factory, now=book.now)
+    with transaction(factory, read_only=True) as session:
+        assert [stop.scope for stop in arming_stops(session)] == [account_id]
+        assert keep_newest(session, book.data_dir) == 0  # the evidence is not overwritten
+    # It stays found when the restored database has grown beyond the receipt.
+    grown = LedgerBook(factory, book.data_dir, book.now, dict(book.accounts))
+    for _ in range(3):
+        _, hold_id = grown.hold("patients")
+        with transaction(factory) as session:
+            ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=grown.tick())
+    assert [finding.code for finding in inspect_ledger(restored, factory).findings] == [FindingCode.OLDER_THAN_RECEIPT]
+    factory.kw["bind"].dispose()
+
+
+def test_a_restored_backup_is_found_by_the_kept_checkpoint(
+    book: LedgerBook, settings: Settings, backup: Callable[[], Settings]
+) -> None:
+    book.hold("patients")
+    assert sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now) == 1
+    factory = _open(backup())
+    found = [(finding.code, finding.scope) for finding in inspect_ledger(backup(), factory).findings]
+    missing = (FindingCode.CHECKPOINT_MISSING, "*")  # whatever is missing, nothing may be armed
+    assert found == [missing, (FindingCode.OLDER_THAN_CHECKPOINT, book.accounts["patients"])]
+    factory.kw["bind"].dispose()
+
+
+def test_a_receipt_that_a_user_holds_finds_it_too(
+    book: LedgerBook, backup: Callable[[], Settings], tmp_path: Path
+) -> None:
+    held = tmp_path / "held.json"
+    held.write_text(json.dumps(book.train("patients", keep=False)))
+    factory = _open(backup())
+    assert inspect_ledger(backup(), factory).clean
+    (finding,) = inspect_ledger(backup(), factory, given=[held]).findings
+    assert (finding.code, finding.stops) == (FindingCode.OLDER_THAN_RECEIPT, True)
+    held.write_text("{}")
+    (finding,) = inspect_ledger(backup(), factory, given=[held]).findings
+    assert (finding.code, finding.stops) == (FindingCode.RECEIPT_REFUSED, False)  # anybody may hand in anything
+    factory.kw["bind"].dispose()
+
+
+def test_an_operator_goes_on_with_an_older_database(book: LedgerBook, backup: Callable[[], Settings]) -> None:
+    """The procedure of docs/operations.md: take what is missing off the limit, set the evidence aside, clear."""
+    newer = book.train("patients")["statement"]["account"]
+    restored, account_id = backup(), book.accounts["patients"]
+    factory = _open(restored)
+    inspect_at_start(restored, factory, now=book.now)
+    (finding,) = inspect_ledger(restored, factory).findings
+    with transaction(factory, read_only=True) as session:
+        account = ledger.get_account(session, account_id)
+    told = f"{newer['spent_nano']} nano-units were spent; the database says {account.spent_nano}. A limit of epsilon "
+    assert told in finding.message
+    left = float(finding.message.split(told)[1].split()[0])
+    with transaction(factory) as session:
+        ledger.lower_limit(session, account_id=account_id, epsilon=left, reason="restored", now=book.tick())
+    receipts_folder(book.data_dir).rename(book.data_dir / "receipts-before-the-restore")
+    assert inspect_ledger(restored, factory).clean
+    with transaction(factory) as session:
+        assert clear_stops(session) == 1
+        now_left = ledger.balance(session, account_id).left_nano
+    assert 0.99 < now_left / (account.capacity_nano - newer["spent_nano"]) <= 1
+    kept = book.data_dir / "receipts-before-the-restore" / f"{account_id}.json"
+    assert not inspect_ledger(restored, factory, given=[kept]).clean  # it stays true, for whoever holds the receipt
+    factory.kw["bind"].dispose()
+
+
+def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book: LedgerBook, settings: Settings) -> None:
+    first = book.train("patients")
+    book.train("patients", keep=False)  # the process died before it could keep this one
+    (path,) = kept_receipts(book.data_dir)
+    assert json.loads(path.read_text()) == first
+    assert inspect_ledger(settings, book.factory).clean
+    inspect_at_start(settings, book.factory, now=book.now)
+    newest = json.loads(path.read_text())
+    assert newest["statement"]["entry"]["sequence"] > first["statement"]["entry"]["sequence"]
+    assert not keep_receipt(book.data_dir, first)  # an older one never replaces it
+
+
+def test_a_kept_file_that_was_altered_is_found(book: LedgerBook, settings: Settings) -> None:
+    book.train("patients")
+    (path,) = kept_receipts(book.data_dir)
+    content = path.read_text()
+    path.write_text(content.replace("add_remove", "replace_one"))
+    (finding,) = inspect_ledger(settings, book.factory).findings
+    assert (finding.code, finding.scope) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
+    path.write_text(content)
+    sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now)
+    (receipts_folder(book.data_dir) / CHECKPOINT_FILE).write_text("[]")
+    (finding,) = inspect_ledger(settings, book.factory).findings
+    assert (finding.code, finding.scope) == (FindingCode.CHECKPOINT_FILE_REFUSED, "*")
+
+
+def test_changed_artifacts_are_found(book: LedgerBook, settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "generator.json").write_text("{}")
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 1)
+    receipt = book.publish(job_id, sha256=digest_directory(folder))
+    target = book.data_dir / "releases" / receipt["statement"]["release_id"]
+    shutil.copytree(folder, target)
+    report = inspect_ledger(settings, book.factory, thorough=True)
+    assert (report.clean, report.artifacts) == (True, 1)
+    (target / "generator.json").write_text("[]")
+    (finding,) = inspect_ledger(settings, book.factory, thorough=True).findings
+    assert (finding.code, finding.stops) == (FindingCode.ARTIFACT_MISMATCH, True)
+    shutil.rmtree(target)
+    (finding,) = inspect_ledger(settings, book.factory, thorough=True).findings
+    assert (finding.code, finding.stops) == (FindingCode.ARTIFACT_MISMATCH, False)  # lost, but nothing unpaid is shown
+    target.symlink_to(folder)
+    assert not inspect_ledger(settings, book.factory, thorough=True).clean
+    assert inspect_ledger(settings, book.factory).clean  # only where it is asked for
+
+
+def test_a_privacy_card_that_says_something_else_than_the_files_is_found(
+    book: LedgerBook, settings: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / CARD_FILE).write_text("{}")  # what the book's releases show
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 1)
+    receipt = book.publish(job_id, sha256=digest_directory(folder))
+    shutil.copytree(folder, book.data_dir / "releases" / receipt["statement"]["release_id"])
+    assert inspect_ledger(settings, book.factory, thorough=True).clean
+    for shown in ('{"epsilon": 0.1}', "{"):
+        with book.factory.kw["bind"].begin() as connection:
+            connection.exec_driver_sql(f"UPDATE releases SET card = '{shown}'")
+        (finding,) = inspect_ledger(settings, book.factory, thorough=True).findings
+        assert (finding.code, finding.scope) == (FindingCode.CARD_MISMATCH, book.accounts["patients"])
+
+
+@pytest.mark.parametrize("table", ["entries", "checkpoints"])
+def test_a_trigger_that_was_dropped_is_found(book: LedgerBook, settings: Settings, table: str) -> None:
+    with book.factory.kw["bind"].begin() as connection:
+        connection.exec_driver_sql(f"DROP TRIGGER {table}_no_delete")
+    (finding,) = inspect_ledger(settings, book.factory).findings
+    assert (finding.code, finding.scope) == (FindingCode.TRIGGER_MISSING, "*")
+    assert f"{table}_no_delete" in finding.message
+
+
+@pytest.mark.services
+def test_a_trigger_that_was_disabled_is_found(postgres_url: str, tmp_path: Path) -> None:
+    engine = make_engine(postgres_url)
+    settings = Settings(data_dir=tmp_path, database_url=postgres_url)
+    assert inspect_ledger(settings, make_session_factory(engine)).clean
+    for change in ("DISABLE", "ENABLE REPLICA"):
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER TABLE entries {change} TRIGGER entries_no_update_delete")
+        (finding,) = inspect_ledger(settings, make_session_factory(engine)).findings
+        assert "entries_no_update_delete" in finding.message
+    with engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE entries ENABLE TRIGGER entries_no_update_delete")
+    engine.dispose()
+
+
+def test_the_receipts_folder_is_private(book: LedgerBook) -> None:
+    book.train("patients")
+    (path,) = kept_receipts(book.data_dir)
+    assert os.stat(path).st_mode & 0o077 == 0

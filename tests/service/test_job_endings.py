@@ -1,0 +1,240 @@
+"""How jobs end: published, failed, cancelled, sampled. Each is one transaction, and replaying it changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from service import jobs, ledger
+from service.db.base import new_id
+from service.db.session import transaction
+from service.db.tables import EntryKind, HoldState, JobState
+from service.errors import Conflict, InvalidInput, StaleAttempt
+from service.jobs import FailureCode
+from tests.service.job_shop import KEY, SHA, Shop
+
+# --- endings --------------------------------------------------------------------------------------------------------
+
+
+def test_publishing_captures_and_shows_the_release_in_one_transaction(shop: Shop) -> None:
+    job_id, release_id = shop.submit(), new_id("rel")
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    with shop.factory() as session:  # the process dies before the commit
+        jobs.publish(
+            session,
+            job_id=job_id,
+            attempt=1,
+            release_id=release_id,
+            name="first",
+            artifact_sha256=SHA,
+            artifact_dir="x",
+            card={},
+            summary={},
+            key=KEY,
+            now=shop.now,
+        )
+        session.rollback()
+    assert shop.job(job_id).state is JobState.RUNNING
+    assert shop.hold_state(job_id) is HoldState.ARMED
+    release = shop.publish(claim, release_id=release_id)
+    job = shop.job(job_id)
+    assert (job.state, job.release_id, job.lease_until) == (JobState.SUCCEEDED, release_id, None)
+    assert job.finished_at == shop.now
+    assert shop.money() == (10, 0)
+    assert (release.job_id, release.account_id, release.dataset_id) == (job_id, shop.account_id, shop.dataset_id)
+    with transaction(shop.factory, read_only=True) as session:
+        last = ledger.entries(session, shop.account_id, 0, 100)[-1]
+    assert (last.kind, last.details["artifact_sha256"]) == (EntryKind.CAPTURE, SHA)
+
+
+def test_replayed_messages_change_nothing(shop: Shop) -> None:
+    job_id, release_id = shop.submit(), new_id("rel")
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    shop.publish(claim, release_id=release_id)
+    version, kinds = shop.job(job_id).progress_version, shop.log_kinds()
+    assert shop.publish(claim, release_id=release_id).id == release_id
+    for other in (
+        lambda: shop.publish(claim, release_id=new_id("rel")),
+        lambda: shop.publish(claim, release_id=release_id, sha="cd" * 32),
+        lambda: shop.fail(claim),
+        lambda: shop.cancelled(claim),
+        lambda: shop.heartbeat(claim),
+        lambda: shop.progress(claim, step=1),
+    ):
+        with pytest.raises(StaleAttempt):
+            other()
+    assert (shop.job(job_id).progress_version, shop.log_kinds()) == (version, kinds)
+    assert shop.money() == (10, 0)
+
+
+def test_what_was_not_paid_for_is_not_published(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    with pytest.raises(Conflict):  # never armed
+        shop.publish(claim, release_id=new_id("rel"))
+    shop.arm(claim)
+    with pytest.raises(Conflict, match="Nothing was charged"):
+        shop.publish(claim, release_id=new_id("rel"))
+    assert shop.job(job_id).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "change", [{"release_id": "rel_x"}, {"release_id": "../../etc"}, {"sha": "x"}, {"sha": "AB" * 32}]
+)
+def test_a_malformed_release_is_refused(shop: Shop, change: dict[str, str]) -> None:
+    shop.submit()
+    claim = shop.claimed()
+    with pytest.raises(InvalidInput):
+        shop.publish(claim, **{"release_id": new_id("rel"), **change})
+
+
+def test_a_failure_before_the_data_was_read_returns_the_hold(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    for _ in range(2):
+        job = shop.fail(claim, FailureCode.OUT_OF_MEMORY)
+        assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)
+    assert shop.money() == (0, 0)
+    assert shop.hold_state(job_id) is HoldState.RELEASED
+    assert shop.claim() is None
+
+
+def test_a_failure_after_that_captures_what_was_charged(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    shop.fail(claim)
+    assert shop.money() == (10, 0)
+    assert shop.hold_state(job_id) is HoldState.CAPTURED
+
+
+def test_only_the_closed_set_of_failures_exists(shop: Shop) -> None:
+    shop.submit()
+    claim = shop.claimed()
+    with pytest.raises(ValueError, match="KeyError"):
+        shop.fail(claim, "KeyError: patient 7")  # type: ignore[arg-type]
+
+
+# --- cancelling -----------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop: Shop) -> None:
+    job_id = shop.submit()
+    for _ in range(2):
+        assert shop.cancel(job_id).state is JobState.CANCELLED
+    assert shop.money() == (0, 0)
+    assert shop.claim() is None
+
+
+def test_cancelling_a_running_job_is_asked_for_and_then_done(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    with pytest.raises(Conflict, match="Nobody asked"):
+        shop.cancelled(claim)
+    for _ in range(2):
+        assert shop.cancel(job_id).state is JobState.RUNNING
+    assert shop.heartbeat(claim) is True
+    for _ in range(2):
+        assert shop.cancelled(claim).state is JobState.CANCELLED
+    assert shop.money() == (10, 0)
+
+
+def test_a_job_that_has_ended_cannot_be_cancelled(shop: Shop) -> None:
+    job_id = shop.submit()
+    shop.fail(shop.claimed())
+    with pytest.raises(Conflict, match="failed already"):
+        shop.cancel(job_id)
+
+
+def test_a_job_that_was_given_back_armed_is_captured_when_cancelled(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    shop.give_back(claim)
+    assert shop.cancel(job_id).state is JobState.CANCELLED
+    assert shop.money() == (10, 0)
+    with pytest.raises(StaleAttempt):
+        shop.charge(claim, 1)
+
+
+# --- samples --------------------------------------------------------------------------------------------------------
+
+
+def finish(shop: Shop, claim: jobs.Claim, *, sha: str = SHA, size_bytes: int = 5) -> None:
+    with transaction(shop.factory) as session:
+        jobs.finish_sample(
+            session,
+            job_id=claim.job_id,
+            attempt=claim.attempt,
+            path="samples/x.npz",
+            sha256=sha,
+            size_bytes=size_bytes,
+            now=shop.now,
+        )
+
+
+def test_a_sample_ends_with_one_entry_that_costs_nothing(shop: Shop) -> None:
+    shop.submit()
+    training, release_id = shop.claimed(), new_id("rel")
+    shop.arm(training)
+    shop.charge(training, 10)
+    shop.publish(training, release_id=release_id)
+    with transaction(shop.factory) as session:
+        job_id = jobs.submit_sample(
+            session,
+            principal="key_me",
+            idempotency_key=None,
+            release_id=release_id,
+            count=5,
+            classes=None,
+            seed=1,
+            format="npz",
+            now=shop.now,
+        ).id
+    claim = shop.claimed()
+    assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, jobs.JobKind.SAMPLE)
+    with pytest.raises(Conflict, match="sample job"):
+        shop.publish(claim, release_id=new_id("rel"))
+    with pytest.raises(InvalidInput):
+        finish(shop, claim, size_bytes=0)
+    finish(shop, claim)
+    finish(shop, claim)
+    with pytest.raises(StaleAttempt):
+        finish(shop, claim, sha="cd" * 32)
+    with transaction(shop.factory, read_only=True) as session:
+        sample = jobs.sample_of(session, job_id)
+    assert (sample.path, sample.sha256, sample.bytes) == ("samples/x.npz", SHA, 5)
+    assert shop.job(job_id).state is JobState.SUCCEEDED
+    assert shop.log_kinds()[-2:] == [EntryKind.CAPTURE, EntryKind.SAMPLE]
+    assert shop.money() == (10, 0)
+
+
+def test_a_sample_that_fails_touches_no_budget(shop: Shop) -> None:
+    shop.submit()
+    training, release_id = shop.claimed(), new_id("rel")
+    shop.arm(training)
+    shop.charge(training, 10)
+    shop.publish(training, release_id=release_id)
+    with transaction(shop.factory) as session:
+        jobs.submit_sample(
+            session,
+            principal="key_me",
+            idempotency_key=None,
+            release_id=release_id,
+            count=5,
+            classes=None,
+            seed=1,
+            format="imagefolder",
+            now=shop.now,
+        )
+    before = shop.log_kinds()
+    shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)
+    assert shop.log_kinds() == before
+    assert shop.money() == (10, 0)

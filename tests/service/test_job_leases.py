@@ -1,0 +1,266 @@
+"""Claims, leases and fencing; and what is left of a job after its worker was lost at each moment."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from service import jobs
+from service.db.base import new_id
+from service.db.session import transaction
+from service.db.tables import HoldState, JobState
+from service.errors import InvalidInput, NotFound, StaleAttempt
+from service.jobs import FailureCode
+from tests.service.job_shop import LEASE, Shop
+
+# --- claims and leases ----------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_job_is_claimed_first_and_once(shop: Shop) -> None:
+    first, second = shop.submit(), shop.submit()
+    claims = [shop.claimed(), shop.claimed()]
+    assert [claim.job_id for claim in claims] == [first, second]
+    assert shop.claim() is None
+    job = shop.job(first)
+    assert (job.state, job.attempt, job.lease_owner) == (JobState.RUNNING, 1, "w")
+    assert job.lease_until == claims[0].lease_until == shop.now + timedelta(seconds=LEASE)
+    assert job.started_at == shop.now
+
+
+def test_a_named_job_is_claimed_or_none(shop: Shop) -> None:
+    first, second = shop.submit(), shop.submit()
+    assert shop.claimed(second).job_id == second
+    assert shop.claim(second) is None
+    assert shop.claim("job_none") is None
+    assert shop.job(first).state is JobState.QUEUED
+
+
+def test_many_claimers_get_different_jobs(shop: Shop) -> None:
+    submitted = {shop.submit() for _ in range(4)}
+    taken: list[str] = []
+    start = threading.Barrier(6)
+
+    def work() -> None:
+        start.wait()
+        claim = shop.claim()
+        if claim is not None:
+            taken.append(claim.job_id)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while (claim := shop.claim()) is not None:  # a claimer may have met only rows that others had locked
+        taken.append(claim.job_id)
+    assert sorted(taken) == sorted(submitted)
+
+
+def test_a_heartbeat_keeps_the_lease(shop: Shop) -> None:
+    shop.submit()
+    claim = shop.claimed()
+    for _ in range(4):
+        shop.later(LEASE - 1)
+        assert shop.heartbeat(claim) is False
+        assert shop.claim() is None
+    shop.later(LEASE)
+    assert shop.claimed().attempt == 2
+
+
+def test_a_superseded_attempt_may_do_nothing(shop: Shop) -> None:
+    job_id = shop.submit()
+    old = shop.claimed()
+    shop.arm(old)
+    shop.charge(old, 10)
+    shop.later(LEASE)
+    new = shop.claimed()
+    assert (new.job_id, new.attempt) == (job_id, 2)
+    for forbidden in (
+        lambda: shop.heartbeat(old),
+        lambda: shop.progress(old, step=1),
+        lambda: shop.arm(old),
+        lambda: shop.charge(old, 1),
+        lambda: shop.publish(old, release_id=new_id("rel")),
+        lambda: shop.fail(old),
+        lambda: shop.cancelled(old),
+        lambda: shop.give_back(old),
+    ):
+        with pytest.raises(StaleAttempt):
+            forbidden()
+    with transaction(shop.factory, read_only=True) as session, pytest.raises(StaleAttempt):
+        jobs.secret_of(session, job_id=job_id, attempt=1)
+    assert shop.job(job_id).state is JobState.RUNNING
+    assert shop.hold_state(job_id) is HoldState.ARMED
+    shop.arm(new)
+    assert shop.charge(new, 5) == 15
+
+
+def test_unknown_jobs_are_not_found(shop: Shop) -> None:
+    nobody = jobs.Claim("job_none", 1, jobs.JobKind.TRAIN, "datalens", None, None, None, shop.now)
+    for step in (
+        lambda: shop.heartbeat(nobody),
+        lambda: shop.progress(nobody, step=1),
+        lambda: shop.fail(nobody),
+        lambda: shop.cancel("job_none"),
+        lambda: shop.publish(nobody, release_id=new_id("rel")),
+    ):
+        with pytest.raises(NotFound):
+            step()
+
+
+def test_a_job_that_was_given_back_is_claimed_at_once(shop: Shop) -> None:
+    job_id = shop.submit()
+    first = shop.claimed()
+    shop.arm(first)
+    shop.charge(first, 10)
+    shop.give_back(first)
+    assert shop.job(job_id).state is JobState.QUEUED
+    assert shop.hold_state(job_id) is HoldState.ARMED
+    with pytest.raises(StaleAttempt):
+        shop.heartbeat(first)
+    assert shop.claimed().attempt == 2
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_replaced_and_numbered(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    before = shop.job(job_id).progress_version
+    shop.progress(claim, stage="votes", step=1, steps=9, charged_nano=5, eta_seconds=None)
+    shop.progress(claim, stage="votes", step=2, steps=9, charged_epsilon=0.5, eta_seconds=3.5)
+    job = shop.job(job_id)
+    assert job.progress == {"stage": "votes", "step": 2, "steps": 9, "charged_epsilon": 0.5, "eta_seconds": 3.5}
+    assert job.progress_version == before + 2
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        {"loss": 0.1},
+        {"teacher_agreement": 1},
+        {"stage": 3},
+        {"stage": "x" * 65},
+        {"step": "1"},
+        {"step": None},
+        {"step": True},
+        {"step": [1, 2]},
+        {"eta_seconds": float("nan")},
+        {"eta_seconds": float("inf")},
+    ],
+)
+def test_progress_says_only_what_was_planned(shop: Shop, progress: dict[str, Any]) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    with pytest.raises(InvalidInput, match="Progress"):
+        shop.progress(claim, **progress)
+    assert shop.job(job_id).progress == {}
+
+
+# --- killed at each moment ------------------------------------------------------------------------------------------
+
+# moment of death -> (spent once the attempts are used up, hold's end)
+KILLED = {
+    "claimed": (0, HoldState.RELEASED),
+    "armed": (0, HoldState.CAPTURED),
+    "charged": (10, HoldState.CAPTURED),
+    "checkpointed": (10, HoldState.CAPTURED),
+    "artifact written": (10, HoldState.CAPTURED),
+}
+
+
+def die(shop: Shop, claim: jobs.Claim, moment: str) -> None:
+    """Go as far as the moment, and no further."""
+    if moment == "claimed":
+        return
+    shop.arm(claim)
+    if moment == "armed":
+        return
+    shop.charge(claim, 10)
+    if moment != "charged":
+        shop.progress(claim, stage="votes", step=1)
+
+
+@pytest.mark.parametrize("moment", KILLED)
+def test_after_a_kill_the_next_attempt_goes_on(shop: Shop, moment: str) -> None:
+    job_id, release_id = shop.submit(), new_id("rel")
+    die(shop, shop.claimed(), moment)
+    assert shop.claim() is None  # the lease still runs: nobody knows yet
+    shop.later(LEASE)
+    spent_before = KILLED[moment][0]
+    second = shop.claimed()
+    assert (second.job_id, second.attempt) == (job_id, 2)
+    shop.arm(second)
+    assert shop.charge(second, 7) == spent_before + 7  # replays add
+    shop.publish(second, release_id=release_id)
+    assert shop.money() == (spent_before + 7, 0)
+
+
+@pytest.mark.parametrize("moment", KILLED)
+def test_after_the_last_kill_the_job_ends_towards_spent(shop: Shop, moment: str) -> None:
+    job_id = shop.submit()
+    spent, end = KILLED[moment]
+    for attempt in (1, 2, 3):
+        claim = shop.claimed()
+        assert claim.attempt == attempt
+        if attempt == 1 or moment == "claimed":
+            die(shop, claim, moment)
+        shop.later(LEASE)
+    assert shop.claim() is None
+    job = shop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
+    assert shop.hold_state(job_id) is end
+    assert shop.money() == (spent, 0)
+    with pytest.raises(StaleAttempt):
+        shop.heartbeat(claim)
+    assert shop.claim() is None
+
+
+def test_only_lost_attempts_count(shop: Shop) -> None:
+    job_id = shop.submit()
+    for attempt in range(1, 6):  # a worker that shuts down, as often as it likes
+        claim = shop.claimed()
+        assert claim.attempt == attempt
+        shop.arm(claim)
+        shop.charge(claim, 1)
+        shop.give_back(claim)
+    for lost in range(3):
+        assert shop.claimed().attempt == 6 + lost
+        assert shop.job(job_id).attempts_lost == lost
+        shop.later(LEASE)
+    assert shop.claim() is None
+    assert shop.job(job_id).failure_code is FailureCode.WORKER_LOST
+    assert shop.money() == (5, 0)
+
+
+def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop: Shop) -> None:
+    job_id = shop.submit()
+    shop.claimed()
+    shop.later(LEASE)
+    assert shop.claim(attempts_max=1) is None
+    assert shop.job(job_id).state is JobState.FAILED
+
+
+def test_a_cancelled_job_whose_worker_was_lost_is_not_tried_again(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    shop.cancel(job_id)
+    shop.later(LEASE)
+    assert shop.claim() is None
+    assert shop.job(job_id).state is JobState.CANCELLED
+    assert shop.money() == (10, 0)
+
+
+def test_a_lost_job_does_not_keep_the_next_one_waiting(shop: Shop) -> None:
+    lost, waiting = shop.submit(), shop.submit()
+    shop.claimed(lost)
+    shop.cancel(lost)
+    shop.later(LEASE)
+    assert shop.claimed().job_id == waiting
+    assert shop.job(lost).state is JobState.CANCELLED

@@ -1,0 +1,273 @@
+"""The ledger, step by step, on both databases: opening, the two phases, attempts, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+
+from service import ledger
+from service.db.session import SessionFactory, transaction
+from service.db.tables import EntryKind, HoldState
+from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
+from service.ledger.chain import GENESIS_HASH
+from tests.service.ledger_account import CAPACITY, SHA, AccountBook
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def test_opening_writes_the_account_and_its_first_entry(account_book: AccountBook) -> None:
+    (first,) = account_book.log()
+    assert first.kind is EntryKind.OPEN
+    assert (first.sequence, first.previous_hash, first.amount_nano) == (1, GENESIS_HASH, CAPACITY)
+    assert first.details == {
+        "name": "patients",
+        "owner": "clinic",
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "unit": "record",
+        "adjacency": "add_remove",
+        "filter": "gdp",
+        "filter_order": None,
+    }
+    assert account_book.money() == (0, 0, CAPACITY)
+    assert first.created_at == account_book.now
+
+
+def test_the_rdp_order_is_fixed_at_opening(
+    factory: SessionFactory, open_account: Callable[..., str], now: datetime
+) -> None:
+    account_id = open_account(factory, filter_name="rdp")
+    with transaction(factory, read_only=True) as session:
+        account = ledger.get_account(session, account_id)
+        assert account.filter_order == ledger.filter_of(account).order
+        assert account.capacity_nano == ledger.filter_of(account).capacity_nano
+    with transaction(factory) as session:
+        ledger.lower_limit(session, account_id=account_id, epsilon=4.0, reason="less", now=now)
+        assert ledger.get_account(session, account_id).filter_order == account.filter_order
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"epsilon": float("nan")},
+        {"epsilon": float("inf")},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": float("nan")},
+        {"unit": "household"},
+        {"adjacency": "replace_one"},
+        {"filter_name": "pld"},
+        {"name": "  "},
+        {"name": "x" * 201},
+        {"owner": "a\nb"},
+    ],
+)
+def test_an_account_that_cannot_be_right_is_refused(
+    factory: SessionFactory, open_account: Callable[..., str], change: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidInput):
+        open_account(factory, **change)
+    with transaction(factory, read_only=True) as session:
+        assert not ledger.accounts(session, after=None, limit=10)
+
+
+def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_account: Callable[..., str]) -> None:
+    with pytest.raises(Conflict, match="exists already"):
+        open_account(account_book.factory)
+
+
+def test_accounts_are_paged_in_the_order_of_opening(factory: SessionFactory, open_account: Callable[..., str]) -> None:
+    made = sorted(open_account(factory, name=f"group {index}") for index in range(5))
+    with transaction(factory, read_only=True) as session:
+        first = [account.id for account in ledger.accounts(session, after=None, limit=3)]
+        rest = [account.id for account in ledger.accounts(session, after=first[-1], limit=3)]
+    assert first + rest == made  # opened at the same moment: the id decides
+
+
+# --- the two phases ---------------------------------------------------------------------------------------------------
+
+
+def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(account_book: AccountBook) -> None:
+    hold_id = account_book.hold(1000, attempt=1)
+    assert account_book.money() == (0, 1000, CAPACITY - 1000)
+    assert account_book.arm(hold_id, 1) is HoldState.ARMED
+    assert account_book.charge(hold_id, 1, 300) == 300
+    assert account_book.charge(hold_id, 1, 400) == 700
+    assert account_book.money() == (0, 1000, CAPACITY - 1000)  # charged is journaled, not yet spent
+    assert account_book.capture(hold_id, 1) is HoldState.CAPTURED
+    assert account_book.money() == (700, 0, CAPACITY - 700)
+    assert account_book.kinds() == ["open", "hold", "arm", "charge", "charge", "capture"]
+    last = account_book.log()[-1]
+    assert (last.amount_nano, last.details["returned_nano"], last.details["artifact_sha256"]) == (700, 300, SHA)
+    row = account_book.hold_row(hold_id)
+    assert (row.charged_nano, row.captured_nano, row.amount_nano) == (700, 700, 1000)
+
+
+def test_a_hold_that_was_never_armed_is_returned_in_full(account_book: AccountBook) -> None:
+    hold_id = account_book.hold(1000)
+    assert account_book.release(hold_id) is HoldState.RELEASED
+    assert account_book.money() == (0, 0, CAPACITY)
+    assert account_book.kinds() == ["open", "hold", "release"]
+
+
+def test_an_armed_hold_without_charges_captures_nothing(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000)
+    assert account_book.capture(hold_id, 1, sha=None) is HoldState.CAPTURED
+    assert account_book.money() == (0, 0, CAPACITY)
+
+
+def test_an_artifact_that_was_not_paid_for_is_not_published(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000)
+    with pytest.raises(Conflict, match="Nothing was charged"):
+        account_book.capture(hold_id, 1)
+    assert account_book.hold_row(hold_id).state is HoldState.ARMED
+
+
+def test_replaying_a_step_changes_nothing(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000, charged_nano=10)
+    account_book.arm(hold_id, 1)
+    account_book.fence(hold_id, 1)
+    account_book.capture(hold_id, 1)
+    length = len(account_book.log())
+    account_book.capture(hold_id, 1)
+    other = account_book.hold(5)
+    account_book.release(other)
+    account_book.release(other)
+    assert len(account_book.log()) == length + 2
+    assert account_book.money() == (10, 0, CAPACITY - 10)
+
+
+def test_a_captured_hold_is_not_captured_for_another_artifact(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000, charged_nano=10)
+    account_book.capture(hold_id, 1)
+    with pytest.raises(Conflict, match="captured"):
+        account_book.capture(hold_id, 1, sha="cd" * 32)
+
+
+def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book: AccountBook) -> None:
+    held, released = account_book.hold(10, attempt=1), account_book.hold(10, attempt=1)
+    account_book.release(released)
+    armed, captured = account_book.armed(10, charged_nano=1), account_book.armed(10, charged_nano=1)
+    account_book.capture(captured, 1)
+    before, length = account_book.money(), len(account_book.log())
+    steps: list[tuple[Callable[[str], object], str, type[Exception]]] = [
+        (lambda h: account_book.charge(h, 1, 1), held, Conflict),
+        (lambda h: account_book.capture(h, 1), held, Conflict),
+        (lambda h: account_book.arm(h, 1), released, StaleAttempt),
+        (lambda h: account_book.charge(h, 1, 1), released, StaleAttempt),
+        (lambda h: account_book.capture(h, 1), released, Conflict),
+        (lambda h: account_book.fence(h, 2), released, StaleAttempt),
+        (lambda h: account_book.release(h), armed, Conflict),
+        (lambda h: account_book.arm(h, 1), captured, StaleAttempt),
+        (lambda h: account_book.charge(h, 1, 1), captured, StaleAttempt),
+        (lambda h: account_book.release(h), captured, Conflict),
+        (lambda h: account_book.fence(h, 2), captured, StaleAttempt),
+    ]
+    for step, hold_id, error in steps:
+        with pytest.raises(error):
+            step(hold_id)
+    assert (account_book.money(), len(account_book.log())) == (before, length)
+
+
+def test_unknown_rows_are_not_found(account_book: AccountBook, now: datetime) -> None:
+    with pytest.raises(NotFound):
+        account_book.arm("hold_none", 1)
+    with pytest.raises(NotFound):
+        account_book.fence("hold_none", 1)
+    with pytest.raises(NotFound):
+        account_book.hold_row("hold_none")
+    with pytest.raises(NotFound):
+        AccountBook(account_book.factory, "acc_none", now).hold(1)
+    with pytest.raises(NotFound):
+        AccountBook(account_book.factory, "acc_none", now).balance()
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1.0, float("nan"), True, "1", 2**63])
+def test_prices_are_whole_numbers_above_zero(account_book: AccountBook, amount: object) -> None:
+    with pytest.raises(InvalidInput):
+        account_book.hold(amount)  # type: ignore[arg-type]
+    hold_id = account_book.armed(10)
+    with pytest.raises(InvalidInput):
+        account_book.charge(hold_id, 1, amount)  # type: ignore[arg-type]
+    assert account_book.money() == (0, 10, CAPACITY - 10)
+
+
+def test_a_job_has_one_hold(account_book: AccountBook) -> None:
+    account_book.hold(1)
+    account_book.jobs -= 1
+    with pytest.raises(Conflict, match="already"):
+        account_book.hold(1)
+    assert account_book.money() == (0, 1, CAPACITY - 1)
+
+
+# --- attempts and charge-ahead ----------------------------------------------------------------------------------------
+
+
+def test_a_later_attempt_shuts_out_the_earlier_one(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(1000, charged_nano=100)
+    account_book.fence(hold_id, 2)
+    for stale in (
+        lambda: account_book.arm(hold_id, 1),
+        lambda: account_book.charge(hold_id, 1, 1),
+        lambda: account_book.capture(hold_id, 1),
+        lambda: account_book.fence(hold_id, 1),
+    ):
+        with pytest.raises(StaleAttempt) as caught:
+            stale()
+        assert caught.value.numbers["current_attempt"] == 2
+    with pytest.raises(Conflict):  # the new attempt has not opened the data yet
+        account_book.charge(hold_id, 2, 1)
+    account_book.arm(hold_id, 2)
+    assert account_book.charge(hold_id, 2, 50) == 150  # replayed steps are charged again
+    account_book.capture(hold_id, 2)
+    assert account_book.money() == (150, 0, CAPACITY - 150)
+
+
+def test_charges_never_exceed_the_hold(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(100, charged_nano=60)
+    with pytest.raises(HoldExhausted) as caught:
+        account_book.charge(hold_id, 1, 41)
+    assert caught.value.numbers == {"requested_nano": 41, "left_nano": 40, "hold_nano": 100}
+    assert account_book.charge(hold_id, 1, 40) == 100
+    with pytest.raises(HoldExhausted):
+        account_book.charge(hold_id, 1, 1)
+    assert account_book.hold_row(hold_id).charged_nano == 100
+
+
+def test_a_charge_that_was_rolled_back_was_never_made(account_book: AccountBook) -> None:
+    hold_id = account_book.armed(100)
+    with account_book.factory() as session:  # the process dies before its commit
+        ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=30, stage="votes", now=account_book.now)
+        session.rollback()
+    assert account_book.hold_row(hold_id).charged_nano == 0
+    assert account_book.kinds() == ["open", "hold", "arm"]
+    assert account_book.charge(hold_id, 1, 30) == 30
+
+
+def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book: AccountBook) -> None:
+    held, armed = account_book.hold(100), account_book.armed(100, charged_nano=7)
+    with transaction(account_book.factory) as session:
+        for hold_id in (held, armed, held, armed):
+            attempt = ledger.get_hold(session, hold_id).attempt
+            ledger.settle(session, hold_id=hold_id, attempt=attempt, reason="worker lost", now=account_book.now)
+    assert account_book.money() == (7, 0, CAPACITY - 7)
+    assert account_book.kinds()[-2:] == ["release", "capture"]
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_is_recorded_once_and_costs_nothing(account_book: AccountBook) -> None:
+    for _ in range(2):
+        with transaction(account_book.factory) as session:
+            ledger.record_sample(
+                session, account_id=account_book.account_id, job_id="job_s", release_id="rel_r", now=account_book.now
+            )
+    last = account_book.log()[-1]
+    assert (last.kind, last.amount_nano, last.details) == (EntryKind.SAMPLE, 0, {"release_id": "rel_r"})
+    assert account_book.kinds() == ["open", "sample"]
+    assert account_book.money() == (0, 0, CAPACITY)

@@ -1,0 +1,126 @@
+"""What the ledger admits and what it refuses, on both databases: the filter, limits, the freeze switch."""
+
+from __future__ import annotations
+
+import pytest
+
+from privacy.accounting.filters import open_filter
+from service import ledger
+from service.db.session import transaction
+from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
+from tests.service.ledger_account import CAPACITY, AccountBook
+
+# --- admission --------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: AccountBook) -> None:
+    account_book.capture(account_book.armed(CAPACITY // 2, charged_nano=CAPACITY // 2), 1)
+    held = CAPACITY // 4
+    account_book.hold(held)
+    left = CAPACITY - CAPACITY // 2 - held
+    with pytest.raises(InsufficientBudget) as caught:
+        account_book.hold(left + 1)
+    error = caught.value
+    assert (error.requested_nano, error.left_nano, error.capacity_nano) == (left + 1, left, CAPACITY)
+    assert (error.spent_nano, error.held_nano) == (CAPACITY // 2, held)
+    assert error.limit_epsilon == 8.0
+    budget = open_filter("gdp", 8.0, 1e-5)
+    assert error.left_epsilon == pytest.approx(budget.epsilon_of(left))
+    assert error.spent_epsilon == pytest.approx(budget.epsilon_of(CAPACITY // 2))
+    assert 0 < budget.nano_of(error.affordable_epsilon) <= left
+    assert budget.nano_of(error.affordable_epsilon + 0.01) > left
+    account_book.hold(left)
+    assert account_book.money() == (CAPACITY // 2, CAPACITY - CAPACITY // 2, 0)
+
+
+def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
+    budget = open_filter("gdp", 8.0, 1e-5)
+    account_book.hold(CAPACITY - budget.nano_of(1.2))
+    with pytest.raises(InsufficientBudget) as caught:
+        account_book.hold(budget.nano_of(2.0))
+    message = caught.value.suggesting("rel_abc").message
+    assert message.startswith("This job needs epsilon 2.0. Account *patients* has 1.2 left of 8.0 (0 spent, 7.8")
+    assert message.endswith("You can: ask for 1.2, sample release *rel_abc* again at no cost, or ask the owner.")
+    assert "You can: ask for 1.2, or ask the owner." in caught.value.message
+    assert caught.value.numbers["affordable_epsilon"] == 1.2
+
+
+def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountBook) -> None:
+    account_book.hold(CAPACITY)
+    with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .* You can: ask the owner\.") as caught:
+        account_book.hold(1)
+    assert caught.value.affordable_epsilon == 0
+
+
+def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
+    budget = open_filter("gdp", 8.0, 1e-5)
+    for amount in (1, 12345, budget.nano_of(3.3), budget.nano_of(0.71)):
+        account_book.hold(amount)
+        affordable = account_book.balance().affordable_epsilon
+        assert budget.nano_of(affordable) <= account_book.balance().left_nano
+    account_book.hold(budget.nano_of(affordable))
+
+
+# --- limits and freezing ----------------------------------------------------------------------------------------------
+
+
+def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
+    account_book.hold(100)
+    with transaction(account_book.factory) as session:
+        account = ledger.lower_limit(
+            session, account_id=account_book.account_id, epsilon=1.0, reason="the owner asked", now=account_book.now
+        )
+        assert (account.epsilon, account.frozen) == (1.0, False)
+    lowered = open_filter("gdp", 1.0, 1e-5).capacity_nano
+    assert account_book.money() == (0, 100, lowered - 100)
+    assert account_book.kinds() == ["open", "hold", "limit"]
+
+
+def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_book: AccountBook) -> None:
+    running = account_book.armed(CAPACITY // 2, charged_nano=CAPACITY // 2)
+    waiting = account_book.hold(CAPACITY // 4, attempt=1)
+    with transaction(account_book.factory) as session:
+        ledger.lower_limit(
+            session, account_id=account_book.account_id, epsilon=1.0, reason="the owner asked", now=account_book.now
+        )
+    balance = account_book.balance()
+    assert (balance.left_nano, balance.left_epsilon, balance.affordable_epsilon) == (0, 0.0, 0.0)
+    assert balance.frozen
+    with pytest.raises(AccountFrozen):
+        account_book.hold(1)
+    with pytest.raises(AccountFrozen):  # what has not read the data yet may not start
+        account_book.arm(waiting, 1)
+    account_book.capture(running, 1)  # what has, ends
+    account_book.release(waiting)
+    assert account_book.balance().spent_nano == CAPACITY // 2
+    with pytest.raises(Conflict, match="stays frozen"), transaction(account_book.factory) as session:
+        ledger.set_frozen(
+            session, account_id=account_book.account_id, frozen=False, reason="please", now=account_book.now
+        )
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])
+def test_only_a_lower_limit_can_be_set(account_book: AccountBook, epsilon: float) -> None:
+    with pytest.raises(InvalidInput), transaction(account_book.factory) as session:
+        ledger.lower_limit(
+            session, account_id=account_book.account_id, epsilon=epsilon, reason="x", now=account_book.now
+        )
+    assert account_book.money() == (0, 0, CAPACITY)
+
+
+def test_freezing_stops_new_holds_and_thawing_allows_them(account_book: AccountBook) -> None:
+    for frozen in (True, True, False, False):
+        with transaction(account_book.factory) as session:
+            ledger.set_frozen(
+                session, account_id=account_book.account_id, frozen=frozen, reason="an audit", now=account_book.now
+            )
+        if frozen:
+            with pytest.raises(AccountFrozen):
+                account_book.hold(1)
+    account_book.hold(1)
+    assert account_book.kinds() == ["open", "freeze", "freeze", "hold"]
+
+
+def test_a_reason_is_needed(account_book: AccountBook) -> None:
+    with pytest.raises(InvalidInput, match="reason"), transaction(account_book.factory) as session:
+        ledger.set_frozen(session, account_id=account_book.account_id, frozen=True, reason=" ", now=account_book.now)

@@ -1,0 +1,186 @@
+"""Bytes of the SQLite file itself are changed, where no statement would change them: in rows, headers and indexes."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from service.db.session import make_engine, make_session_factory
+from service.inspection import inspect_at_start, inspect_ledger
+from service.ledger.findings import Finding, FindingCode
+from service.settings import Settings
+from tests.conftest import NOW
+from tests.service.ledger_book import LedgerBook
+
+TABLES = ("entries", "accounts", "holds")
+FLIPS = 25  # of each kind
+Rows = dict[tuple[str, ...], tuple[bytes, ...]]
+
+
+class LedgerFile:
+    """A ledger in a file that no process has open.
+
+    Args:
+        path: of the database.
+        data_dir: of the service.
+    """
+
+    def __init__(self, path: Path, data_dir: Path) -> None:
+        self.path, self.content = path, path.read_bytes()
+        self.settings = Settings(data_dir=data_dir, database_url=f"sqlite:///{path}")
+        self.factory = make_session_factory(make_engine(self.settings.database_url))
+        self.rows = self.read() or {}
+        with sqlite3.connect(path) as connection:
+            self.page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+            self.roots = dict(
+                connection.execute("SELECT name, rootpage FROM sqlite_master WHERE rootpage > 0").fetchall()
+            )
+
+    def read(self) -> Rows | None:
+        """Return the rows as the tables hold them, spelt as SQL, by table and key; None where that cannot be read."""
+        connection = sqlite3.connect(self.path)
+        connection.text_factory = bytes
+        rows: Rows = {}
+        try:
+            for table in TABLES:
+                columns = [name.decode() for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+                key = "account_id, sequence" if table == "entries" else "id, 0"
+                spelt = ", ".join(f"quote({name})" for name in columns)
+                for row in connection.execute(f"SELECT {key}, {spelt} FROM {table} NOT INDEXED"):
+                    rows[table, str(row[0], "utf-8", "replace"), str(row[1])] = row[2:]
+            return rows
+        except (sqlite3.DatabaseError, TypeError):
+            return None
+        finally:
+            connection.close()
+
+    def flip(self, offset: int, mask: int) -> None:
+        """Write the file with one byte changed."""
+        raw = bytearray(self.content)
+        raw[offset] ^= mask
+        self.path.write_bytes(raw)
+
+    def find(self, value: bytes, tree: str) -> int:
+        """Return the offset at which a tree of the file first holds a value."""
+        for page in self.pages(self.roots[tree]):
+            start = (page - 1) * self.page_bytes
+            at = self.content.find(value, start, start + self.page_bytes)
+            if at >= 0:
+                return at
+        raise AssertionError(f"{tree} does not hold {value!r}")
+
+    def findings(self) -> tuple[Finding, ...] | None:
+        """Verify as `obscura ledger verify` does; None where the file is too broken for that."""
+        try:
+            return inspect_ledger(self.settings, self.factory, thorough=True).findings
+        except DBAPIError:
+            return None
+        finally:
+            self.factory.kw["bind"].dispose()  # whoever reads next opens the file anew
+
+    def pages(self, root: int) -> Iterator[int]:
+        """Yield the page numbers of a tree of the file."""
+        yield root
+        page = self.content[(root - 1) * self.page_bytes : root * self.page_bytes]
+        if page[0] in (2, 5):  # an interior page
+            cells = int.from_bytes(page[3:5], "big")
+            for at in range(12, 12 + 2 * cells, 2):
+                cell = int.from_bytes(page[at : at + 2], "big")
+                yield from self.pages(int.from_bytes(page[cell : cell + 4], "big"))
+            yield from self.pages(int.from_bytes(page[8:12], "big"))
+
+
+@pytest.fixture(scope="module")
+def stored(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> LedgerFile:
+    folder = tmp_path_factory.mktemp("file")
+    path = folder / "obscura.db"
+    shutil.copyfile(sqlite_template, path)
+    engine = make_engine(f"sqlite:///{path}")
+    book = LedgerBook(make_session_factory(engine), folder / "var", NOW).fill()
+    book.checkpoint()
+    engine.dispose()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for receipt in book.releases():
+        (folder / "var" / "releases" / receipt.id).mkdir(parents=True)
+    return LedgerFile(path, folder / "var")
+
+
+@pytest.fixture
+def file(stored: LedgerFile) -> Iterator[LedgerFile]:
+    yield stored
+    stored.path.write_bytes(stored.content)
+
+
+def changed_entries(file: LedgerFile) -> list[tuple[str, int]]:
+    """Return account and sequence of the entries that are no longer what they were; none where nothing can be read."""
+    now = file.read()
+    return [
+        (account_id, int(sequence))
+        for (table, account_id, sequence), row in file.rows.items()
+        if table == "entries" and now is not None and now.get((table, account_id, sequence)) != row
+    ]
+
+
+def test_a_file_as_it_was_has_no_findings_but_the_missing_artifacts(file: LedgerFile) -> None:
+    """The control of this file."""
+    assert len(file.rows) > 30
+    assert {finding.code for finding in file.findings() or ()} == {FindingCode.ARTIFACT_MISMATCH}
+
+
+def test_a_byte_changed_in_a_row_names_the_entry(file: LedgerFile) -> None:
+    dice, named_entries = Random(3), 0
+    places = [(key, row) for key, row in sorted(file.rows.items()) if key[0] == "entries"]
+    for _ in range(FLIPS):
+        _, row = dice.choice(places)
+        details = next(value[1:-1] for value in row if value.startswith(b"'{"))
+        offset = file.find(details, "entries") + dice.randrange(-250, len(details))  # or in a column before it
+        file.flip(offset, dice.randrange(1, 256))
+        changed, found = changed_entries(file), file.findings()
+        named = {(finding.account_id, finding.sequence) for finding in found or ()}
+        assert found is None or not changed or changed[0] in named, offset
+        named_entries += found is not None and bool(changed)
+    assert named_entries > FLIPS / 2
+
+
+@pytest.mark.parametrize(
+    ("column", "index"), [(0, "sqlite_autoindex_entries_1"), (4, "ix_entries_job_id"), (3, "uq_entries_one_hold")]
+)
+def test_a_row_that_differs_from_its_index_is_found(file: LedgerFile, column: int, index: str) -> None:
+    """SQLite trusts an index: what it says is not read from the row again, unless somebody insists."""
+    row = next(row for key, row in sorted(file.rows.items()) if key[0] == "entries" and row[2] == b"'hold'")
+    value, usual = row[column][1:-1], file.findings()
+    for tree in ("entries", index):
+        file.flip(file.find(value, tree) + len(value) - 1, 1)
+        found, changed = file.findings(), changed_entries(file)
+        assert found != usual
+        assert bool(changed) == (tree == "entries")
+        assert set(changed) <= {(finding.account_id, finding.sequence) for finding in found or ()}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_byte_changed_anywhere_in_a_table_is_found(file: LedgerFile, table: str) -> None:
+    dice, pages, usual = Random(5), list(file.pages(file.roots[table])), file.findings()
+    for _ in range(FLIPS):
+        offset = (dice.choice(pages) - 1) * file.page_bytes + dice.randrange(file.page_bytes)
+        file.flip(offset, dice.randrange(1, 256))
+        if file.read() != file.rows:
+            assert file.findings() != usual, offset
+
+
+def test_a_broken_file_stops_arming_or_cannot_be_written_to(file: LedgerFile) -> None:
+    raw = bytearray(file.content)
+    root = file.roots["accounts"]
+    raw[(root - 1) * file.page_bytes] = 0xFF
+    file.path.write_bytes(raw)
+    assert file.findings() is None or FindingCode.DATABASE_DAMAGED in {f.code for f in file.findings() or ()}
+    inspect_at_start(file.settings, file.factory, now=NOW)
+    file.factory.kw["bind"].dispose()
+    with sqlite3.connect(file.path) as connection:
+        assert connection.execute("SELECT scope, code FROM arming_stops").fetchall() == [("*", "not_verifiable")]

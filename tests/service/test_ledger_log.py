@@ -1,0 +1,216 @@
+"""The log of an account on both databases: what is written, what the database refuses, what is found when edited."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from service import ledger
+from service.db.session import transaction
+from service.db.tables import Account, EntryKind
+from service.errors import InvalidInput, LedgerCorruption
+from service.ledger.chain import GENESIS_HASH, canonical_json, entry_hash
+from tests.service.ledger_account import CAPACITY, SHA, AccountBook
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_gapless_chained_and_folds_to_the_balances(account_book: AccountBook) -> None:
+    account_book.capture(account_book.armed(1000, charged_nano=300), 1)
+    account_book.release(account_book.hold(77))
+    account_book.hold(5)
+    rows = account_book.log()
+    assert [row.sequence for row in rows] == list(range(1, len(rows) + 1))
+    previous, spent, held = GENESIS_HASH, 0, 0
+    amounts: dict[str, int] = {}
+    for row in rows:
+        assert row.previous_hash == previous
+        recomputed = entry_hash(
+            account_id=row.account_id,
+            sequence=row.sequence,
+            kind=row.kind.value,
+            hold_id=row.hold_id,
+            job_id=row.job_id,
+            amount_nano=row.amount_nano,
+            capacity_nano=row.capacity_nano,
+            spent_nano=row.spent_nano,
+            held_nano=row.held_nano,
+            details=row.details,
+            previous_hash=row.previous_hash,
+            created_at=row.created_at,
+        )
+        assert row.hash == recomputed
+        previous = row.hash
+        if row.kind is EntryKind.HOLD:
+            amounts[row.hold_id or ""] = row.amount_nano
+            held += row.amount_nano
+        elif row.kind in (EntryKind.CAPTURE, EntryKind.RELEASE):
+            held -= amounts[row.hold_id or ""]
+            spent += row.amount_nano if row.kind is EntryKind.CAPTURE else 0
+        assert (row.spent_nano, row.held_nano) == (spent, held)
+        assert spent + held <= row.capacity_nano
+    assert (spent, held) == account_book.money()[:2]
+
+
+def test_the_log_is_paged_and_each_page_checks_its_link(account_book: AccountBook) -> None:
+    for _ in range(6):
+        account_book.hold(1)
+    with transaction(account_book.factory, read_only=True) as session:
+        pages = [
+            [e.sequence for e in ledger.entries(session, account_book.account_id, after, 3)]
+            for after in (0, 3, 6, 7, 99)
+        ]
+        with pytest.raises(InvalidInput):
+            ledger.entries(session, account_book.account_id, 0, 0)
+        with pytest.raises(InvalidInput):
+            ledger.entries(session, account_book.account_id, 0, 1001)
+    assert pages == [[1, 2, 3], [4, 5, 6], [7], [], []]
+
+
+def test_canonical_json_has_one_spelling() -> None:
+    assert canonical_json({"b": 1e-5, "a": "é", "c": [None, True]}) == b'{"a":"\\u00e9","b":1e-05,"c":[null,true]}'
+    with pytest.raises(ValueError, match="JSON"):
+        canonical_json(float("nan"))
+
+
+def test_details_survive_the_database_exactly(account_book: AccountBook) -> None:
+    details = {"small": 1e-300, "whole": 1.0, "big": 1e20, "int": 2**62, "text": "ü\u0000\U0001f600", "none": None}
+    with transaction(account_book.factory) as session:
+        ledger.hold(
+            session,
+            account_id=account_book.account_id,
+            job_id="job_d",
+            amount_nano=1,
+            now=account_book.now,
+            details=details,
+        )
+    stored = account_book.log()[-1].details  # reading checks the hash too
+    assert stored == details
+    assert {name: type(value) for name, value in stored.items()} == {
+        name: type(value) for name, value in details.items()
+    }
+
+
+# --- what the database itself refuses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET amount_nano = 0",
+        "UPDATE entries SET sequence = 99 WHERE sequence = 1",
+        "DELETE FROM entries",
+        "DELETE FROM entries WHERE sequence = 2",
+    ],
+)
+def test_entries_are_append_only(account_book: AccountBook, statement: str) -> None:
+    account_book.hold(7)
+    with pytest.raises(DBAPIError, match="append-only"):
+        account_book.sql(statement)
+    assert account_book.kinds() == ["open", "hold"]
+
+
+def test_entries_cannot_be_truncated_or_replaced(account_book: AccountBook) -> None:
+    statement = (
+        "INSERT OR REPLACE INTO entries SELECT * FROM entries"
+        if account_book.dialect == "sqlite"
+        else "TRUNCATE entries"
+    )
+    with pytest.raises(DBAPIError, match="append-only"):
+        account_book.sql(statement)
+    assert account_book.kinds() == ["open"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE accounts SET held_nano = capacity_nano + 1",
+        "UPDATE accounts SET spent_nano = -1",
+        "UPDATE accounts SET filter = 'none'",
+        "UPDATE holds SET charged_nano = amount_nano + 1, state = 'armed'",
+        "UPDATE holds SET charged_nano = 1",
+        "UPDATE holds SET state = 'gone'",
+        "UPDATE holds SET amount_nano = 0",
+    ],
+)
+def test_checks_refuse_impossible_rows(account_book: AccountBook, statement: str) -> None:
+    account_book.hold(7)
+    with pytest.raises(IntegrityError):
+        account_book.sql(statement)
+    assert account_book.money() == (0, 7, CAPACITY - 7)
+
+
+def test_a_second_terminal_entry_for_a_hold_is_refused(account_book: AccountBook) -> None:
+    account_book.release(account_book.hold(7))
+    columns = "kind, hold_id, job_id, amount_nano, capacity_nano, spent_nano, held_nano, details, previous_hash, hash"
+    with pytest.raises(IntegrityError):
+        account_book.sql(
+            f"INSERT INTO entries (account_id, sequence, created_at, {columns}) "
+            f"SELECT account_id, 4, created_at, {columns} FROM entries WHERE sequence = 3"
+        )
+
+
+# --- corruption -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE accounts SET spent_nano = spent_nano + 1",
+        "UPDATE accounts SET held_nano = 0",
+        "UPDATE accounts SET capacity_nano = capacity_nano + 1",
+        "UPDATE accounts SET head_sequence = 1",
+        "UPDATE accounts SET head_sequence = 9",
+        f"UPDATE accounts SET head_hash = '{SHA}'",
+    ],
+)
+def test_an_edited_account_is_found_on_read_and_on_write(account_book: AccountBook, statement: str) -> None:
+    account_book.hold(7)
+    account_book.sql(statement)
+    with pytest.raises(LedgerCorruption):
+        account_book.balance()
+    with pytest.raises(LedgerCorruption):
+        account_book.hold(1)
+
+
+@pytest.mark.parametrize(
+    "change", ["amount_nano = 8", "details = '{}'", "job_id = 'job_x'", "created_at = '2031-01-01 00:00:00+00'"]
+)
+def test_an_edited_entry_is_found(account_book: AccountBook, change: str) -> None:
+    account_book.hold(7)
+    account_book.hold(7)
+    if account_book.dialect == "sqlite":
+        change = change.replace("+00", "")
+    account_book.tamper(f"UPDATE entries SET {change} WHERE sequence = 2")
+    assert account_book.balance().held_nano == 14  # the head is sound; the page is not
+    with pytest.raises(LedgerCorruption, match="entry 2"):
+        account_book.log()
+
+
+def test_a_deleted_entry_is_found(account_book: AccountBook) -> None:
+    for _ in range(3):
+        account_book.hold(7)
+    account_book.tamper("DELETE FROM entries WHERE sequence = 3")
+    with pytest.raises(LedgerCorruption, match="entry 3"):
+        account_book.log()
+    account_book.tamper("DELETE FROM entries WHERE sequence = 4")
+    with pytest.raises(LedgerCorruption, match="head"):
+        account_book.balance()
+
+
+def test_an_impossible_hold_is_found(account_book: AccountBook) -> None:
+    hold_id = account_book.hold(7, attempt=1)
+    account_book.sql("UPDATE holds SET state = 'armed'")
+    with pytest.raises(LedgerCorruption):
+        account_book.hold_row(hold_id)
+    with pytest.raises(LedgerCorruption):
+        account_book.charge(hold_id, 1, 1)
+
+
+def test_reading_cannot_write(account_book: AccountBook) -> None:
+    with pytest.raises(DBAPIError), transaction(account_book.factory, read_only=True) as session:
+        session.execute(text("UPDATE accounts SET frozen = frozen"))
+    account_book.hold(1)  # the same connection writes again afterwards
+    with transaction(account_book.factory, read_only=True) as session:
+        assert session.get(Account, account_book.account_id) is not None

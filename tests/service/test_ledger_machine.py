@@ -1,0 +1,105 @@
+"""The ledger and the jobs beside a model of dictionaries: random lives, crashes, repeats and races, on both databases.
+
+OBSCURA_MACHINE_EXAMPLES=N searches N random examples on each database instead of the few that every run repeats.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import FlakyFailure
+from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import Engine, text
+
+from service.db.session import make_engine
+from service.db.tables import Base
+from service.settings import Settings
+from tests.service.ledger_machine import LedgerMachine
+from tests.service.ledger_machine_broken import BROKEN
+from tests.service.ledger_machine_place import Place
+from tests.service.ledger_machine_rows import Fault
+
+APPEND_ONLY = ("entries", "checkpoints")
+EXAMPLES = {"sqlite": 16, "postgresql": 10}
+STEPS = 30
+EXAMPLES_TO_FIND = 40  # of a broken ledger; most are found in the first few
+EXHAUSTIVE = os.environ.get("OBSCURA_MACHINE_EXAMPLES")
+
+
+def profile(examples: int, *, random: bool = False) -> settings:
+    """Settings that repeat the same examples in every run, unless they should be random."""
+    return settings(
+        max_examples=examples,
+        stateful_step_count=2 * STEPS if random else STEPS,
+        derandomize=not random,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink) if random else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def empty(engine: Engine) -> None:
+    """Remove every row. The triggers that forbid just that stand aside for it."""
+    tables = [table.name for table in reversed(Base.metadata.sorted_tables)]
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            for table in APPEND_ONLY:
+                connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+            for table in tables:
+                connection.execute(text(f"DELETE FROM {table}"))
+            for table in APPEND_ONLY:
+                connection.execute(text(f"ALTER TABLE {table} ENABLE TRIGGER USER"))
+            return
+        triggers = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")).all()
+        for name, _sql in triggers:
+            connection.execute(text(f"DROP TRIGGER {name}"))
+        for table in tables:
+            connection.execute(text(f"DELETE FROM {table}"))
+        for _name, sql in triggers:
+            connection.exec_driver_sql(sql)
+
+
+@pytest.fixture(autouse=True)
+def no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's charges have made-up prices: the verification beside the jobs would find them and stop all work."""
+    monkeypatch.setattr("workers.reconcile.watch_over", lambda *_args, **_more: None)
+
+
+@pytest.fixture
+def sqlite_place(sqlite_url: str, tmp_path: Path) -> Iterator[Place]:
+    """A SQLite database, where a broken ledger is looked for."""
+    engine = make_engine(sqlite_url)
+    yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
+    engine.dispose()
+
+
+@pytest.fixture
+def place(engine: Engine, tmp_path: Path) -> Iterator[Place]:
+    """A database for one example after the other."""
+    yield Place(engine, Settings(data_dir=tmp_path / "data"), empty)
+    empty(engine)
+
+
+def test_every_step_is_what_the_model_says(place: Place) -> None:
+    chosen = profile(int(EXHAUSTIVE), random=True) if EXHAUSTIVE else profile(EXAMPLES[place.engine.dialect.name])
+    run_state_machine_as_test(lambda: LedgerMachine(place), settings=chosen)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_ledger_is_found_out(
+    broken: Callable[[pytest.MonkeyPatch], None], sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    with pytest.raises((Fault, FlakyFailure)) as found:
+        run_state_machine_as_test(
+            lambda: LedgerMachine(sqlite_place, BROKEN[broken]), settings=profile(EXAMPLES_TO_FIND)
+        )
+    if isinstance(found.value, FlakyFailure):  # a race that was lost once need not be lost again
+        assert found.group_contains(Fault)

@@ -1,0 +1,267 @@
+"""`verify` finds every change of an entry, a balance, a hold or a limit, and names the first bad entry."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DataError, IntegrityError
+
+from service.db.session import transaction
+from service.ledger.chain import GENESIS_HASH
+from service.ledger.findings import FindingCode
+from service.ledger.signing import trusted_keys
+from service.ledger.verify import verify
+from tests.service.ledger_book import LedgerBook
+from tests.service.ledger_forgery import COLUMNS, store, stored_entries, with_other_byte
+
+
+@pytest.fixture(scope="module")
+def book(filled_book: LedgerBook) -> LedgerBook:
+    return filled_book
+
+
+@pytest.fixture
+def patients(book: LedgerBook) -> str:
+    return book.accounts["patients"]
+
+
+def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
+    report = book.verify()
+    assert report.findings == ()
+    assert (report.accounts, report.releases, report.checkpoints, report.full) == (2, 3, 2, True)
+    with transaction(book.factory, read_only=True) as session:
+        counted = {table: session.scalar(text(f"SELECT count(*) FROM {table}")) for table in ("entries", "holds")}
+    assert (report.entries, report.holds) == (counted["entries"], counted["holds"])
+
+
+# --- entries --------------------------------------------------------------------------------------------------------
+
+
+def test_another_byte_in_any_column_of_any_entry_is_found(book: LedgerBook) -> None:
+    """Every column of every entry on SQLite; on PostgreSQL, for the sake of time, a third of them, spread evenly."""
+    trusted, dice, missed, changes = trusted_keys(book.key_path), Random(7), [], 0
+    with book.tampered() as session:
+        rows = stored_entries(session)
+        for number, row in enumerate(rows):
+            for column in COLUMNS if book.sqlite else COLUMNS[number % 3 :: 3]:
+                value = getattr(row, column)
+                if value is None:
+                    value = dice.choice(rows).hold_id or "x"  # an id where there was none
+                point = session.begin_nested()
+                try:
+                    store(session, column, with_other_byte(value, dice, sqlite=book.sqlite), row)
+                except (IntegrityError, DataError):  # the database refuses: the place is taken, or it is no JSON
+                    point.rollback()
+                    continue
+                changes += 1
+                findings = verify(session, trusted=trusted).findings
+                if (row.account_id, row.sequence) not in {(f.account_id, f.sequence) for f in findings}:
+                    missed.append((row.sequence, column, findings))
+                point.rollback()
+        assert verify(session, trusted=trusted).clean  # everything was put back
+    assert missed == []
+    assert changes > (11 if book.sqlite else 3) * len(rows)
+
+
+def test_no_byte_of_a_charge_can_change_unseen(book: LedgerBook) -> None:
+    """Bytes all along every text column of one entry, changed to anything, on SQLite, which keeps it."""
+    if not book.sqlite:
+        pytest.skip("on SQLite alone")
+    trusted, dice = trusted_keys(book.key_path), Random(11)
+    with book.tampered() as session:
+        row = stored_entries(session, "WHERE kind = 'charge'")[-1]
+        texts = [(name, value) for name in COLUMNS if isinstance(value := getattr(row, name), str)]
+        places = [(name, value, at) for name, value in texts for at in range(0, len(value), 7)]
+        for column, value, at in places:
+            raw = bytearray(value.encode())
+            raw[at] ^= dice.randrange(1, 256)
+            point = session.begin_nested()
+            store(session, column, bytes(raw), row)
+            named = {(f.account_id, f.sequence) for f in verify(session, trusted=trusted).findings}
+            assert (row.account_id, row.sequence) in named, (column, at)
+            point.rollback()
+        assert len(places) > 50
+
+
+def test_the_same_details_in_another_spelling_are_found(book: LedgerBook, patients: str) -> None:
+    value = "replace(CAST(details AS TEXT), '\\:', '\\: ')" + ("" if book.sqlite else "::json")
+    found = book.found_after(f"UPDATE entries SET details = {value} WHERE account_id = '{patients}' AND sequence = 4")
+    assert found == [(FindingCode.HASH_MISMATCH, 4)]
+
+
+def test_times_that_databases_read_alike_are_not_alike(book: LedgerBook, patients: str) -> None:
+    values = (
+        ["CAST(created_at AS BLOB)", "replace(created_at, ' ', 'T')", "created_at || '0'", "1", "NULL"]
+        if book.sqlite
+        else ["'infinity'", "created_at - interval '4060 years'", "'2030-01-02 03\\:04\\:05 BC'"]
+    )
+    for value in values:
+        found = book.found_after(
+            *([] if book.sqlite else ["ALTER TABLE entries ALTER created_at DROP NOT NULL"]),
+            *(_without_rules(book) if value == "NULL" else []),
+            f"UPDATE entries SET created_at = {value} WHERE account_id = '{patients}' AND sequence = 4",
+        )
+        assert found == [(FindingCode.HASH_MISMATCH, 4)], value
+
+
+def _without_rules(book: LedgerBook) -> list[str]:
+    """Let columns be NULL, which SQLite allows only to somebody who rewrites the schema."""
+    assert book.sqlite
+    return [
+        "PRAGMA writable_schema=ON",
+        "UPDATE sqlite_master SET sql = replace(sql, 'created_at DATETIME NOT NULL', 'created_at DATETIME') "
+        "WHERE name = 'entries'",
+        "PRAGMA writable_schema=RESET",
+    ]
+
+
+def test_every_deleted_entry_is_named(book: LedgerBook) -> None:
+    with transaction(book.factory, read_only=True) as session:
+        rows = stored_entries(session)
+    for row in rows:
+        delete = f"DELETE FROM entries WHERE account_id = '{row.account_id}' AND sequence = {row.sequence}"
+        assert (FindingCode.ENTRY_MISSING, row.sequence) in book.found_after(delete)
+
+
+def test_swapped_and_inserted_entries_are_found(book: LedgerBook, patients: str) -> None:
+    swap = [
+        f"UPDATE entries SET sequence = {target} WHERE account_id = '{patients}' AND sequence = {source}"
+        for target, source in ((-1, 5), (5, 6), (6, -1))
+    ]
+    assert book.found_after(*swap)[0] == (FindingCode.HASH_MISMATCH, 5)
+    length = book.verify().heads[patients][0]
+    columns = ", ".join(column for column in COLUMNS if column != "sequence")
+    for place, first_bad in ((0, 1), (-5, 1), (length + 1, length + 1), (length + 2, length + 1)):
+        copy = f"INSERT INTO entries (sequence, {columns}) SELECT {place}, {columns} FROM entries"
+        found = book.found_after(f"{copy} WHERE account_id = '{patients}' AND kind = 'freeze' LIMIT 1")
+        assert found[0][1] == first_bad, place
+
+
+def test_entries_of_no_account_are_found(book: LedgerBook) -> None:
+    found = book.found_after(f"DELETE FROM accounts WHERE id = '{book.accounts['pupils']}'")
+    assert (FindingCode.ORPHAN_ENTRIES, 1) in found
+
+
+# --- balances, holds, limits ----------------------------------------------------------------------------------------
+
+EDITED_ACCOUNT = {
+    "capacity_nano": "capacity_nano + 1",
+    "spent_nano": "spent_nano - 1",
+    "held_nano": "held_nano - 1",
+    "epsilon": "epsilon * 1.01",
+    "delta": "delta * 1.01",
+    "frozen": "true",
+    "head_sequence": "head_sequence - 1",
+    "head_hash": f"'{GENESIS_HASH}'",
+    "name": "'other'",
+    "owner": "'other'",
+    "unit": "'subject'",
+    "adjacency": "'replace_one'",
+    "filter": "'rdp'",
+    "filter_order": "2.0",
+    "created_at": "'2031-01-02 03:04:05.678901'",
+}
+EDITED_HOLD = {
+    "state": "'released'",
+    "amount_nano": "amount_nano + 1",
+    "charged_nano": "charged_nano - 1",
+    "captured_nano": "captured_nano - 1",
+    "armed_attempt": "armed_attempt + 1",
+    "attempt": "0",
+    "last_sequence": "last_sequence - 1",
+    "job_id": "'job_another'",
+    "created_at": "'2031-01-02 03:04:05.678901'",
+    "updated_at": "'2031-01-02 03:04:05.678901'",
+}
+EDITED_REQUEST = {
+    "epsilon": "epsilon + 1",
+    "epsilon_before": "epsilon_before - 1",
+    "reason": "'because'",
+    "requested_by": "decided_by",
+    "decided_by": "requested_by",
+    "state": "'declined'",
+    "id": "'lim_another'",
+}
+
+
+def test_an_edited_account_is_found(book: LedgerBook, patients: str) -> None:
+    head = book.verify().heads[patients][0]
+    for column, value in EDITED_ACCOUNT.items():
+        found = book.found_after(f"UPDATE accounts SET {column} = {_plain(value)} WHERE id = '{patients}'")
+        assert found == [(FindingCode.ACCOUNT_MISMATCH, head)], column
+    assert set(EDITED_ACCOUNT) | {"id"} == _columns(book, "accounts")
+
+
+def test_an_account_that_names_a_later_head_misses_it(book: LedgerBook, patients: str) -> None:
+    head = book.verify().heads[patients][0]
+    update = f"UPDATE accounts SET head_sequence = head_sequence + 1 WHERE id = '{patients}'"
+    assert book.found_after(update) == [(FindingCode.ENTRY_MISSING, head + 1)]
+
+
+def test_an_account_of_another_id_is_found(book: LedgerBook, patients: str) -> None:
+    for other in ("acc_" + "z" * 20, "someone"):
+        codes = {code for code, _ in book.found_after(f"UPDATE accounts SET id = '{other}' WHERE id = '{patients}'")}
+        assert FindingCode.ORPHAN_ENTRIES in codes, other
+
+
+def test_an_edited_hold_is_found(book: LedgerBook) -> None:
+    for column, value in EDITED_HOLD.items():
+        update = f"UPDATE holds SET {column} = {_plain(value)} WHERE id = '{book.hold_ids[0]}'"
+        assert book.found_after(update)[0] == (FindingCode.HOLD_MISMATCH, 2), column
+    assert set(EDITED_HOLD) | {"id", "account_id"} == _columns(book, "holds")
+    moved = f"UPDATE holds SET account_id = '{book.accounts['pupils']}' WHERE id = '{book.hold_ids[0]}'"
+    assert book.found_after(moved)[0] == (FindingCode.HOLD_MISMATCH, 2)
+    ahead = f"UPDATE holds SET attempt = attempt + 1 WHERE id = '{book.hold_ids[0]}'"
+    assert book.found_after(ahead) == [(FindingCode.JOB_MISMATCH, None)]
+
+
+def test_a_lost_hold_and_an_invented_one_are_found(book: LedgerBook) -> None:
+    found = book.found_after(f"UPDATE holds SET id = 'hold_invented' WHERE id = '{book.hold_ids[0]}'")
+    lost = {(FindingCode.HOLD_MISMATCH, 2), (FindingCode.ORPHAN_HOLD, None), (FindingCode.JOB_MISMATCH, None)}
+    assert lost <= set(found)
+
+
+def test_an_edited_approval_of_a_raise_is_found(book: LedgerBook) -> None:
+    for column, value in EDITED_REQUEST.items():
+        found = book.found_after(f"UPDATE limit_requests SET {column} = {value}")
+        assert found[0] == (FindingCode.RAISE_UNAPPROVED, 2), column
+    assert book.found_after("DELETE FROM limit_requests") == [(FindingCode.RAISE_UNAPPROVED, 2)]
+
+
+def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
+    names = "account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
+    copy = f"INSERT INTO limit_requests (id, {names}) SELECT 'lim_invented', {names} FROM limit_requests"
+    assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]
+
+
+def test_a_release_without_its_capture_is_found(book: LedgerBook) -> None:
+    release = book.releases()[0]
+    sequence = release.receipt["statement"]["entry"]["sequence"]
+    other = f"UPDATE releases SET artifact_sha256 = '{'cd' * 32}' WHERE id = '{release.id}'"
+    assert book.found_after(other) == [(FindingCode.RELEASE_UNPAID, sequence)]
+    unpaid = f"UPDATE jobs SET hold_id = '{book.hold_ids[1]}' WHERE id = '{release.job_id}'"
+    assert (FindingCode.RELEASE_UNPAID, None) in book.found_after(unpaid)
+    assert (FindingCode.RELEASE_UNPAID, None) in book.found_after(f"DELETE FROM jobs WHERE id = '{release.job_id}'")
+
+
+def test_an_altered_receipt_is_found(book: LedgerBook) -> None:
+    first, second, _third = book.releases()
+    changed = "replace(CAST(receipt AS TEXT), 'add_remove', 'replace_one')" + ("" if book.sqlite else "::json")
+    another = f"(SELECT r.receipt FROM releases r WHERE r.id = '{second.id}')"
+    for value in (changed, another, "'{}'", "'null'"):
+        found = book.found_after(f"UPDATE releases SET receipt = {value} WHERE id = '{first.id}'")
+        assert [code for code, _ in found] == [FindingCode.RECEIPT_MISMATCH], value
+
+
+def _plain(value: str) -> str:
+    """Return an SQL value in which no colon begins a parameter."""
+    return value.replace(":", "\\:")
+
+
+def _columns(book: LedgerBook, table: str) -> set[str]:
+    with transaction(book.factory, read_only=True) as session:
+        keys: Any = session.execute(text(f"SELECT * FROM {table} LIMIT 1")).keys()
+    return set(keys)

@@ -1,0 +1,352 @@
+"""Limits: raised by two keys and a reason, lowered by one, frozen and opened by hand, and changed by nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+
+from privacy.accounting.filters import open_filter
+from service import auth, ledger
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Entry, EntryKind, LimitRequest, LimitRequestState
+from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+
+LATER = timedelta(hours=1)
+
+
+class Board:
+    """An account and the admins around it: `root` made the keys of `alice` and `bob`."""
+
+    def __init__(
+        self, factory: SessionFactory, now: datetime, open_account: Callable[..., str], **account: Any
+    ) -> None:
+        self.factory, self.now = factory, now
+        self.account_id = open_account(factory, **account)
+        self.root = self.key(None)
+        self.alice, self.bob = self.key(self.root), self.key(self.root)
+
+    def key(self, created_by: str | None, *, now: datetime | None = None) -> str:
+        with transaction(self.factory) as session:
+            made = now or self.now - LATER
+            return auth.create_key(session, name="admin", scopes=["admin"], now=made, created_by=created_by)[0].id
+
+    def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
+        with transaction(self.factory) as session:
+            return ledger.request_raise(
+                session,
+                account_id=self.account_id,
+                epsilon=epsilon,
+                reason=reason,
+                requested_by=by or self.alice,
+                now=self.now,
+            ).id
+
+    def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> LimitRequest:
+        with transaction(self.factory) as session:
+            return ledger.approve_raise(session, request_id=request_id, decided_by=by or self.bob, now=self.now + after)
+
+    def decline(self, request_id: str, *, by: str | None = None) -> LimitRequest:
+        with transaction(self.factory) as session:
+            return ledger.decline_raise(session, request_id=request_id, decided_by=by or self.bob, now=self.now + LATER)
+
+    def lower(self, epsilon: float) -> None:
+        with transaction(self.factory) as session:
+            ledger.lower_limit(
+                session, account_id=self.account_id, epsilon=epsilon, reason="withdrawn", by=self.alice, now=self.now
+            )
+
+    def freeze(self, frozen: bool) -> None:
+        with transaction(self.factory) as session:
+            ledger.set_frozen(
+                session, account_id=self.account_id, frozen=frozen, reason="an audit", by=self.bob, now=self.now
+            )
+
+    def spend(self, amount_nano: int) -> None:
+        with transaction(self.factory) as session:
+            held = self.hold(session, amount_nano)
+            ledger.fence(session, hold_id=held, attempt=1, now=self.now)
+            ledger.arm(session, hold_id=held, attempt=1, now=self.now)
+            ledger.charge(session, hold_id=held, attempt=1, amount_nano=amount_nano, stage="s", now=self.now)
+            ledger.capture(session, hold_id=held, attempt=1, artifact_sha256=None, reason="done", now=self.now)
+
+    def hold(self, session: Any, amount_nano: int) -> str:
+        return ledger.hold(
+            session, account_id=self.account_id, job_id=new_id("job"), amount_nano=amount_nano, now=self.now
+        ).id
+
+    def balance(self) -> ledger.Balance:
+        with transaction(self.factory, read_only=True) as session:
+            return ledger.balance(session, self.account_id)
+
+    def entries(self) -> list[Entry]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(ledger.entries(session, self.account_id, 0, 1000))
+
+
+@pytest.fixture
+def board(factory: SessionFactory, now: datetime, open_account: Callable[..., str]) -> Board:
+    return Board(factory, now, open_account)
+
+
+# --- two keys and a reason ------------------------------------------------------------------------------------------
+
+
+def test_a_request_alone_changes_nothing(board: Board) -> None:
+    before = board.balance()
+    board.ask()
+    assert board.balance() == before
+    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN]
+
+
+def test_a_second_key_raises_the_limit_and_the_log_names_both(board: Board) -> None:
+    request_id = board.ask(12.0, reason="a second study")
+    approved = board.approve(request_id)
+    assert (approved.state, approved.decided_by) == (LimitRequestState.APPROVED, board.bob)
+    raised = open_filter("gdp", 12.0, 1e-5)
+    balance = board.balance()
+    assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
+    entry = board.entries()[-1]
+    assert (entry.kind, entry.amount_nano, entry.capacity_nano) == (EntryKind.LIMIT, *[raised.capacity_nano] * 2)
+    assert entry.details == {
+        "epsilon": 12.0,
+        "epsilon_before": 8.0,
+        "frozen": False,
+        "reason": "a second study",
+        "request_id": request_id,
+        "requested_by": board.alice,
+        "approved_by": board.bob,
+    }
+
+
+def test_what_was_spent_stays_spent_under_the_higher_limit(board: Board) -> None:
+    board.spend(1000)
+    board.approve(board.ask())
+    balance = board.balance()
+    assert (balance.spent_nano, balance.left_nano) == (1000, balance.capacity_nano - 1000)
+
+
+def test_the_rdp_filter_keeps_the_order_that_was_fixed_at_opening(
+    factory: SessionFactory, now: datetime, open_account: Callable[..., str]
+) -> None:
+    board = Board(factory, now, open_account, filter_name="rdp", epsilon=2.0)
+    order = open_filter("rdp", 2.0, 1e-5).order
+    assert order != open_filter("rdp", 12.0, 1e-5).order, "another order would suit the higher limit"
+    board.approve(board.ask(12.0))
+    with transaction(factory, read_only=True) as session:
+        reopened = ledger.filter_of(ledger.get_account(session, board.account_id))
+    assert (reopened.order, reopened.epsilon) == (order, 12.0)
+    assert board.balance().capacity_nano == open_filter("rdp", 12.0, 1e-5, order).capacity_nano
+
+
+def test_the_key_that_asked_may_not_approve(board: Board) -> None:
+    request_id = board.ask()
+    with pytest.raises(Forbidden, match="two keys"):
+        board.approve(request_id, by=board.alice)
+    assert board.balance().limit_epsilon == 8.0
+
+
+def test_a_key_that_was_made_for_the_purpose_may_not_approve(board: Board) -> None:
+    request_id = board.ask()
+    fresh = board.key(board.root, now=board.now + timedelta(minutes=1))
+    with pytest.raises(Forbidden, match="younger"):
+        board.approve(request_id, by=fresh)
+
+
+@pytest.mark.parametrize(("asks", "approves"), [("maker", "made"), ("made", "maker"), ("maker", "grandchild")])
+def test_keys_that_made_each_other_count_as_one(board: Board, asks: str, approves: str) -> None:
+    made = board.key(board.alice)
+    hands = {"maker": board.alice, "made": made, "grandchild": board.key(made)}
+    request_id = board.ask(by=hands[asks])
+    with pytest.raises(Forbidden, match="made the other"):
+        board.approve(request_id, by=hands[approves])
+    assert board.approve(request_id, by=board.bob).decided_by == board.bob
+
+
+def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
+    request_id = board.ask()
+    with transaction(board.factory) as session:
+        auth.revoke_key(session, key_id=board.alice, now=board.now)
+    with pytest.raises(Conflict, match="revoked"):
+        board.approve(request_id)
+
+
+def test_keys_that_were_revoked_or_are_no_admins_decide_nothing(board: Board) -> None:
+    request_id = board.ask()
+    with transaction(board.factory) as session:
+        auth.revoke_key(session, key_id=board.bob, now=board.now)
+        trainer = auth.create_key(session, name="trainer", scopes=["train", "data", "read"], now=board.now - LATER)[0]
+    for key_id in (board.bob, trainer.id, "key_nobody"):
+        for decide in (board.approve, board.decline):
+            with pytest.raises(Forbidden):
+                decide(request_id, by=key_id)
+        with pytest.raises((Forbidden, Conflict)):
+            board.ask(by=key_id)
+
+
+def test_the_database_refuses_one_key_for_both_roles(board: Board) -> None:
+    board.ask()
+    forged = update(LimitRequest).values(
+        state=LimitRequestState.APPROVED, decided_by=LimitRequest.requested_by, decided_at=board.now
+    )
+    with pytest.raises(IntegrityError), transaction(board.factory) as session:
+        session.execute(forged)
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 7.0, 0.0, -1.0, 1000.1, float("nan"), float("inf")])
+def test_only_a_higher_limit_within_bounds_can_be_asked_for(board: Board, epsilon: float) -> None:
+    with pytest.raises(InvalidInput):
+        board.ask(epsilon)
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "x" * 501])
+def test_a_raise_needs_a_reason(board: Board, reason: str) -> None:
+    with pytest.raises(InvalidInput, match="reason"):
+        board.ask(reason=reason)
+
+
+# --- the life of a request ------------------------------------------------------------------------------------------
+
+
+def test_approving_again_changes_nothing_and_others_are_told(board: Board) -> None:
+    request_id = board.ask()
+    board.approve(request_id)
+    board.approve(request_id)
+    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN, EntryKind.LIMIT]
+    with pytest.raises(Conflict, match="approved already"):
+        board.approve(request_id, by=board.key(board.root))
+    with pytest.raises(Conflict, match="approved already"):
+        board.decline(request_id)
+
+
+def test_a_declined_request_is_over(board: Board) -> None:
+    request_id = board.ask()
+    assert board.decline(request_id).state is LimitRequestState.DECLINED
+    assert board.decline(request_id, by=board.alice).decided_by == board.bob
+    with pytest.raises(Conflict, match="declined already"):
+        board.approve(request_id)
+
+
+def test_one_may_withdraw_ones_own_request(board: Board) -> None:
+    assert board.decline(board.ask(), by=board.alice).decided_by == board.alice
+
+
+def test_one_request_waits_at_a_time(board: Board) -> None:
+    first = board.ask()
+    with pytest.raises(Conflict) as refused:
+        board.ask(20.0, by=board.bob)
+    assert refused.value.numbers["request_id"] == first
+    board.decline(first)
+    board.ask(20.0)
+
+
+def test_an_old_request_can_no_longer_be_approved_and_is_in_nobodys_way(board: Board) -> None:
+    first = board.ask()
+    with pytest.raises(Conflict, match="7 days"):
+        board.approve(first, after=timedelta(days=7))
+    board.now += timedelta(days=7)
+    assert board.approve(board.ask(20.0)).epsilon == 20.0
+
+
+def test_a_request_is_approved_against_the_limit_it_was_asked_for(board: Board) -> None:
+    request_id = board.ask(12.0)
+    board.lower(2.0)
+    with pytest.raises(Conflict, match="Decline this request"):
+        board.approve(request_id)
+    assert board.balance().limit_epsilon == 2.0
+
+
+def test_unknown_requests_and_accounts_are_not_found(board: Board) -> None:
+    with pytest.raises(NotFound):
+        board.approve("lim_x")
+    with pytest.raises(NotFound):
+        board.decline("lim_x")
+    board.account_id = "acc_x"
+    with pytest.raises(NotFound):
+        board.ask()
+
+
+def test_two_admins_at_once_raise_once(board: Board) -> None:
+    request_id = board.ask()
+    others = [board.bob, board.key(board.root), board.key(board.root)]
+    ended: list[str] = []
+    start = threading.Barrier(len(others))
+
+    def decide(key_id: str) -> None:
+        start.wait()
+        try:
+            board.approve(request_id, by=key_id)
+            ended.append("approved")
+        except Conflict:
+            ended.append("refused")
+
+    threads = [threading.Thread(target=decide, args=(key_id,)) for key_id in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(ended) == ["approved", "refused", "refused"]
+    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN, EntryKind.LIMIT]
+
+
+# --- the freeze switch and the absence of refreshes -----------------------------------------------------------------
+
+
+def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again(board: Board) -> None:
+    board.spend(board.balance().capacity_nano // 2)
+    board.lower(0.5)
+    assert board.balance().frozen
+    with pytest.raises(Conflict, match="stays frozen"):
+        board.freeze(False)
+    board.approve(board.ask(12.0))
+    assert board.balance().frozen, "budget is there again, but nobody has said that it may be used"
+    assert board.entries()[-1].details["frozen"] is True
+    with pytest.raises(AccountFrozen), transaction(board.factory) as session:
+        board.hold(session, 1)
+    board.freeze(False)
+    with transaction(board.factory) as session:
+        board.hold(session, 1)
+
+
+def test_the_log_says_who_froze_and_who_lowered(board: Board) -> None:
+    board.freeze(True)
+    board.freeze(False)
+    board.lower(3.0)
+    assert [entry.details.get("by") for entry in board.entries()] == [None, board.bob, board.bob, board.alice]
+    with transaction(board.factory) as session:
+        ledger.set_frozen(session, account_id=board.account_id, frozen=True, reason="automatic", now=board.now)
+    assert "by" not in board.entries()[-1].details
+
+
+def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_budget_back(board: Board) -> None:
+    board.spend(5000)
+    with transaction(board.factory) as session:
+        returned = board.hold(session, 700)
+        ledger.release_hold(session, hold_id=returned, reason="cancelled", now=board.now)
+        ledger.record_sample(
+            session, account_id=board.account_id, job_id=new_id("job"), release_id=new_id("rel"), now=board.now
+        )
+    board.freeze(True)
+    board.freeze(False)
+    board.approve(board.ask(12.0))
+    board.lower(9.0)
+    board.now += timedelta(days=400)  # years pass; no month, quarter or year brings anything
+    board.spend(60)
+    entries = board.entries()
+    changed = {after.kind for before, after in pairwise(entries) if after.capacity_nano != before.capacity_nano}
+    assert changed == {EntryKind.LIMIT}
+    assert {entry.kind for entry in entries} == set(EntryKind), "every kind of entry was looked at"
+    assert all(after.spent_nano >= before.spent_nano for before, after in pairwise(entries))
+    assert board.balance().spent_nano == 5060
+    with transaction(board.factory, read_only=True) as session:
+        limits = session.scalars(select(Entry).where(Entry.kind == EntryKind.LIMIT)).all()
+    raises = [entry for entry in limits if entry.details["epsilon"] > entry.details["epsilon_before"]]
+    assert raises
+    assert all(entry.details["requested_by"] != entry.details["approved_by"] for entry in raises)

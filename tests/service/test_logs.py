@@ -1,0 +1,102 @@
+"""Logs: JSON lines on the stream, and nothing private, secret or large in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from service.logs import REDACTED, configure_logging, get_logger
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    written = io.StringIO()
+    configure_logging("INFO", written)
+    yield written
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_json_line(stream: io.StringIO) -> None:
+    get_logger("service.test").bind(job_id="job_a").info("claimed", attempt=2, seconds=1.5)
+    get_logger("service.test").debug("not written")
+    (line,) = lines(stream)
+    assert {key: line[key] for key in ("event", "job_id", "attempt", "seconds", "level", "logger")} == {
+        "event": "claimed",
+        "job_id": "job_a",
+        "attempt": 2,
+        "seconds": 1.5,
+        "level": "info",
+        "logger": "service.test",
+    }
+    assert line["timestamp"].endswith("Z")
+
+
+def test_events_of_libraries_are_written_alike(stream: io.StringIO) -> None:
+    # A name of its own: servers that ran in this process may have changed the loggers of uvicorn.
+    logging.getLogger("library.of.somebody").warning("Started %s", "server")
+    (line,) = lines(stream)
+    assert (line["event"], line["level"], line["logger"]) == ("Started server", "warning", "library.of.somebody")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["private_images", "images", "labels", "secret", "token", "password", "Authorization", "loss", "file_name"],
+)
+def test_forbidden_names_are_redacted_at_every_depth(stream: io.StringIO, name: str) -> None:
+    get_logger("t").info("e", **{name: "canary"}, nested={"deep": [{name: "canary"}]})
+    assert "canary" not in stream.getvalue()
+    assert lines(stream)[0][name] == REDACTED
+
+
+def test_arrays_bytes_and_objects_are_named_not_shown(stream: io.StringIO) -> None:
+    get_logger("t").info("e", array=np.full(3, 77), raw=b"canary", thing=object(), many=[b"canary"])
+    (line,) = lines(stream)
+    assert (line["array"], line["raw"], line["thing"]) == ("[ndarray]", "[bytes]", "[object]")
+    assert "canary" not in stream.getvalue()
+    assert "77" not in json.dumps({k: v for k, v in line.items() if k != "timestamp"})
+
+
+def test_api_tokens_and_url_passwords_are_redacted_inside_texts(stream: io.StringIO) -> None:
+    token = "obs_" + "a" * 20 + "_" + "0f" * 32
+    get_logger("t").info(f"got {token}", url="postgresql+psycopg://obscura:hunter2@db/obscura")
+    assert token not in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+    assert lines(stream)[0]["url"] == "postgresql+psycopg://obscura:***@db/obscura"
+
+
+def test_a_trace_shows_no_local_variables(stream: io.StringIO) -> None:
+    canary = "canary in a local variable"
+    try:
+        raise ValueError(f"only {len(canary)} characters")
+    except ValueError:
+        get_logger("t").exception("failed")
+        logging.getLogger("library").exception("failed too")
+    first, second = lines(stream)
+    assert first["exception"][0]["exc_type"] == second["exception"][0]["exc_type"] == "ValueError"
+    assert "canary" not in json.dumps([first, second]).replace('canary = \\"canary', "")
+
+
+def test_long_texts_are_cut(stream: io.StringIO) -> None:
+    get_logger("t").info("e", text="x" * 10_000)
+    assert len(lines(stream)[0]["text"]) == 2003
+
+
+def test_configuring_twice_writes_once(stream: io.StringIO) -> None:
+    configure_logging("INFO", stream)
+    get_logger("t").info("e")
+    assert len(lines(stream)) == 1

@@ -1,0 +1,154 @@
+"""The schema: built from empty, unchanged by a check, down and up again; and how a database is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import StatementError
+
+from alembic import command
+from service.db.base import new_id
+from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.tables import ApiKey, Base
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/a folder/with 100%/obscura.db"
+    url: str = request.getfixturevalue("empty_postgres")
+    return url
+
+
+def tables(url: str) -> set[str]:
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            return set(inspect(connection).get_table_names())
+    finally:
+        engine.dispose()
+
+
+def test_up_check_down_and_up(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {"alembic_version", *Base.metadata.tables}
+    upgrade_schema(empty_url)
+    assert tables(empty_url) == expected
+    command.check(migration_config(empty_url))  # raises when the tables and the migrations differ
+    command.downgrade(migration_config(empty_url), "base")
+    assert tables(empty_url) == {"alembic_version"}
+    upgrade_schema(empty_url)
+    upgrade_schema(empty_url)
+    assert tables(empty_url) == expected
+
+
+def test_constraints_have_the_same_names_in_code_and_database(empty_url: str) -> None:
+    upgrade_schema(empty_url)
+    engine = make_engine(empty_url)
+    with engine.connect() as connection:
+        inspector = inspect(connection)
+        for table in Base.metadata.sorted_tables:
+            declared = {str(check.name) for check in table.constraints if type(check).__name__ == "CheckConstraint"}
+            built = {str(check["name"]) for check in inspector.get_check_constraints(table.name)}
+            assert built == declared, table.name
+    engine.dispose()
+
+
+def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
+    code = "import sys; from service.db.schema import upgrade_schema; upgrade_schema(sys.argv[1])"
+
+    def migrate(_index: int) -> None:
+        subprocess.run([sys.executable, "-c", code, empty_url], check=True, cwd=PROJECT_ROOT, timeout=60)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(migrate, range(3)))
+    assert tables(empty_url) == {"alembic_version", *Base.metadata.tables}
+
+
+def test_a_failed_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE samples (id INTEGER)"))  # the last table of the migration is in the way
+    engine.dispose()
+    with pytest.raises(Exception, match="samples"):
+        upgrade_schema(empty_url)
+    assert tables(empty_url) <= {"alembic_version", "samples"}
+
+
+def test_the_alembic_command_uses_the_settings(tmp_path: Path) -> None:
+    environment = {**os.environ, "OBSCURA_DATABASE_URL": f"sqlite:///{tmp_path}/obscura.db"}
+    alembic = [sys.executable, "-m", "alembic"]
+    for arguments in (["upgrade", "head"], ["check"]):
+        subprocess.run([*alembic, *arguments], check=True, cwd=PROJECT_ROOT, env=environment, timeout=60)
+    assert "accounts" in tables(f"sqlite:///{tmp_path}/obscura.db")
+
+
+# --- opening --------------------------------------------------------------------------------------------------------
+
+
+def test_sqlite_is_opened_durably(sqlite_url: str) -> None:
+    engine = make_engine(sqlite_url)
+    with engine.connect() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    engine.dispose()
+    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+def test_a_writing_transaction_on_sqlite_shuts_out_other_writers_from_its_start(sqlite_url: str) -> None:
+    engine = make_engine(sqlite_url)
+    factory = make_session_factory(engine)
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)
+    with transaction(factory) as session:
+        session.execute(text("SELECT 1"))  # has only read so far, and yet
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        with transaction(factory, read_only=True) as reader:
+            assert reader.execute(text("SELECT count(*) FROM accounts")).scalar() == 0
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://localhost/x"])
+def test_other_databases_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="obscura"):
+        make_engine(url)
+
+
+def test_foreign_keys_hold(factory: SessionFactory, declare_dataset: Callable[..., str]) -> None:
+    with pytest.raises(Exception, match=r"(?i)foreign key"):
+        declare_dataset(factory, account_id="acc_none")
+
+
+def test_times_are_aware_on_both_databases(factory: SessionFactory) -> None:
+    moment = datetime(2030, 6, 1, 14, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
+    with transaction(factory) as session:
+        session.add(ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment))
+    with transaction(factory, read_only=True) as session:
+        read = session.query(ApiKey).one().created_at
+    assert read == moment
+    assert read.tzinfo is UTC or read.utcoffset() == timedelta(0)
+
+
+def test_a_naive_time_is_refused(factory: SessionFactory) -> None:
+    key = ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=datetime(2030, 1, 1))
+    with pytest.raises(StatementError, match="naive"), transaction(factory) as session:
+        session.add(key)
+
+
+def test_ids_are_random_and_of_one_form() -> None:
+    ids = {new_id("job") for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(len(name) == 24 and name.startswith("job_") and name[4:].isalnum() for name in ids)

@@ -1,0 +1,86 @@
+"""The doorbell: rung in the job's transaction, sent after its commit, safe to send twice or never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Outbox
+from service.queue import TASK_RUN_JOB, deliver, forget_sent, ring
+
+
+class Bell:
+    """A broker that remembers what it was sent, and fails when told to."""
+
+    def __init__(self, works: int = 1000) -> None:
+        self.works = works
+        self.heard: list[tuple[str, list[Any]]] = []
+
+    def __call__(self, task: str, args: Sequence[Any]) -> None:
+        if len(self.heard) >= self.works:
+            raise ConnectionError("broker gone")
+        self.heard.append((task, list(args)))
+
+
+def ring_all(factory: SessionFactory, now: datetime, *jobs: str) -> None:
+    with transaction(factory) as session:
+        for job in jobs:
+            ring(session, job, now=now)
+
+
+def test_a_message_is_sent_once_after_the_commit(factory: SessionFactory, now: datetime) -> None:
+    bell = Bell()
+    ring_all(factory, now, "job_a", "job_b")
+    assert deliver(factory, bell, now=now) == 2
+    assert deliver(factory, bell, now=now) == 0
+    assert bell.heard == [(TASK_RUN_JOB, ["job_a"]), (TASK_RUN_JOB, ["job_b"])]
+
+
+def test_a_rolled_back_job_rings_nobody(factory: SessionFactory, now: datetime) -> None:
+    with factory() as session:
+        ring(session, "job_a", now=now)
+        session.rollback()
+    assert deliver(factory, Bell(), now=now) == 0
+
+
+def test_what_a_failing_broker_did_not_take_stays(factory: SessionFactory, now: datetime) -> None:
+    ring_all(factory, now, "job_a", "job_b", "job_c")
+    broken, whole = Bell(works=1), Bell()
+    assert deliver(factory, broken, now=now) == 1
+    assert deliver(factory, whole, now=now) == 2
+    assert [args for _task, args in broken.heard + whole.heard] == [["job_a"], ["job_b"], ["job_c"]]
+
+
+def test_a_delivery_is_bounded(factory: SessionFactory, now: datetime) -> None:
+    ring_all(factory, now, *(f"job_{index}" for index in range(5)))
+    bell = Bell()
+    assert [deliver(factory, bell, now=now, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_no_lock_is_held_while_the_broker_is_spoken_to(factory: SessionFactory, now: datetime) -> None:
+    ring_all(factory, now, "job_a")
+
+    def write_meanwhile(_task: str, _args: Sequence[Any]) -> None:
+        ring_all(factory, now, "job_b")
+
+    assert deliver(factory, write_meanwhile, now=now) == 1
+
+
+def test_old_messages_are_forgotten(factory: SessionFactory, now: datetime) -> None:
+    ring_all(factory, now, "job_a")
+    deliver(factory, Bell(), now=now)
+    ring_all(factory, now, "job_b")
+    with transaction(factory) as session:
+        assert forget_sent(session, before=now) == 0
+        assert forget_sent(session, before=now + timedelta(seconds=1)) == 1
+        assert [message.args for message in session.scalars(select(Outbox))] == [["job_b"]]
+
+
+def test_only_messages_of_this_installation_are_json(factory: SessionFactory, now: datetime) -> None:
+    with pytest.raises(Exception, match="JSON"), transaction(factory) as session:
+        ring(session, object(), now=now)  # type: ignore[arg-type]

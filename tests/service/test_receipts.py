@@ -1,0 +1,189 @@
+"""Receipts: a third party checks them offline, and every field is covered. The key that signs them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.artifacts import digest_directory
+from service.inspection import inspect_ledger
+from service.ledger.receipts import check_receipt
+from service.ledger.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
+from service.settings import Settings
+from tests.service.ledger_book import LedgerBook
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "verify_receipt.py"
+
+
+def check_offline(receipt: Any, tmp_path: Path, key: str, *more: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "receipt.json"
+    path.write_text(receipt if isinstance(receipt, str) else json.dumps(receipt), "utf-8")
+    command = [sys.executable, "-I", str(SCRIPT), str(path), "--key", key, *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (*path, name))
+    else:
+        yield path
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:-1] + ("0" if value[-1] != "0" else "1")
+    return "something" if value is None else value + 1
+
+
+def tampered(receipt: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every field of a receipt changed, left out, and one added at every level."""
+    for path in leaves(receipt):
+        for action in ("change", "remove"):
+            forged = copy.deepcopy(receipt)
+            parent = forged
+            for name in path[:-1]:
+                parent = parent[name]
+            if action == "change":
+                parent[path[-1]] = changed(parent[path[-1]])
+            else:
+                del parent[path[-1]]
+            yield (*path, action), forged
+    for path in ((), ("statement",), ("statement", "entry"), ("statement", "account")):
+        forged = copy.deepcopy(receipt)
+        parent = forged
+        for name in path:
+            parent = parent[name]
+        parent["more"] = 1
+        yield (*path, "add"), forged
+
+
+# --- offline --------------------------------------------------------------------------------------------------------
+
+
+def test_a_receipt_is_checked_offline_with_a_pinned_key(book: LedgerBook, tmp_path: Path) -> None:
+    folder = tmp_path / "artifact"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "generator.json").write_text("{}")
+    (folder / "inner" / "weights").write_bytes(b"\0\1")
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 1)
+    receipt = book.publish(job_id, sha256=digest_directory(folder))
+    public = str(book.key_path.with_suffix(".pub.pem"))
+    for key in (book.key.key_id, public):
+        answer = check_offline(receipt, tmp_path, key, "--artifact", str(folder))
+        assert answer.returncode == 0, answer.stderr
+        assert receipt["statement"]["release_id"] in answer.stdout
+    (folder / "generator.json").write_text("{ }")
+    assert check_offline(receipt, tmp_path, public, "--artifact", str(folder)).returncode == 1
+    assert check_offline(receipt, tmp_path, "0" * 64).returncode == 1
+    assert check_offline(receipt, tmp_path, str(tmp_path / "missing.pem")).returncode == 2
+
+
+def test_what_is_no_receipt_at_all_is_not_genuine(book: LedgerBook, tmp_path: Path) -> None:
+    receipt, key = json.dumps(book.train("patients")), book.key.key_id
+    assert check_offline(receipt, tmp_path, key).returncode == 0
+    twice = receipt.replace('{"statement":', '{"statement": {"release_id": "another"}, "statement":', 1)
+    assert json.loads(twice) == json.loads(receipt)  # most readers would not notice
+    for forged in (twice, "not json", "[" * 100_000, "null", receipt.replace("null", "NaN", 1)):
+        answer = check_offline(forged, tmp_path, key)
+        assert (answer.returncode, answer.stdout) == (1, ""), forged[:50]
+        assert "NOT GENUINE" in answer.stderr
+
+
+def test_the_script_refuses_a_receipt_changed_in_any_field(book: LedgerBook, tmp_path: Path) -> None:
+    receipt = book.train("patients")
+    key = book.key.key_id
+    # One process checks them all, isolated like the script: it imports the script's own function.
+    path = tmp_path / "forged.json"
+    forged = [(list(where), document) for where, document in tampered(receipt)]
+    path.write_text(json.dumps([*forged, [["as it was"], receipt]]))
+    code = (
+        "import json, runpy, sys; script = runpy.run_path(sys.argv[1]); accepted = []\n"
+        "for where, document in json.load(open(sys.argv[2])):\n"
+        "    try: script['check'](document, sys.argv[3]); accepted.append(where)\n"
+        "    except (script['Refused'], KeyError, TypeError, ValueError, AttributeError): pass\n"
+        "print(json.dumps(accepted))"
+    )
+    command = [sys.executable, "-I", "-c", code, str(SCRIPT), str(path), key]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout) == [["as it was"]]
+    assert len(forged) > 60
+    assert check_offline(forged[0][1], tmp_path, key).returncode == 1
+
+
+def test_the_service_refuses_a_receipt_changed_in_any_field(book: LedgerBook) -> None:
+    receipt, trusted = book.train("patients"), {book.key.key_id: book.key.public}
+    assert check_receipt(receipt, trusted) == receipt["statement"]
+    for _, forged in tampered(receipt):
+        with pytest.raises(SignatureRefused):
+            check_receipt(forged, trusted)
+    for nothing in (None, [], "x", {"statement": None, "public_key": "", "signature": ""}):
+        with pytest.raises(SignatureRefused):
+            check_receipt(nothing, trusted)
+
+
+def test_another_key_cannot_sign_for_this_one(book: LedgerBook, tmp_path: Path) -> None:
+    receipt = book.train("patients")
+    stranger = open_signing_key(tmp_path / "other" / "ledger.pem")
+    statement = {name: value for name, value in receipt["statement"].items() if name != "key_id"}
+    forged = stranger.sign(statement)
+    assert check_offline(forged, tmp_path, book.key.key_id).returncode == 1
+    with pytest.raises(SignatureRefused):
+        check_receipt(forged, {book.key.key_id: book.key.public})
+
+
+def test_the_receipt_states_the_terms_and_the_entry(book: LedgerBook) -> None:
+    statement = book.train("patients")["statement"]
+    assert statement["account"]["epsilon"] == 8.0
+    assert (statement["account"]["unit"], statement["account"]["adjacency"]) == ("record", "add_remove")
+    assert statement["entry"]["kind"] == "capture"
+    assert statement["account"]["spent_nano"] == statement["entry"]["amount_nano"] > 0
+
+
+# --- the key --------------------------------------------------------------------------------------------------------
+
+
+def _key_id(path: str) -> str:
+    return open_signing_key(Path(path)).key_id
+
+
+def test_processes_that_start_at_once_get_one_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "ledger.pem"
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert len(set(pool.map(_key_id, [str(path)] * 6))) == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert sorted(found.name for found in path.parent.iterdir()) == ["ledger.pem", "ledger.pub.pem"]
+
+
+def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.pem"
+    open_signing_key(path)
+    assert "private" not in repr(open_signing_key(path)).replace("PrivateKey", "")
+    path.chmod(0o644)
+    with pytest.raises(SigningKeyUnusable, match="0600"):
+        open_signing_key(path)
+    path.chmod(0o600)
+    path.write_text("nothing")
+    with pytest.raises(SigningKeyUnusable):
+        open_signing_key(path)
+
+
+def test_the_public_half_of_a_retired_key_still_counts(book: LedgerBook, settings: Settings) -> None:
+    book.train("patients")
+    retired = book.key_path.with_suffix(".pub.pem")
+    retired.rename(retired.with_name("ledger-2030.pub.pem"))
+    book.key_path.unlink()
+    book.train("patients")
+    assert len(trusted_keys(book.key_path)) == 2
+    assert inspect_ledger(settings, book.factory).clean

@@ -1,0 +1,138 @@
+"""Transactions on both databases: what a lock that cannot be had, an error and a second transaction lead to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import text
+
+from service import ledger
+from service.db import session as sessions
+from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
+from service.db.writers import NestedTransaction
+
+SECONDS_MAX = 60
+
+
+@pytest.fixture
+def impatient(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionFactory]:
+    """Sessions of a second process, say, that do not wait for locks as long as the service does."""
+    monkeypatch.setattr(sessions, "SQLITE_BUSY_MILLISECONDS", 50)
+    monkeypatch.setattr(sessions, "POSTGRES_LOCK_TIMEOUT", "50ms")
+    engine = make_engine(database_url)
+    yield make_session_factory(engine)
+    engine.dispose()
+
+
+@contextmanager
+def elsewhere(factory: SessionFactory, account_id: str) -> Iterator[None]:
+    """Have another thread lock the account until the end."""
+    locked, enough = threading.Event(), threading.Event()
+
+    def lock() -> None:
+        with transaction(factory) as session:
+            ledger.lock_account(session, account_id)
+            locked.set()
+            enough.wait(SECONDS_MAX)
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    assert locked.wait(SECONDS_MAX)
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join(SECONDS_MAX)
+
+
+def test_a_lock_that_cannot_be_had_is_a_typed_error(
+    factory: SessionFactory, impatient: SessionFactory, open_account: Callable[..., str]
+) -> None:
+    account_id = open_account(factory)
+    with elsewhere(factory, account_id):
+        with pytest.raises(DatabaseBusy) as caught, transaction(impatient) as session:
+            ledger.lock_account(session, account_id)
+        assert "tried again" in str(caught.value)
+        assert account_id not in str(caught.value)
+    with transaction(impatient) as session:  # and so it can
+        assert ledger.lock_account(session, account_id).id == account_id
+
+
+@pytest.mark.services
+def test_of_two_transactions_that_wait_for_each_other_one_is_told(
+    postgres_url: str, open_account: Callable[..., str]
+) -> None:
+    engine = make_engine(postgres_url)
+    factory = make_session_factory(engine)
+    accounts = [open_account(factory, name=name) for name in ("one", "other")]
+    meeting, told = threading.Barrier(2), list[DatabaseBusy]()
+
+    def lock(first: str, second: str) -> None:
+        try:
+            with transaction(factory) as session:
+                ledger.lock_account(session, first)
+                meeting.wait(SECONDS_MAX)
+                ledger.lock_account(session, second)
+        except DatabaseBusy as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=lock, args=order) for order in (accounts, accounts[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
+    assert len(told) == 1
+    engine.dispose()
+
+
+def test_other_errors_of_the_database_stay_what_they_are(factory: SessionFactory) -> None:
+    with pytest.raises(Exception, match="no_such_table") as caught, transaction(factory) as session:
+        session.execute(text("SELECT * FROM no_such_table"))
+    assert not isinstance(caught.value, DatabaseBusy)
+
+
+def test_whoever_fails_leaves_nothing_and_keeps_nobody_waiting(
+    factory: SessionFactory, impatient: SessionFactory, open_account: Callable[..., str]
+) -> None:
+    account_id = open_account(factory)
+
+    def change_and_fail(error: type[BaseException]) -> None:
+        with transaction(factory) as session:
+            session.execute(text("UPDATE accounts SET owner = 'somebody else'"))
+            raise error
+
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+        with pytest.raises(error):
+            change_and_fail(error)
+    with transaction(impatient) as session:
+        assert ledger.lock_account(session, account_id).owner == "clinic"
+
+
+def test_a_second_writer_in_one_thread_is_refused_on_sqlite_instead_of_waiting_for_itself(
+    sqlite_url: str, open_account: Callable[..., str]
+) -> None:
+    engine = make_engine(sqlite_url)
+    factory = make_session_factory(engine)
+    account_id = open_account(factory)
+    with transaction(factory) as session:
+        ledger.lock_account(session, account_id)
+        with pytest.raises(NestedTransaction), transaction(factory):
+            pass
+        with transaction(factory, read_only=True) as reading:  # reading is possible
+            assert ledger.balance(reading, account_id).spent_nano == 0
+    engine.dispose()
+
+
+@pytest.mark.services
+def test_what_refers_to_a_locked_account_need_not_wait(
+    postgres_url: str, open_account: Callable[..., str], declare_dataset: Callable[..., str]
+) -> None:
+    engine = make_engine(postgres_url)
+    factory = make_session_factory(engine)
+    account_id = open_account(factory)
+    with elsewhere(factory, account_id):
+        declare_dataset(factory, account_id=account_id)  # would otherwise fail after the lock timeout
+    engine.dispose()

@@ -1,0 +1,180 @@
+"""The parent's check of a reading process that was taken over: whatever it leaves behind breaks no declared rule.
+
+Such a process can lie about which pixels the upload held. It cannot give more records or subjects than were declared,
+other shapes, types or labels, a record without a subject, or a file that is not its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from service import uploads
+from service.errors import NotFound
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
+from service.ingest.faults import Fault
+from service.ingest.request import IngestRequest
+from service.sealing import new_key
+from service.settings import Settings
+from service.uploads import DatasetFacts, UploadFailed, receive
+from service.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
+
+DATASET = "ds_" + "a2" * 10
+FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
+Arrays = dict[str, npt.NDArray[Any]]
+IMAGES = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6)
+LABELS = np.array([0, 1, 1, 0, 1])
+SUBJECTS = np.array([7, 7, 8, 9, 9])
+GOOD: Arrays = {IMAGES_NAME: IMAGES, LABELS_NAME: LABELS, SUBJECTS_NAME: SUBJECTS}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(data_dir=tmp_path / "data")
+    make_fingerprint_key(settings)
+    return settings
+
+
+def store(request: IngestRequest, arrays: Arrays) -> None:
+    for name, array in arrays.items():
+        with request.create_array(name, array.shape, array.dtype) as stored:
+            stored.append(array)
+
+
+def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], None]) -> None:
+    """Let `act` do what the confined process would have done. It says "ok"."""
+    monkeypatch.setattr(uploads, "_run_ingest", act)
+
+
+def assert_refused(settings: Settings, facts: DatasetFacts = FACTS) -> None:
+    with pytest.raises(UploadFailed) as failed:
+        receive(settings, facts, iter([b"anything"]), None, "npz")
+    assert failed.value.fault is Fault.INTERNAL
+    assert failed.value.__cause__ is None
+    with pytest.raises(NotFound):
+        open_dataset(settings, DATASET)
+    left = [path for path in settings.data_dir.rglob("*") if path.is_file()]
+    assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"
+
+
+def test_honest_arrays_pass(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control of everything below."""
+    take_over(monkeypatch, lambda request: store(request, GOOD))
+    receive(settings, FACTS, iter([b"anything"]), None, "npz")
+    images, labels = open_dataset(settings, DATASET)
+    for seen, stored in ((images, IMAGES), (labels, LABELS), (open_subjects(settings, DATASET), SUBJECTS)):
+        np.testing.assert_array_equal(seen, stored)
+
+
+BROKEN: dict[str, Arrays] = {
+    "images of another size": {IMAGES_NAME: IMAGES[:, :, :5]},
+    "images in colour": {IMAGES_NAME: np.repeat(IMAGES[..., None], 3, axis=3)},
+    "fewer images": {IMAGES_NAME: IMAGES[:4]},
+    "more images": {IMAGES_NAME: np.concatenate([IMAGES, IMAGES])},
+    "images as floats": {IMAGES_NAME: IMAGES.astype(np.float32)},
+    "images as signed bytes": {IMAGES_NAME: IMAGES.astype(np.int8)},
+    "no records": {IMAGES_NAME: IMAGES[:0], LABELS_NAME: LABELS[:0], SUBJECTS_NAME: SUBJECTS[:0]},
+    "more records than declared": {
+        IMAGES_NAME: np.zeros((101, 4, 6), np.uint8),
+        LABELS_NAME: np.zeros(101, np.int64),
+        SUBJECTS_NAME: np.zeros(101, np.int64),
+    },
+    "a label that was not declared": {LABELS_NAME: np.array([0, 1, 2, 0, 1])},
+    "a negative label": {LABELS_NAME: np.array([0, 1, -1, 0, 1])},
+    "labels of another type": {LABELS_NAME: LABELS.astype(np.int32)},
+    "labels in two columns": {LABELS_NAME: np.column_stack([LABELS, LABELS])},
+    "more subjects than declared": {SUBJECTS_NAME: np.array([1, 2, 3, 4, 4])},
+    "a record of nobody": {SUBJECTS_NAME: np.array([7, 7, 8, 9, -9])},
+    "fewer subjects than records": {SUBJECTS_NAME: SUBJECTS[:4]},
+    "more subjects than records": {SUBJECTS_NAME: np.append(SUBJECTS, 7)},
+    "two subjects a record": {SUBJECTS_NAME: np.column_stack([SUBJECTS, SUBJECTS])},
+    "subjects of another type": {SUBJECTS_NAME: SUBJECTS.astype(np.int32)},
+    "subjects as floats": {SUBJECTS_NAME: SUBJECTS.astype(np.float64)},
+    "subjects of nobody": {SUBJECTS_NAME: SUBJECTS[:0]},
+}
+
+
+@pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
+def test_arrays_that_break_a_declared_rule_are_not_believed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, changes: Arrays
+) -> None:
+    take_over(monkeypatch, lambda request: store(request, GOOD | changes))
+    assert_refused(settings)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_array_must_be_there(settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    take_over(monkeypatch, lambda request: store(request, {key: GOOD[key] for key in GOOD if key != name}))
+    assert_refused(settings)
+
+
+def test_subjects_that_nobody_declared_are_not_believed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over(monkeypatch, lambda request: store(replace(request, subjects_declared=3), GOOD))
+    assert_refused(settings, replace(FACTS, subjects_declared=None))
+
+
+def more_files(request: IngestRequest) -> None:
+    store(request, GOOD)
+    (request.target / "notes.txt").write_text("for the other side")
+
+
+def folder_for_an_array(request: IngestRequest) -> None:
+    store(request, {name: GOOD[name] for name in (LABELS_NAME, SUBJECTS_NAME)})
+    (request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}").mkdir()
+
+
+def link_for_an_array(request: IngestRequest) -> None:
+    store(request, GOOD)
+    path = request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}"
+    path.rename(path.with_name("aside"))
+    path.symlink_to(path.with_name("aside"))
+
+
+def nothing_sealed(request: IngestRequest) -> None:
+    for name, array in GOOD.items():
+        with (request.target / f"{name}{SEALED_SUFFIX}").open("wb") as file:
+            np.save(file, array)
+
+
+def other_key(request: IngestRequest) -> None:
+    store(replace(request, target_key=new_key()), GOOD)
+
+
+def arrays_in_each_others_place(request: IngestRequest) -> None:
+    store(request, {name: GOOD[name] for name in (IMAGES_NAME, LABELS_NAME)})
+    path = request.target / f"{SUBJECTS_NAME}{SEALED_SUFFIX}"
+    context = context_of(request.dataset_id, LABELS_NAME)
+    with ArrayFile(path, SUBJECTS.shape, SUBJECTS.dtype, key=request.target_key, context=context) as stored:
+        stored.append(SUBJECTS)
+
+
+def cut_short(request: IngestRequest) -> None:
+    store(request, GOOD)
+    path = request.target / f"{IMAGES_NAME}{SEALED_SUFFIX}"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        more_files,
+        folder_for_an_array,
+        link_for_an_array,
+        nothing_sealed,
+        other_key,
+        arrays_in_each_others_place,
+        cut_short,
+    ],
+    ids=lambda act: act.__name__,
+)
+def test_files_that_are_not_the_arrays_are_not_believed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], None]
+) -> None:
+    take_over(monkeypatch, act)
+    assert_refused(settings)

@@ -1,0 +1,304 @@
+"""Receiving a body: limits hold, the reader is a process of its own, and whatever fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.errors import InvalidInput, NotFound, ObscuraError
+from service.ingest.faults import Fault, explain
+from service.ingest.limits import IngestLimits
+from service.ingest.request import IngestRequest
+from service.settings import Settings
+from service.uploads import (
+    DatasetFacts,
+    UploadFailed,
+    UploadRefused,
+    UploadTooLarge,
+    receive,
+    sweep,
+)
+from service.vault import make_fingerprint_key, open_dataset, shred
+
+DATASET = "ds_" + "a2" * 10
+FACTS = DatasetFacts(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+CANARY = "CANARY7f3a"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return prepared(tmp_path)
+
+
+def prepared(tmp_path: Path, **changes: int) -> Settings:
+    """Settings of a service that has started before: its secret is there."""
+    settings = Settings(data_dir=tmp_path / "data", **changes)  # type: ignore[arg-type]
+    make_fingerprint_key(settings)
+    return settings
+
+
+def npz(count: int = 3, labels: list[int] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    images = np.arange(count * 24, dtype=np.uint8).reshape(count, 4, 6)
+    np.savez(buffer, images=images, labels=np.array(labels or [0] * count))
+    return buffer.getvalue()
+
+
+def zipped(*members: tuple[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def png(size: tuple[int, int] = (6, 4), **options) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", size, 7).save(buffer, "PNG", **options)
+    return buffer.getvalue()
+
+
+def in_chunks(data: bytes, size: int = 100) -> Iterator[bytes]:
+    return (data[at : at + size] for at in range(0, len(data), size))
+
+
+def files_of(settings: Settings) -> list[str]:
+    """All files below the data folder but the secret of the installation."""
+    found = [path.relative_to(settings.data_dir).as_posix() for path in settings.data_dir.rglob("*") if path.is_file()]
+    return [name for name in found if name != "keys/fingerprints.key"]
+
+
+def test_content_is_stored_and_described_without_its_count(settings):
+    data = npz(labels=[0, 1, 1])
+    received = receive(settings, FACTS, in_chunks(data), len(data), "npz")
+    assert (received.dataset_id, received.format, received.bytes) == (DATASET, "npz", len(data))
+    assert len(received.sha256) == 64
+    images, labels = open_dataset(settings, DATASET)
+    assert images.shape == (3, 4, 6)
+    assert labels.tolist() == [0, 1, 1]
+    assert not images.flags.writeable
+    assert sorted(files_of(settings)) == [
+        f"datasets/{DATASET}/images.npy.sealed",
+        f"datasets/{DATASET}/labels.npy.sealed",
+        f"keys/datasets/{DATASET}.key",
+    ]
+    assert "3" not in vars(type(received)).get("__slots__", ())
+
+
+def test_files_are_readable_by_their_owner_alone(settings):
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    for directory in (settings.data_dir / "datasets" / DATASET, settings.keys_path, settings.keys_path / "datasets"):
+        assert directory.stat().st_mode & 0o077 == 0
+        assert all(path.stat().st_mode & 0o077 == 0 for path in directory.iterdir())
+
+
+def test_a_refused_upload_changes_nothing_and_may_be_tried_again(settings):
+    with pytest.raises(UploadRefused) as refused:
+        receive(settings, FACTS, in_chunks(npz(labels=[0, 1, 2])), None, "npz")
+    assert refused.value.fault is Fault.LABEL_RANGE
+    assert refused.value.numbers == {"fault": "label_range"}
+    assert files_of(settings) == []
+    assert list((settings.data_dir / "datasets").iterdir()) == []
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+
+
+@pytest.mark.parametrize("announced", [1, -1, 1000])
+def test_a_body_of_another_length_than_announced_is_refused(settings, announced):
+    data = npz()
+    with pytest.raises(UploadRefused) as refused:
+        receive(settings, FACTS, in_chunks(data), len(data) + announced, "npz")
+    assert refused.value.fault is Fault.INCOMPLETE
+    assert files_of(settings) == []
+
+
+def test_the_byte_limit_holds_whatever_is_announced(tmp_path):
+    settings = prepared(tmp_path, upload_bytes_max=1000)
+    taken = []
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            taken.append(1)
+            yield bytes(100)
+
+    for announced in (None, 10**9):
+        with pytest.raises(UploadTooLarge) as refused:
+            receive(settings, FACTS, endless(), announced, "npz")
+        assert refused.value.numbers["limit_bytes"] == 1000
+    assert len(taken) == 11  # the second body, announced too large, was not read at all
+    with pytest.raises(UploadRefused):  # announced small, sent endless
+        receive(settings, FACTS, endless(), 500, "npz")
+    assert files_of(settings) == []
+
+
+def test_an_empty_body_is_refused(settings):
+    for chunks in ([], [b""]):
+        with pytest.raises(UploadRefused) as refused:
+            receive(settings, FACTS, iter(chunks), None, "zip")
+        assert refused.value.fault is Fault.EMPTY
+
+
+def test_a_connection_that_breaks_leaves_nothing_and_keeps_its_own_error(settings):
+    def broken() -> Iterator[bytes]:
+        yield npz()[:50]
+        raise ConnectionResetError("the client went away")
+
+    with pytest.raises(ConnectionResetError):
+        receive(settings, FACTS, broken(), None, "npz")
+    assert files_of(settings) == []
+
+
+def test_unknown_formats_and_foreign_identifiers_are_refused(settings):
+    with pytest.raises(InvalidInput, match="zip, npz, idx"):
+        receive(settings, FACTS, iter([b"x"]), None, "tar")
+    for identifier in ("../../etc", "ds_" + "A" * 20, "acc_" + "a" * 20, f"{DATASET}/..", ""):
+        with pytest.raises(InvalidInput):
+            receive(settings, DatasetFacts(identifier, ("a",), 4, 6, 1, 9), iter([b"x"]), None, "npz")
+        with pytest.raises(InvalidInput):
+            open_dataset(settings, identifier)
+    with pytest.raises(InvalidInput, match="channels"):
+        receive(settings, DatasetFacts(DATASET, ("a",), 4, 6, 2, 9), iter([b"x"]), None, "npz")
+
+
+def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
+    settings = prepared(tmp_path, ingest_memory_bytes_max=32 * 2**20)
+    with pytest.raises(UploadRefused) as stopped:
+        receive(settings, FACTS, in_chunks(zipped(*((f"cat/{n}", b"") for n in range(3_000))), 2**20), None, "zip")
+    assert stopped.value.fault is Fault.TOO_COSTLY
+    assert files_of(settings) == []
+
+
+def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
+    settings = prepared(tmp_path, ingest_seconds_max=1)
+    facts = DatasetFacts(DATASET, ("cat",), height=1000, width=1000, channels=1, records_declared=2000)
+    buffer = io.BytesIO()
+    Image.effect_noise((1000, 1000), 50).save(buffer, "PNG")
+    data = zipped(*((f"cat/{number}.png", buffer.getvalue()) for number in range(250)))
+    started = time.monotonic()
+    with pytest.raises(UploadRefused) as stopped:
+        receive(settings, facts, in_chunks(data, 2**20), None, "zip")
+    assert stopped.value.fault is Fault.TOO_COSTLY
+    assert time.monotonic() - started < 5
+    assert files_of(settings) == []
+
+
+def test_a_disk_that_fails_is_reported_without_its_paths(settings):
+    (settings.data_dir / "quarantine").write_text("not a folder")
+    with pytest.raises(UploadFailed) as failed:
+        receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    assert failed.value.fault is Fault.STORAGE
+    assert str(settings.data_dir) not in failed.value.message
+
+
+def test_what_a_crashed_attempt_left_is_replaced(settings):
+    receive(settings, FACTS, in_chunks(npz(2)), None, "npz")
+    receive(settings, FACTS, in_chunks(npz(5)), None, "npz")
+    assert len(open_dataset(settings, DATASET)[1]) == 5
+    assert len(files_of(settings)) == 3
+
+
+def test_sweeping_removes_leftovers_and_keeps_datasets(settings):
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    kept = sorted(files_of(settings))
+    (settings.data_dir / "quarantine" / "abc").write_bytes(b"x")
+    leftover = settings.data_dir / "datasets" / f"{DATASET}.0123.tmp"
+    leftover.mkdir()
+    (leftover / "images.npy").write_bytes(b"x")
+    assert sweep(settings.data_dir) == 2
+    assert sorted(files_of(settings)) == kept
+    assert sweep(settings.data_dir / "nothing") == 0
+
+
+def test_deleted_content_is_gone_and_deleting_twice_is_harmless(settings):
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    shred(settings, DATASET)
+    shred(settings, DATASET)
+    assert files_of(settings) == []
+    with pytest.raises(NotFound):
+        open_dataset(settings, DATASET)
+
+
+def test_a_link_in_place_of_an_array_is_not_followed(settings, tmp_path):
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    labels = settings.data_dir / "datasets" / DATASET / "labels.npy.sealed"
+    labels.rename(tmp_path / "elsewhere.npy")
+    labels.symlink_to(tmp_path / "elsewhere.npy")
+    with pytest.raises(NotFound):
+        open_dataset(settings, DATASET)
+
+
+CANARY_UPLOADS = {
+    "class name": zipped((f"{CANARY}/1.png", png())),
+    "file name": zipped(("cat/1.png", png()), (f"cat/{CANARY}.png", b"no picture")),
+    "path": zipped((f"../{CANARY}.png", png())),
+    "duplicate": zipped((f"cat/{CANARY}.png", png()), (f"cat/{CANARY.lower()}.png", png())),
+    "size": zipped((f"cat/{CANARY}.png", png((7, 7)))),
+    "loose": zipped((f"{CANARY}.png", png())),
+    "broken": zipped(("cat/1.png", png()[:40] + CANARY.encode())),
+    "too many": zipped(*((f"cat/{CANARY}{number}.png", png()) for number in range(101))),
+}
+
+
+@pytest.mark.parametrize("data", CANARY_UPLOADS.values(), ids=CANARY_UPLOADS.keys())
+def test_no_error_says_what_was_in_the_upload(settings, data, capfd):
+    with pytest.raises(ObscuraError) as refused:
+        receive(settings, FACTS, in_chunks(data), None, "zip")
+    error = refused.value
+    told = " ".join([error.message, repr(error), str(error.numbers), *map(str, capfd.readouterr())])
+    assert CANARY.lower() not in told.lower()
+    assert "101" not in told
+    assert error.__cause__ is None
+    assert all(CANARY.lower() not in name.lower() for name in files_of(settings))
+
+
+def test_no_name_or_metadata_of_an_accepted_upload_is_stored(settings):
+    exif = Image.Exif()
+    exif[0x010E] = CANARY
+    data = zipped((f"cat/{CANARY}.png", png(exif=exif) + CANARY.encode()))
+    receive(settings, FACTS, in_chunks(data), None, "zip")
+    for name in files_of(settings):
+        assert CANARY not in name
+        assert CANARY.encode() not in (settings.data_dir / name).read_bytes()
+
+
+def test_every_fault_has_a_message_of_public_facts(tmp_path):
+    request = IngestRequest(
+        DATASET, tmp_path, tmp_path, "zip", (CANARY, "dog"), 4, 6, 1, 100, IngestLimits(), bytes(32), bytes(32)
+    )
+    messages = {fault: explain(fault, request) for fault in Fault}
+    assert len(set(messages.values())) == len(Fault)
+    assert all(len(text) > 30 and str(tmp_path) not in text for text in messages.values())
+    assert "6 x 4 pixels" in messages[Fault.IMAGE_SIZE]
+
+
+def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("OBSCURA_DATABASE_URL", "sqlite:////nowhere/secret.db")
+    monkeypatch.setenv("PYTHONSTARTUP", "/nowhere")
+    spy = tmp_path / "spy"
+    spy.mkdir()
+    (spy / "sitecustomize.py").write_text(f"import os; open({str(spy / 'seen')!r}, 'w').write(repr(dict(os.environ)))")
+    monkeypatch.setenv("PYTHONPATH", str(spy))
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    assert not (spy / "seen").exists(), "the reader ran with the service's own environment"
+    assert "OBSCURA_DATABASE_URL" in os.environ
+
+
+@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_is_read_within_three_seconds(settings):
+    names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
+    data = zipped(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
+    facts = DatasetFacts(DATASET, tuple("abcdefghij"), height=28, width=28, channels=1, records_declared=60_000)
+    started = time.monotonic()
+    receive(settings, facts, in_chunks(data, 2**16), len(data), "idx")
+    assert time.monotonic() - started < 3
+    images, labels = open_dataset(settings, DATASET)
+    assert images.shape == (60_000, 28, 28)
+    assert np.bincount(labels).tolist() == [6_000] * 10

@@ -1,0 +1,302 @@
+"""Images at rest: nothing readable below the data folder, a key for each dataset, deletion by destroying the key."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.errors import Conflict, NotFound
+from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
+from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
+from service.settings import Settings
+from service.uploads import DatasetFacts, UploadFailed, receive, sweep
+from service.vault import (
+    SealedArray,
+    destroy_file,
+    fingerprint_key_path,
+    key_path,
+    make_fingerprint_key,
+    open_dataset,
+    open_subjects,
+    read_key,
+    shred,
+    write_key,
+)
+
+DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
+CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
+FACTS = {
+    name: DatasetFacts(name, ("cat", "dog"), height=4, width=24, channels=1, records_declared=200_000)
+    for name in (DATASET, OTHER)
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(data_dir=tmp_path / "data")
+    make_fingerprint_key(settings)
+    return settings
+
+
+def pictures(count: int = 3, seed: int = 0) -> np.ndarray:
+    images = np.random.default_rng(seed).integers(0, 256, (count, 4, 24), dtype=np.uint8)
+    images[:, 2, : len(CANARY)] = np.frombuffer(CANARY, np.uint8)
+    return images
+
+
+def npz(images: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, images=images, labels=np.arange(len(images)) % 2)  # stored, not compressed: the canary is in it
+    return buffer.getvalue()
+
+
+def store(settings: Settings, dataset_id: str = DATASET, images: np.ndarray | None = None) -> np.ndarray:
+    images = pictures() if images is None else images
+    receive(settings, FACTS[dataset_id], iter([npz(images)]), None, "npz")
+    return images
+
+
+def below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_no_pixel_lies_readable_below_the_data_folder(settings: Settings) -> None:
+    images = store(settings)
+    assert CANARY in npz(images)
+    assert len(below(settings.data_dir)) == 4
+    assert all(CANARY not in path.read_bytes() for path in below(settings.data_dir))
+    np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images)
+
+
+def test_an_upload_is_sealed_while_it_waits_in_quarantine(settings: Settings) -> None:
+    seen = []
+
+    def slowly() -> list[bytes]:
+        body = npz(pictures(3000))
+        for start in range(0, len(body), 2**16):
+            yield body[start : start + 2**16]
+            seen.extend(path.read_bytes() for path in below(settings.data_dir / "quarantine"))
+
+    receive(settings, FACTS[DATASET], slowly(), None, "npz")  # type: ignore[arg-type]
+    assert max(map(len, seen)) > 2**17
+    assert all(CANARY not in content for content in seen)
+    assert below(settings.data_dir / "quarantine") == []
+
+
+def test_what_a_killed_upload_leaves_is_sealed_under_a_key_that_nobody_has(settings: Settings) -> None:
+    def broken() -> object:
+        yield npz(pictures(3000))
+        for path in below(settings.data_dir / "quarantine"):
+            shutil.copyfile(path, settings.data_dir / "quarantine" / "as-left-by-a-crash")
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        receive(settings, FACTS[DATASET], broken(), None, "npz")  # type: ignore[arg-type]
+    (left,) = below(settings.data_dir / "quarantine")
+    assert left.stat().st_size > 2**17
+    assert CANARY not in left.read_bytes()
+    assert sweep(settings.data_dir) == 1
+
+
+def test_each_dataset_has_a_key_of_its_own_that_its_owner_alone_can_read(settings: Settings) -> None:
+    store(settings)
+    store(settings, OTHER)
+    keys = [read_key(key_path(settings, name)) for name in (DATASET, OTHER)]
+    assert len({*keys, read_key(fingerprint_key_path(settings))}) == 3
+    assert all(len(key) == KEY_BYTES for key in keys)
+    for path in (settings.keys_path, *settings.keys_path.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("left", [b"", b"short"])
+def test_a_crash_while_the_first_key_was_written_does_not_stop_uploads_for_ever(tmp_path: Path, left: bytes) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    path = fingerprint_key_path(settings)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(left)
+    make_fingerprint_key(settings)
+    key = read_key(path)
+    make_fingerprint_key(settings)
+    assert read_key(path) == key
+
+
+def test_keys_may_lie_elsewhere(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", keys_dir=tmp_path / "other" / "keys")
+    make_fingerprint_key(settings)
+    images = store(settings)
+    assert not (settings.data_dir / "keys").exists()
+    assert key_path(settings, DATASET).is_relative_to(tmp_path / "other" / "keys")
+    np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images)
+
+
+def test_a_new_upload_gets_a_new_key(settings: Settings) -> None:
+    store(settings)
+    first = read_key(key_path(settings, DATASET))
+    store(settings, images=pictures(seed=1))
+    assert read_key(key_path(settings, DATASET)) != first
+
+
+@pytest.mark.parametrize("name", ["images.npy", "labels.npy"])
+def test_a_flipped_byte_is_found_and_says_nothing(settings: Settings, name: str) -> None:
+    store(settings)
+    path = settings.data_dir / "datasets" / DATASET / f"{name}{SEALED_SUFFIX}"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(SealBroken) as broken:
+        open_dataset(settings, DATASET)
+    assert str(settings.data_dir) not in broken.value.message
+    assert "CANARY" not in repr(broken.value)
+
+
+def test_files_of_other_datasets_and_other_keys_do_not_open(settings: Settings) -> None:
+    store(settings)
+    store(settings, OTHER)
+    mine, other = (settings.data_dir / "datasets" / name for name in (DATASET, OTHER))
+    shutil.copyfile(other / "images.npy.sealed", mine / "images.npy.sealed")
+    with pytest.raises(SealBroken):
+        open_dataset(settings, DATASET)
+    shutil.copyfile(key_path(settings, OTHER), key_path(settings, DATASET))  # even with the other's key
+    with pytest.raises(SealBroken):
+        open_dataset(settings, DATASET)
+    shutil.copyfile(other / "labels.npy.sealed", other / "images.npy.sealed")
+    with pytest.raises(SealBroken):
+        open_dataset(settings, OTHER)
+
+
+def test_a_dataset_without_subjects_has_none(settings: Settings) -> None:
+    store(settings)
+    with pytest.raises(NotFound):
+        open_subjects(settings, DATASET)
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", bytes(KEY_BYTES + 1)])
+def test_a_damaged_key_is_no_key(settings: Settings, damage: bytes) -> None:
+    store(settings)
+    key_path(settings, DATASET).write_bytes(damage)
+    with pytest.raises(NotFound, match="key"):
+        open_dataset(settings, DATASET)
+
+
+def test_a_link_in_place_of_a_key_is_not_followed(settings: Settings, tmp_path: Path) -> None:
+    store(settings)
+    key_path(settings, DATASET).rename(tmp_path / "elsewhere")
+    key_path(settings, DATASET).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotFound):
+        open_dataset(settings, DATASET)
+
+
+def test_after_the_deletion_a_copy_of_the_files_is_unreadable(settings: Settings, tmp_path: Path) -> None:
+    images = store(settings)
+    directory = settings.data_dir / "datasets" / DATASET
+    shutil.copytree(directory, tmp_path / "backup")
+    key = read_key(key_path(settings, DATASET))
+    shred(settings, DATASET)
+    assert not directory.exists()
+    assert all(key not in path.read_bytes() for path in below(settings.data_dir))
+    shutil.copytree(tmp_path / "backup", directory)
+    with pytest.raises(NotFound, match="key"):
+        open_dataset(settings, DATASET)
+    write_key(key_path(settings, DATASET), new_key())
+    with pytest.raises(SealBroken):
+        open_dataset(settings, DATASET)
+    destroy_file(key_path(settings, DATASET))
+    write_key(key_path(settings, DATASET), key)  # the control: with the destroyed key the copy would be readable
+    np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images)
+
+
+def test_a_key_is_overwritten_before_its_name_goes(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "one.key"
+    key = new_key()
+    write_key(path, key)
+    os.link(path, tmp_path / "second-name")  # shows what is left of the file itself
+    destroy_file(path)
+    destroy_file(path)
+    assert not path.exists()
+    assert (tmp_path / "second-name").stat().st_size == KEY_BYTES
+    assert (tmp_path / "second-name").read_bytes() != key
+
+
+def test_nothing_is_called_destroyed_while_the_disk_of_the_keys_is_away(settings: Settings) -> None:
+    images = store(settings)
+    away = settings.keys_path.with_name("away")
+    settings.keys_path.rename(away)
+    with pytest.raises(Conflict, match="mounted"):
+        shred(settings, DATASET)
+    away.rename(settings.keys_path)
+    np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images)
+
+
+def test_a_refused_upload_leaves_no_key(settings: Settings) -> None:
+    wrong = io.BytesIO()
+    np.savez(wrong, images=pictures(), labels=np.array([0, 1, 2]))
+    with pytest.raises(Exception, match="label"):
+        receive(settings, FACTS[DATASET], iter([wrong.getvalue()]), None, "npz")
+    assert below(settings.data_dir) == [fingerprint_key_path(settings)]
+
+
+def test_private_images_are_not_taken_without_the_secret_of_the_fingerprints(settings: Settings) -> None:
+    destroy_file(fingerprint_key_path(settings))
+    with pytest.raises(UploadFailed):
+        store(settings)
+    assert below(settings.data_dir) == []
+    public = DatasetFacts(DATASET, ("cat", "dog"), 4, 24, 1, 100, public=True)
+    assert receive(settings, public, iter([npz(pictures())]), None, "npz").private_fingerprints == frozenset()
+
+
+@pytest.mark.parametrize("values", [np.arange(5), np.arange(0), pictures(7), np.zeros((100_000, 96), np.uint8)])
+def test_batches_are_the_array_in_bounded_pieces(tmp_path: Path, values: np.ndarray) -> None:
+    key = new_key()
+    path = tmp_path / f"images.npy{SEALED_SUFFIX}"
+    with ArrayFile(path, values.shape, values.dtype, key=key, context=context_of(DATASET, "images.npy")) as file:
+        file.append(values)
+    with SealedArray(tmp_path, DATASET, "images.npy", key) as stored:
+        assert (stored.shape, stored.dtype) == (values.shape, values.dtype)
+        batches = [batch.copy() for batch in stored.batches()]
+    assert all(batch.nbytes <= 4 * 2**20 for batch in batches)
+    np.testing.assert_array_equal(np.concatenate(batches) if batches else values, values)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no array", b"\x93NUMPY\x02\x00" + bytes(100), b"\x93NUMPY\x01\x00\x10\x00{'descr': '|O'} "],
+    ids=["empty", "text", "version", "objects"],
+)
+def test_what_the_confined_process_writes_is_not_believed(tmp_path: Path, content: bytes) -> None:
+    key = new_key()
+    with (tmp_path / "images.npy.sealed").open("wb") as file:
+        writer = SealedWriter(file, key, context_of(DATASET, "images.npy"))
+        writer.write(content)
+        writer.finish()
+    with pytest.raises(SealBroken):
+        SealedArray(tmp_path, DATASET, "images.npy", key)
+
+
+def test_a_header_that_claims_too_much_allocates_nothing(tmp_path: Path) -> None:
+    key = new_key()
+    with (tmp_path / "images.npy.sealed").open("wb") as file:
+        writer = SealedWriter(file, key, context_of(DATASET, "images.npy"))
+        header = {"descr": "|u1", "fortran_order": False, "shape": (2**60,)}
+        np.lib.format.write_array_header_1_0(writer, header)  # type: ignore[arg-type]
+        writer.finish()
+    with pytest.raises(SealBroken):
+        SealedArray(tmp_path, DATASET, "images.npy", key)
+
+
+def test_a_zip_is_read_from_its_sealed_copy(settings: Settings) -> None:
+    images = pictures(40)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for number in reversed(range(40)):
+            picture = io.BytesIO()
+            Image.fromarray(images[number]).save(picture, "PNG")
+            file.writestr(f"cat/{number}.png", picture.getvalue())
+    receive(settings, FACTS[DATASET], iter([archive.getvalue()]), None, "zip")
+    np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images[::-1])

@@ -1,0 +1,226 @@
+"""A workshop for the tests of the workers: a database, tiny real images on disk, and jobs on them.
+
+Trainings are planned by the real DataLens plan. What runs them is either the real recipe or the small one of
+tiny_runner.py, which pays for the same stages but only adds noise to class means.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from service import jobs, ledger
+from service.artifacts import directory_of
+from service.db.base import new_id
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.tables import Dataset, DatasetState, Hold, HoldState, Job, JobState, Visibility
+from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
+from service.ledger import Balance
+from service.sealing import new_key
+from service.settings import Settings
+from service.vault import key_path, write_key
+from workers.claims import Attempt, claim_job
+from workers.supervisor import Patience
+
+TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
+IMPATIENT = Patience(grace_seconds=20, look_seconds=0.05, cancel_look_seconds=0.1)
+DIGITS = tuple(str(digit) for digit in range(10))
+# 30 images of 8x8 pixels are voted on; the noise follows from the budget.
+OPTIONS: dict[str, Any] = {
+    "teachers": 40,
+    "images": 30,
+    "images_per_iteration": 10,
+    "top_k": 4,
+    "components": 8,
+    "frequencies": 6,
+    "features": 8,
+    "rounds": 2,
+    "teacher_hidden": 0,
+    "pretraining_steps": 1,
+    "teacher_steps": 1,
+    "vote_share": 0.5,
+    "evaluation_samples": 500,
+}
+
+
+@dataclass
+class Workshop:
+    """Everything a job needs, and short names for what the tests look at."""
+
+    settings: Settings
+    factory: SessionFactory
+    account_id: str
+    dataset_id: str
+    public_id: str
+    made: list[str] = field(default_factory=list)
+
+    def train(self, *, epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
+        with transaction(self.factory) as session:
+            job = jobs.submit_training(
+                session,
+                principal="key_test",
+                idempotency_key=None,
+                dataset_id=self.dataset_id,
+                recipe="datalens",
+                epsilon=epsilon,
+                options={**OPTIONS, **options},
+                evaluation_dataset_id=self.public_id if evaluate else None,
+                now=datetime.now(UTC),
+            )
+            return job.id
+
+    def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz") -> str:
+        with transaction(self.factory) as session:
+            job = jobs.submit_sample(
+                session,
+                principal="key_test",
+                idempotency_key=None,
+                release_id=release_id,
+                count=count,
+                classes=None,
+                seed=seed,
+                format=format,
+                now=datetime.now(UTC),
+            )
+            return job.id
+
+    def claim(self, job_id: str) -> Attempt:
+        attempt = claim_job(self.settings, self.factory, job_id=job_id, worker="test", now=datetime.now(UTC))
+        assert attempt is not None
+        return attempt
+
+    def job(self, job_id: str) -> Job:
+        with transaction(self.factory, read_only=True) as session:
+            return jobs.get_job(session, job_id)
+
+    def hold(self, job_id: str) -> Hold:
+        with transaction(self.factory, read_only=True) as session:
+            hold_id = jobs.get_job(session, job_id).hold_id
+            assert hold_id is not None
+            return ledger.get_hold(session, hold_id)
+
+    def balance(self) -> Balance:
+        with transaction(self.factory, read_only=True) as session:
+            return ledger.balance(session, self.account_id)
+
+    def wait(self, until: Callable[[], bool], *, seconds: float = 300.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, f"nothing came of it; logs: {self.logs()[-2000:]}"
+            time.sleep(0.05)
+
+    def wait_for_end(self, job_id: str, *, seconds: float = 300.0) -> Job:
+        self.wait(lambda: self.job(job_id).finished_at is not None, seconds=seconds)
+        return self.job(job_id)
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted((self.settings.data_dir / "logs").glob("*.log")))
+
+    def assert_settled(self, job_id: str, state: JobState) -> None:
+        """The job has ended, and the account shows exactly what was charged and holds nothing."""
+        job, hold, balance = self.job(job_id), self.hold(job_id), self.balance()
+        assert job.state is state, (job.state, job.failure_code, self.logs()[-2000:])
+        assert hold.state is HoldState.CAPTURED
+        assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
+        assert (balance.spent_nano, balance.held_nano) == (hold.captured_nano, 0)
+
+
+def _store(settings: Settings, factory: SessionFactory, account_id: str | None) -> str:
+    digits = load_digits()
+    images = (digits.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8)
+    half = slice(0, 1500) if account_id is not None else slice(1500, None)
+    dataset = Dataset(
+        id=new_id("ds"),
+        account_id=account_id,
+        name="digits",
+        visibility=Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
+        classes=list(DIGITS),
+        height=8,
+        width=8,
+        channels=1,
+        records_declared=1500,
+        state=DatasetState.READY,
+        content_sha256="0" * 64,
+        content_bytes=1,
+        created_at=datetime.now(UTC),
+        ready_at=datetime.now(UTC),
+    )
+    directory = directory_of(settings.data_dir, dataset.id)
+    directory.mkdir(parents=True)
+    key = new_key()
+    write_key(key_path(settings, dataset.id), key)
+    for name, values in (("images.npy", images[half]), ("labels.npy", digits.target[half].astype(np.int64))):
+        path, context = directory / f"{name}{SEALED_SUFFIX}", context_of(dataset.id, name)
+        with ArrayFile(path, values.shape, values.dtype, key=key, context=context) as stored:
+            stored.append(values)
+    with transaction(factory) as session:
+        session.add(dataset)
+    return dataset.id
+
+
+def build(data_dir: Path, url: str, filter_name: str = "gdp") -> Workshop:
+    settings = Settings(data_dir=data_dir, database_url=url, lease_seconds=4, heartbeat_seconds=1)
+    factory = make_session_factory(make_engine(url))
+    with transaction(factory) as session:
+        account_id = ledger.open_account(
+            session,
+            name="writers",
+            owner="office",
+            epsilon=8.0,
+            delta=1e-5,
+            unit="record",
+            adjacency="add_remove",
+            filter_name=filter_name,
+            now=datetime.now(UTC),
+        ).id
+    return Workshop(
+        settings, factory, account_id, _store(settings, factory, account_id), _store(settings, factory, None)
+    )
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """A workshop on SQLite."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shop = build(tmp_path / "var", sqlite_url)
+    yield shop
+    shop.factory.kw["bind"].dispose()
+
+
+@pytest.fixture
+def rdp_workshop(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """A workshop on SQLite whose account also pays for Poisson-sampled steps."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shop = build(tmp_path / "var", sqlite_url, "rdp")
+    yield shop
+    shop.factory.kw["bind"].dispose()
+
+
+@pytest.fixture
+def postgres_workshop(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """A workshop on PostgreSQL."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shop = build(tmp_path / "var", postgres_url)
+    yield shop
+    shop.factory.kw["bind"].dispose()
+
+
+@pytest.fixture
+def tiny_runner() -> tuple[str, ...]:
+    """The command that starts a runner with the small recipe."""
+    return TINY_RUNNER
+
+
+@pytest.fixture
+def impatient() -> Patience:
+    """A supervisor's waiting times for tests."""
+    return IMPATIENT

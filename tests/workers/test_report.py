@@ -1,0 +1,238 @@
+"""The report on a release: order, honesty, self-containment; the panels; the contact sheet."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from workers.evaluation.grid import as_pixels, write_grid
+from workers.evaluation.panels import measure
+from workers.evaluation.report import ReleaseFacts, StageFacts, Usefulness, write_report
+from workers.evaluation.wording import sure_at_most
+
+CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
+CARD = {
+    "epsilon": 0.99991,
+    "delta": 1e-5,
+    "unit": "record",
+    "adjacency": "add_remove",
+    "filter": "gdp",
+    "order": None,
+    "capacity_nano": 519_000_000,
+    "price_nano": 71_800_000,
+    "accountant": "dp-accounting",
+    "accountant_version": "0.6.0",
+    "assumed_public": ["number of records"],
+    "not_covered": ["what is true of the population"],
+}
+RELEASE = ReleaseFacts(
+    name="rel_trial",
+    dataset="clothes",
+    account="demo",
+    recipe="datalens",
+    classes=CLASSES,
+    created_at="2026-01-02T05:04:59+02:00",
+    stages=(StageFacts("votes", 2245, 176.8, 71_800_000),),
+    facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
+    account_epsilon=3.0,
+    account_spent_epsilon=1.0,
+)
+USEFULNESS = Usefulness(
+    evaluation_dataset="clothes-test",
+    train_images=30_000,
+    test_images=10_000,
+    seeds=(7,),
+    accuracy={"logistic_regression": 0.71, "cnn": 0.76},
+    accuracy_warm_start_only={"logistic_regression": 0.70, "cnn": 0.75},
+    confusion=[[80, 10, 10], [0, 100, 0], [5, 5, 90]],
+)
+
+
+def samples(seed: int = 0, count: int = 90) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Noise around three far-apart patterns."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count, dtype=np.int64) % 3
+    centres = np.zeros((3, 12, 12))
+    for index in range(3):
+        centres[index, 4 * index : 4 * index + 4] = 200
+    return np.clip(centres[labels] + rng.normal(0, 60, (count, 12, 12)), 0, 255).astype(np.uint8), labels
+
+
+class References(HTMLParser):
+    """Collects what a page would load or run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "data", "action")]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    images, labels = samples()
+    path = write_report(
+        tmp_path,
+        card=CARD,
+        release=RELEASE,
+        images=images,
+        labels=labels,
+        usefulness=USEFULNESS,
+        technical={"config_digest": "ab12"},
+    )
+    return path.read_text(encoding="utf-8")
+
+
+def test_report_is_one_file_that_loads_and_runs_nothing(page: str) -> None:
+    references = References()
+    references.feed(page)
+    assert "script" not in references.tags
+    assert "link" not in references.tags
+    assert references.addresses
+    assert all(address.startswith("data:image/png;base64,") for address in references.addresses)
+    assert "url(" not in page
+    assert "http" not in re.sub(r"data:image/png;base64,[A-Za-z0-9+/=]+", "", page)
+
+
+def test_guarantee_comes_first_then_images_then_usefulness(page: str) -> None:
+    order = [page.index(f'id="{part}"') for part in ("guarantee", "synthetic", "usefulness", "technical")]
+    assert order == sorted(order)
+
+
+def test_guarantee_states_odds_and_the_meaning_of_delta(page: str) -> None:
+    assert "can become at most <strong>73.2% sure</strong>" in page
+    assert "δ is the chance that this bound does not hold" in page
+    assert "10⁻⁵" in page
+
+
+def test_odds_are_rounded_up(page: str) -> None:
+    shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
+    assert shown == ["62.3%", "73.2%", "88.1%", "95.3%", "99.97%"]
+
+
+def test_epsilon_is_never_shown_smaller_than_it_is(page: str) -> None:
+    assert "ε = 1<" in page  # 0.99991 with four digits, rounded up
+
+
+def test_report_never_promises_anonymity(page: str) -> None:
+    assert not re.search(r"anonym|100% private|completely private", page, flags=re.IGNORECASE)
+
+
+def test_accountant_is_named_with_its_version(page: str) -> None:
+    assert "dp-accounting 0.6.0" in page
+
+
+def test_facts_are_written_for_people(page: str) -> None:
+    assert "<dt>Noise stddev</dt><dd>class means 18,008; votes 2,585</dd>" in page
+    assert "<dt>Warm start</dt><dd>yes</dd>" in page
+    assert "Published 2026-01-02 03:04 UTC." in page
+
+
+def test_names_are_escaped(page: str) -> None:
+    assert "Boot &amp; &lt;shoe&gt;" in page
+    assert "<shoe>" not in page
+
+
+@pytest.mark.parametrize(("epsilon", "percent"), [(0.5, 62), (1, 73), (2, 88), (3, 95)])
+def test_odds_are_those_of_a_fifty_percent_prior(epsilon: float, percent: int) -> None:
+    assert round(100 * sure_at_most(epsilon)) == percent
+    assert math.isclose(sure_at_most(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon)))
+
+
+def test_json_carries_the_same_facts(page: str, tmp_path: Path) -> None:
+    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert document["guarantee"]["epsilon"] == CARD["epsilon"]
+    assert document["usefulness"]["accuracy"]["cnn"] == 0.76
+    assert document["synthetic"]["images"] == 90
+    assert document["release"]["stages"][0]["releases"] == 2245
+
+
+def test_report_is_the_same_bytes_twice(tmp_path: Path) -> None:
+    images, labels = samples()
+    first = write_report(tmp_path / "a", card=CARD, release=RELEASE, images=images, labels=labels)
+    second = write_report(tmp_path / "b", card=CARD, release=RELEASE, images=images, labels=labels)
+    assert first.read_bytes() == second.read_bytes()
+    assert "usefulness was not measured" in first.read_text(encoding="utf-8")
+
+
+def test_report_takes_colour_images_and_a_class_without_samples(tmp_path: Path) -> None:
+    images, labels = samples()
+    colour = np.repeat(images[labels < 2][..., None], 3, axis=-1)
+    path = write_report(tmp_path, card=CARD, release=RELEASE, images=colour, labels=labels[labels < 2])
+    assert "no sample in this report" in path.read_text(encoding="utf-8")
+
+
+def test_subject_level_release_speaks_of_persons(tmp_path: Path) -> None:
+    images, labels = samples()
+    card = CARD | {"unit": "subject"}
+    path = write_report(tmp_path, card=card, release=replace(RELEASE, stages=()), images=images, labels=labels)
+    assert "a person's pictures were" in path.read_text(encoding="utf-8").replace("&#39;", "'")
+
+
+def test_report_refuses_a_card_without_its_guarantee(tmp_path: Path) -> None:
+    images, labels = samples()
+    incomplete = {key: value for key, value in CARD.items() if key != "delta"}
+    with pytest.raises(KeyError, match="delta"):
+        write_report(tmp_path, card=incomplete, release=RELEASE, images=images, labels=labels)
+
+
+@pytest.mark.parametrize("labels", [np.zeros(89, np.int64), np.full(90, 3), np.full(90, -1)])
+def test_report_refuses_labels_that_do_not_fit(tmp_path: Path, labels: npt.NDArray[np.int64]) -> None:
+    with pytest.raises(ValueError, match="label"):
+        write_report(tmp_path, card=CARD, release=RELEASE, images=samples()[0], labels=labels)
+
+
+def test_varied_classes_are_not_flagged() -> None:
+    panels = measure(*samples(), CLASSES)
+    assert panels.collapsed == ()
+    assert panels.exact_duplicates == 0
+    assert math.isclose(sum(panels.histogram), 1.0)
+
+
+def test_a_class_that_repeats_one_image_is_flagged(tmp_path: Path) -> None:
+    images, labels = samples()
+    images[labels == 1] = images[1]
+    panels = measure(images, labels, CLASSES)
+    assert panels.collapsed == ("Bag",)
+    assert panels.exact_duplicates == 29
+    assert panels.classes[1].twin_share == 1.0
+    page = write_report(tmp_path, card=CARD, release=RELEASE, images=images, labels=labels).read_text(encoding="utf-8")
+    assert "Mode collapse suspected</strong> in Bag" in page
+
+
+def test_diversity_is_the_mean_pairwise_distance() -> None:
+    images, labels = samples(count=30)
+    group = images[labels == 0].reshape(10, -1) / 255.0
+    slow = [np.sqrt(np.mean((a - b) ** 2)) for i, a in enumerate(group) for j, b in enumerate(group) if i != j]
+    assert measure(images, labels, CLASSES).classes[0].diversity == pytest.approx(np.mean(slow))
+
+
+def test_grid_has_one_row_a_class(tmp_path: Path) -> None:
+    images = np.zeros((6, 1, 28, 28), dtype=np.float32)
+    images[2:4] = 1.0
+    path = write_grid(images, ("a", "b", "c"), tmp_path / "deep" / "grid.png")
+    sheet = np.asarray(Image.open(path).convert("L"))
+    column = sheet[:, -30]  # through the last image of each row
+    assert [int(column[16 + 28 + 59 * row]) for row in range(3)] == [0, 255, 0]
+    assert sheet.shape[0] == 2 * 16 + 3 * 56 + 2 * 3
+
+
+def test_grid_clips_values_and_refuses_ragged_input(tmp_path: Path) -> None:
+    assert as_pixels(np.full((1, 1, 2, 2), 1.7)).max() == 255
+    assert as_pixels(np.full((1, 3, 2, 2), np.nan)).max() == 0
+    with pytest.raises(ValueError, match="divide evenly"):
+        write_grid(np.zeros((5, 1, 8, 8)), ("a", "b"), tmp_path / "grid.png")
+    with pytest.raises(ValueError, match="shape"):
+        write_grid(np.zeros((4, 2, 8, 8)), ("a", "b"), tmp_path / "grid.png")

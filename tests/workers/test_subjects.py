@@ -1,0 +1,360 @@
+"""One subject with many records: what it can change in vote sums and in a warm start, and what would let it do more."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.generator import Generator, GeneratorConfig
+from privacy.accounting.filters import open_filter
+from privacy.aggregation import topagg
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import ContributionUnbounded
+from privacy.mechanisms.contribution import one_record_each
+from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.partition import assert_disjoint, subject_units
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.moment_votes import MomentRound
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from workers.checkpoints import SealedFolder
+from workers.recipes import datalens, moment_votes, units
+from workers.recipes.interface import TrainingData
+from workers.recipes.units import records_to_sum, teacher_of_each
+from workers.recipes.warm_start import cosine_basis, release_means, release_scatter
+
+FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)
+RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")
+SECRET = b"a secret of thirty-two bytes...."
+TEACHERS, WAVES, K = 5, 10, 4
+Q = QUANTISATION
+FEATURES = moment_votes.cosine_features(FACTS, WAVES)
+VOTES_ON_MEANS = MomentRound(
+    "means", 0, 2, 1.0, 1.0, TopAggConfig(k=K, c=1e-6, stddev=10.0, beta=1.0, teachers=TEACHERS, dimension=WAVES)
+)
+Pixels = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+
+def dataset(images: Pixels, labels: Any, subjects: Any) -> TrainingData:
+    return TrainingData(images, np.asarray(labels, dtype=np.int64), FACTS.classes, np.asarray(subjects, dtype=np.int64))
+
+
+def together(one: TrainingData, two: TrainingData) -> TrainingData:
+    assert one.private_subjects is not None
+    assert two.private_subjects is not None
+    return TrainingData(
+        np.concatenate([one.private_images, two.private_images]),
+        np.concatenate([one.private_labels, two.private_labels]),
+        one.classes,
+        np.concatenate([one.private_subjects, two.private_subjects]),
+    )
+
+
+def pictures(count: int, direction: float, seed: int = 0) -> Pixels:
+    """Distinct pictures that are all waves at once, brighter or darker than mid-grey by the same amounts."""
+    waves = FEATURES.basis.double().numpy().sum(axis=0)
+    sizes = np.random.default_rng(seed).uniform(40, 60, (count, 1))
+    picture = np.rint(64 + direction * sizes * waves / np.abs(waves).max())
+    return picture.astype(np.uint8).reshape(count, 8, 8)
+
+
+# --- votes ----------------------------------------------------------------------------------------------------------
+
+
+def vote_sum(data: TrainingData, facts: PublicFacts = FACTS) -> torch.Tensor:
+    """The integers (images, WAVES) to which one round's noise is added: linear teachers on the shards of the recipe."""
+    shard = teacher_of_each(facts, data, SECRET, TEACHERS)
+    start = moment_votes.Moments(torch.zeros(2, WAVES), torch.full((2, WAVES), 0.8), torch.eye(WAVES))
+    private = moment_votes._by_teacher(FEATURES(data.private_images), data.private_labels, shard)
+    coins = torch.Generator().manual_seed(1)
+    votes = torch.zeros(2, WAVES, dtype=torch.int32)
+    for g in moment_votes._directions(VOTES_ON_MEANS, start, private):
+        votes += topagg.count_votes(g, VOTES_ON_MEANS.aggregation, coins)
+    return votes
+
+
+def norms(change: torch.Tensor) -> list[float]:
+    return [math.sqrt(sum(value * value for value in row)) for row in change.tolist()]
+
+
+def everybody_says_brighter() -> TrainingData:
+    """Forty subjects of one record in class a: every teacher has some, and votes for brighter waves."""
+    return dataset(pictures(40, 1.0), np.zeros(40), np.arange(1, 41))
+
+
+def one_says_darker(number: int = 999) -> TrainingData:
+    """A subject with three hundred records: more than all others together, all of them dark."""
+    return dataset(pictures(300, -1.0, seed=1), np.zeros(300), np.full(300, number))
+
+
+def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_more() -> None:
+    without, extra = everybody_says_brighter(), one_says_darker()
+    before, after = vote_sum(without), vote_sum(together(without, extra))
+    assert before[0].abs().sum() == TEACHERS * K  # all teachers vote, on the images of class a
+    changes = norms(after - before)
+    assert changes == [2 * math.sqrt(K), 0.0]  # one teacher turned round; nobody has a record of class b
+    assert changes[0] == pytest.approx(VOTES_ON_MEANS.aggregation.sensitivity, rel=1e-12)
+    assert changes[0] <= VOTES_ON_MEANS.aggregation.sensitivity
+
+
+def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caught() -> None:
+    without, extra = everybody_says_brighter(), one_says_darker()
+    both = together(without, extra)
+    change = norms(vote_sum(both, RECORDS) - vote_sum(without, RECORDS))[0]
+    assert change == TEACHERS * 2 * math.sqrt(K) > VOTES_ON_MEANS.aggregation.sensitivity
+    by_record = teacher_of_each(RECORDS, both, SECRET, TEACHERS)
+    assert both.private_subjects is not None
+    with pytest.raises(ContributionUnbounded, match="two shards"):
+        assert_disjoint(subject_units(both.private_subjects), by_record, TEACHERS)
+
+
+some_subject = st.tuples(
+    st.integers(0, 2**63 - 1),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 10**6)), min_size=1, max_size=12),
+)
+
+
+def of(subjects: list[tuple[int, list[tuple[int, int]]]]) -> TrainingData:
+    """The records of some subjects, each a label and the seed of a picture of noise."""
+    flat = [(number, label, seed) for number, own in subjects for label, seed in own]
+    images = [np.random.default_rng(seed).integers(0, 256, (8, 8), dtype=np.uint8) for _, _, seed in flat]
+    pixels = np.stack(images) if images else np.zeros((0, 8, 8), np.uint8)
+    return dataset(pixels, [label for _, label, _ in flat], [number for number, _, _ in flat])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    others=st.lists(some_subject, max_size=8, unique_by=lambda subject: subject[0]),
+    extra=some_subject,
+    mix=st.randoms(),
+)
+def test_no_subject_changes_votes_or_sums_by_more_than_their_sensitivities(others: Any, extra: Any, mix: Any) -> None:
+    """Whatever its records are, and wherever they stand among those of the others."""
+    others = [subject for subject in others if subject[0] != extra[0]]
+    without, both = of(others), of([*others, extra])
+    order = list(range(len(both.private_labels)))
+    mix.shuffle(order)
+    inside = [place for place in order if place < len(without.private_labels)]  # the others in the same order
+    both, without = picked(both, order), picked(without, inside)
+    for change in norms(vote_sum(both) - vote_sum(without)):
+        assert change <= VOTES_ON_MEANS.aggregation.sensitivity
+    assert_sums_within_bounds(both, without)
+
+
+def picked(data: TrainingData, rows: list[int]) -> TrainingData:
+    assert data.private_subjects is not None
+    at = np.array(rows, dtype=np.int64)
+    return dataset(data.private_images[at], data.private_labels[at], data.private_subjects[at])
+
+
+def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_last_bit() -> None:
+    """The shards of the latent votes: batches of every other teacher are the same numbers."""
+    generator = Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=6, features=0))
+    generator.factor.copy_(torch.randn(generator.factor.shape, generator=torch.Generator().manual_seed(0)))
+    without, extra = everybody_says_brighter(), one_says_darker()
+    config = DataLensConfig(teachers=TEACHERS, top_k=3)
+    rows = slice(0, TEACHERS)
+    seen = []
+    for data in (without, together(extra, without)):
+        shards = datalens._shards(config, FACTS, data, generator, SECRET, torch.device("cpu"))
+        seen.append(shards.batch(50, torch.Generator().manual_seed(2)).read(rows))
+    changed = [
+        teacher
+        for teacher in range(TEACHERS)
+        if any(not torch.equal(one[teacher], two[teacher]) for one, two in zip(*seen, strict=True))
+    ]
+    assert changed == [int(teacher_of_each(FACTS, extra, SECRET, TEACHERS)[0])]
+
+
+# --- sums -----------------------------------------------------------------------------------------------------------
+
+
+class Constant:
+    """Stands where noise is drawn and adds a constant instead, so that the integers below it can be read."""
+
+    def __init__(self, value: int) -> None:
+        self.value, self.drawn = value, list[float]()
+
+    def discrete_gaussian(self, shape: Any, stddev: float) -> Numbers:
+        self.drawn.append(stddev)
+        return np.full(shape, self.value, dtype=np.int64)
+
+
+def rows_of(data: TrainingData) -> npt.NDArray[np.float64]:
+    basis = np.kron(cosine_basis(8, 4), cosine_basis(8, 4))
+    return np.asarray((data.private_images.reshape(-1, 64) / 255.0 - 0.25) @ basis.T)
+
+
+def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> tuple[Numbers, Numbers, Numbers]:
+    """The integers of the three releases over the records that the recipe sums: means, pooled, by class."""
+    images, labels = records_to_sum(facts, data, SECRET)
+    rows = rows_of(TrainingData(images, labels, data.classes))
+    above = 1 << 30  # keeps the counts away from their lower bound
+    counts, means = release_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
+    first = np.rint(np.column_stack([means * counts[:, None] / clip, counts]) * Q).astype(np.int64) - above
+    silent = cast(SecureNoise, Constant(0))
+    pooled = release_scatter(rows, clip, 10.0, silent)
+    own = np.stack([release_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])
+    return first, *(np.rint(scatter * (Q / clip) ** 2).astype(np.int64) for scatter in (pooled, own))
+
+
+def changes(one: TrainingData, two: TrainingData, facts: PublicFacts = FACTS) -> dict[str, float]:
+    """Norms of what one data set's releases are away from the other's, by stage."""
+    pairs = zip((MEANS, POOLED, BY_CLASS), sums(one, facts), sums(two, facts), strict=True)
+    return {stage: math.sqrt(sum(v * v for v in (b - a).ravel().tolist())) for stage, a, b in pairs}
+
+
+def assert_sums_within_bounds(one: TrainingData, two: TrainingData) -> None:
+    for stage, change in changes(one, two).items():
+        assert change <= warm_start_event(stage, 10.0).sensitivity
+
+
+def test_a_subject_with_many_records_attains_the_sensitivity_of_each_sum_and_no_more() -> None:
+    """Its records lie far beyond the clip, so the one that is taken counts in full."""
+    without, extra = everybody_says_brighter(), one_says_darker()
+    both = together(extra, without)
+    assert_sums_within_bounds(without, both)
+    for stage, change in changes(without, both).items():
+        assert change > 0.99 * warm_start_event(stage, 10.0).sensitivity
+
+
+def test_summed_record_by_record_the_same_subject_would_add_three_hundred_times_as_much() -> None:
+    without, extra = everybody_says_brighter(), one_says_darker()
+    for stage, change in changes(without, together(extra, without), RECORDS).items():
+        assert change > 290 * warm_start_event(stage, 10.0).sensitivity
+
+
+def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: one record of each subject, chosen by where it stands in a shuffle of all records."""
+
+    def by_shuffle(subjects: Numbers, records: Pixels, key: bytes) -> Numbers:
+        order = np.random.default_rng(0).permutation(len(subjects))
+        return np.sort(order[np.unique(subjects[order], return_index=True)[1]])
+
+    rng = np.random.default_rng(3)
+    without = dataset(rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), rng.integers(0, 2, 60), np.arange(60) // 10)
+    both = together(one_says_darker(), without)
+    assert_sums_within_bounds(without, both)
+    monkeypatch.setattr(units, "one_record_each", by_shuffle)
+    assert all(change > warm_start_event(stage, 10.0).sensitivity for stage, change in changes(without, both).items())
+
+
+# --- the whole recipe -----------------------------------------------------------------------------------------------
+
+TINY: dict[str, Any] = {
+    "teachers": 40,
+    "images": 20,
+    "images_per_iteration": 5,
+    "top_k": 4,
+    "components": 10,
+    "frequencies": 6,
+    "features": 8,
+    "rounds": 2,
+    "teacher_hidden": 4,
+    "pretraining_steps": 2,
+    "teacher_steps": 1,
+    "vote_share": 0.5,
+}
+
+
+class Purse:
+    """A budget that lists its charges."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[str, Any]] = []
+
+    def charge(self, event: Any, stage: str) -> None:
+        self.paid.append((stage, event))
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
+    def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
+        gdp = open_filter("gdp", 1.0, 1e-5)
+        return datalens.train(
+            build_plan("datalens", {**TINY, **options}, gdp, gdp.capacity_nano, facts),
+            facts,
+            data,
+            budget=purse,
+            secret=SECRET,
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(tmp_path / "work", bytes(32), "test"),
+            device=torch.device("cpu"),
+        )
+
+    return trained  # type: ignore[return-value]
+
+
+WAYS = [{}, {"warm_start": False}, {"preset": "votes_only", "vote_share": 0.0}]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_data_that_do_not_say_whose_they_are_are_not_paid_for(
+    options: dict[str, Any], train: Callable[..., Any]
+) -> None:
+    data, purse = everybody_says_brighter(), Purse()
+    with pytest.raises(ContributionUnbounded):
+        train(dataclasses.replace(data, private_subjects=None), purse, **options)
+    assert not purse.paid
+
+
+@pytest.mark.parametrize("options", WAYS[1:], ids=str)
+def test_a_broken_partition_is_found_before_anything_is_paid(
+    options: dict[str, Any], train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def by_position(rows: Pixels, key: bytes, shards: int) -> Numbers:
+        return np.arange(len(rows)) % shards
+
+    monkeypatch.setattr(units, "shard_of", by_position)
+    purse = Purse()
+    with pytest.raises(ContributionUnbounded, match="two shards"):
+        train(one_says_darker(), purse, **options)
+    assert not purse.paid
+
+
+def test_a_broken_choice_is_found_before_anything_is_paid(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def everything(subjects: Numbers, records: Pixels, key: bytes) -> Numbers:
+        return np.arange(len(subjects))
+
+    monkeypatch.setattr(units, "one_record_each", everything)
+    purse = Purse()
+    with pytest.raises(ContributionUnbounded, match="more than one record"):
+        train(one_says_darker(), purse)
+    assert not purse.paid
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_every_way_of_training_works_on_subjects(options: dict[str, Any], train: Callable[..., Any]) -> None:
+    purse = Purse()
+    generator = train(together(everybody_says_brighter(), one_says_darker()), purse, **options)
+    assert torch.isfinite(generator.mean).all()
+    assert purse.paid
+
+
+def test_the_choice_is_the_recipes_and_its_key_is_the_jobs() -> None:
+    data = of([(7, [(0, seed) for seed in range(20)]), (8, [(1, 5)])])
+    first, labels = records_to_sum(FACTS, data, SECRET)
+    again, _ = records_to_sum(FACTS, data, SECRET)
+    assert len(first) == 2
+    assert sorted(labels.tolist()) == [0, 1]
+    assert np.array_equal(first, again)
+    others = [records_to_sum(FACTS, data, bytes([n]) * 32)[0] for n in range(10)]
+    assert any(not np.array_equal(first, other) for other in others)
+    everything, _ = records_to_sum(RECORDS, data, SECRET)
+    assert len(everything) == 21
+    assert one_record_each(np.zeros(0, np.int64), np.zeros((0, 9), np.uint8), bytes(32)).shape == (0,)

@@ -1,0 +1,113 @@
+"""Usefulness: what can be learnt is learnt, what cannot is chance, and the answer follows from the seed alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from workers.evaluation.utility import TRAINING, all_accuracies, train_and_test
+
+CLASSES = 3
+
+
+def stripes(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Images (n, 1, 12, 8), one third of whose rows are brighter, according to the class; and the classes."""
+    stream = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % CLASSES
+    images = torch.rand(n, 1, 12, 8, generator=stream) * 0.5
+    rows = torch.arange(12) // 4
+    return images + 0.4 * (rows[None, :] == labels[:, None])[:, None, :, None], labels
+
+
+TRAIN, TEST = stripes(900, 1), stripes(300, 2)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_separable_classes_are_told_apart(kind: ClassifierKind) -> None:
+    utility = train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=15)
+    assert utility.accuracy > 0.9
+    confusion = np.array(utility.confusion)
+    assert confusion.sum(axis=1).tolist() == [100, 100, 100]  # rows are true classes
+    assert confusion.trace() / 300 == pytest.approx(utility.accuracy)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_labels_at_random_teach_nothing(kind: ClassifierKind) -> None:
+    labels = torch.randint(0, CLASSES, (900,), generator=torch.Generator().manual_seed(3))
+    utility = train_and_test(kind, TRAIN[0], labels, *TEST, classes=CLASSES, seed=0, epochs=2)
+    assert 0.1 < utility.accuracy < 0.6  # chance is a third
+
+
+def test_confusion_counts_true_rows_and_predicted_columns() -> None:
+    """A classifier that has only ever seen class 1 says class 1."""
+    ones = torch.ones(900, dtype=torch.int64)
+    utility = train_and_test("logistic_regression", TRAIN[0], ones, *TEST, classes=CLASSES, seed=0, epochs=15)
+    assert np.array(utility.confusion)[:, 1].tolist() == [100, 100, 100]
+    assert utility.accuracy == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_the_seed_decides(kind: ClassifierKind) -> None:
+    one, two, other = (
+        train_and_test(kind, TRAIN[0][:60], TRAIN[1][:60], *TEST, classes=CLASSES, seed=seed, epochs=2)
+        for seed in (5, 5, 6)
+    )
+    assert one == two
+    assert one.confusion != other.confusion
+
+
+def test_the_global_random_state_is_neither_read_nor_changed() -> None:
+    def run() -> object:
+        return train_and_test("cnn", TRAIN[0][:60], TRAIN[1][:60], *TEST, classes=CLASSES, seed=5, epochs=2)
+
+    torch.manual_seed(1)
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    first = run()
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.random.get_state()[1].tolist() == numpy_before
+    torch.manual_seed(2)
+    assert run() == first
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_bytes_and_fractions_are_the_same_images(kind: ClassifierKind) -> None:
+    train, test = ((images * 255).round().byte() for images in (TRAIN[0][:60], TEST[0]))
+    asked: dict[str, Any] = {"classes": CLASSES, "seed": 0, "epochs": 2}
+    bytes_used = train_and_test(kind, train, TRAIN[1][:60], test, TEST[1], **asked)
+    fractions = train_and_test(kind, train.float() / 255, TRAIN[1][:60], test.float() / 255, TEST[1], **asked)
+    assert bytes_used == fractions
+
+
+@pytest.mark.parametrize("empty", ["train", "test"])
+def test_nothing_to_train_or_test_on_is_refused(empty: str) -> None:
+    train = TRAIN if empty == "test" else (TRAIN[0][:0], TRAIN[1][:0])
+    test = TEST if empty == "train" else (TEST[0][:0], TEST[1][:0])
+    with pytest.raises(ValueError, match="at least one"):
+        train_and_test("cnn", *train, *test, classes=CLASSES, seed=0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_handful_of_images_is_enough_to_run(n: int) -> None:
+    images, labels = TRAIN
+    utility = train_and_test("cnn", images[:n], labels[:n], *TEST, classes=CLASSES, seed=0, epochs=1)
+    assert 0 <= utility.accuracy <= 1
+
+
+def test_colour_images_are_judged() -> None:
+    train, test = (images.repeat(1, 3, 1, 1) for images in (TRAIN[0], TEST[0]))
+    assert train_and_test("cnn", train, TRAIN[1], test, TEST[1], classes=CLASSES, seed=0, epochs=10).accuracy > 0.9
+
+
+def test_all_kinds_follow_the_whole_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, training in TRAINING.items():
+        monkeypatch.setitem(TRAINING, kind, dataclasses.replace(training, images_seen=2000))
+    found = all_accuracies(*TRAIN, *TEST, classes=CLASSES, seed=0)
+    assert tuple(found) == CLASSIFIER_KINDS
+    for kind, utility in found.items():
+        assert utility == train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0)

@@ -1,0 +1,79 @@
+"""A runner with a small recipe, for the tests: it pays for every stage of the plan and adds noise to class means.
+
+The environment says what goes wrong: TINY_PAUSE (seconds a step), TINY_KILL (the step at which the first attempt
+kills itself), TINY_CANARY (a text that the data holds and an error quotes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.generator import Generator, GeneratorConfig
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import Plan, PublicFacts
+from workers import runner
+from workers.recipes.interface import (
+    Budget,
+    CheckpointFolder,
+    Progress,
+    TrainingData,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+CHECKPOINT_STEPS = 5
+
+
+def train(
+    plan: Plan,
+    facts: PublicFacts,
+    data: TrainingData,
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+    checkpoint_dir: CheckpointFolder,
+    device: torch.device,
+) -> Generator:
+    releases = [stage for stage in plan.stages for _ in range(stage.event.count)]
+    checkpoint = load_checkpoint(checkpoint_dir)
+    total = torch.zeros(len(facts.classes), facts.pixels) if checkpoint is None else checkpoint.state["total"]
+    first = 0 if checkpoint is None else checkpoint.step
+    sums = np.stack([data.private_images[data.private_labels == c].sum(0).ravel() for c in range(len(facts.classes))])
+    done = first
+    for step in range(first, len(releases)):
+        progress(stage=releases[step].name, step=step, steps=len(releases))
+        if os.environ.get("TINY_CANARY"):
+            raise ValueError(f"cannot read {os.environ['TINY_CANARY']} in {data.private_images[:1].tolist()}")
+        try:
+            budget.charge(dataclasses.replace(releases[step].event, count=1), releases[step].name)
+        except BudgetExceeded:
+            break
+        noise = SecureNoise.derive(secret, "tiny", attempt, step)
+        total += torch.from_numpy(sums + noise.discrete_gaussian(sums.shape, 1e5))
+        done = step + 1
+        if os.environ.get("TINY_KILL") == str(done) and attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done % CHECKPOINT_STEPS == 0:
+            save_checkpoint(checkpoint_dir, step=done, state={"total": total}, header={"recipe": "tiny"})
+        time.sleep(float(os.environ.get("TINY_PAUSE", "0")))
+    generator = Generator(GeneratorConfig(len(facts.classes), facts.channels, facts.height, facts.width, 4, 4))
+    generator.mean.copy_((total / max(done, 1) / 1e5).clamp(0, 1))
+    generator.factor.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.1)
+    return generator
+
+
+TRAINERS: dict[str, Any] = {"datalens": train}
+
+if __name__ == "__main__":
+    sys.exit(runner.main(trainers=TRAINERS))

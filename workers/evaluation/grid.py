@@ -1,0 +1,88 @@
+"""Contact sheets of synthetic images: one row per class, its name on the left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+PAPER = (255, 255, 255)
+INK = (38, 43, 51)
+MARGIN_PIXELS = 16
+GAP_PIXELS = 3
+LABEL_GAP_PIXELS = 14
+# Small images are enlarged by whole numbers only, so that every pixel stays a square.
+SHOWN_HEIGHT_MIN_PIXELS = 56
+
+
+def scale_for(height: int) -> int:
+    """Return the whole-number enlargement at which an image of this height can be looked at."""
+    return max(1, math.ceil(SHOWN_HEIGHT_MIN_PIXELS / height))
+
+
+def as_pixels(images: npt.ArrayLike) -> npt.NDArray[np.uint8]:
+    """Convert float images (n, c, h, w) in [0, 1] to uint8 RGB (n, h, w, 3).
+
+    Raises:
+        ValueError: the array does not have four axes, or has neither one nor three channels.
+    """
+    array = np.asarray(images, dtype=np.float32)
+    if array.ndim != 4 or array.shape[1] not in (1, 3):
+        raise ValueError(f"expected images of shape (n, 1 or 3, h, w), got {array.shape}")
+    pixels = np.rint(np.clip(np.nan_to_num(array), 0.0, 1.0) * 255.0).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(pixels, (len(pixels), 3, *pixels.shape[2:])).transpose(0, 2, 3, 1))
+
+
+def strip(pixels: npt.NDArray[np.uint8], *, scale: int, gap: int = GAP_PIXELS) -> Image.Image:
+    """Lay RGB images (n, h, w, 3) side by side on white, enlarged by the nearest-neighbour rule."""
+    count, height, width, _ = pixels.shape
+    canvas = np.full((height * scale, count * (width * scale + gap) - gap, 3), 255, dtype=np.uint8)
+    enlarged = pixels.repeat(scale, axis=1).repeat(scale, axis=2)
+    for column, picture in enumerate(enlarged):
+        left = column * (width * scale + gap)
+        canvas[:, left : left + width * scale] = picture
+    return Image.fromarray(canvas)
+
+
+def write_grid(images: npt.ArrayLike, classes: Sequence[str], path: Path) -> Path:
+    """Write a contact sheet as PNG.
+
+    Args:
+        images: synthetic images, float (n, c, h, w) in [0, 1], grouped by class: n / len(classes) of the first class,
+            then as many of the second, and so on.
+        classes: names of the classes, in the order of the rows.
+        path: file to write; its folder is made when it is missing.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: the images do not divide evenly among the classes, or have a wrong shape.
+    """
+    pixels = as_pixels(images)
+    if not classes or len(pixels) == 0 or len(pixels) % len(classes):
+        raise ValueError(f"{len(pixels)} images do not divide evenly among {len(classes)} classes")
+    columns = len(pixels) // len(classes)
+    scale = scale_for(pixels.shape[1])
+    rows = [strip(pixels[i * columns : (i + 1) * columns], scale=scale) for i in range(len(classes))]
+    font = ImageFont.load_default(size=15)
+    labels = [name if len(name) <= 24 else name[:23] + "…" for name in classes]
+    label_width = math.ceil(max(font.getlength(label) for label in labels))
+
+    left = MARGIN_PIXELS + label_width + LABEL_GAP_PIXELS
+    row_height = rows[0].height + GAP_PIXELS
+    sheet = Image.new(
+        "RGB", (left + rows[0].width + MARGIN_PIXELS, 2 * MARGIN_PIXELS + row_height * len(rows) - GAP_PIXELS), PAPER
+    )
+    draw = ImageDraw.Draw(sheet)
+    for index, (label, row) in enumerate(zip(labels, rows, strict=True)):
+        top = MARGIN_PIXELS + index * row_height
+        sheet.paste(row, (left, top))
+        draw.text((left - LABEL_GAP_PIXELS, top + row.height / 2), label, fill=INK, font=font, anchor="rm")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path, format="PNG", optimize=True)
+    return path

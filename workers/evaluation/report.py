@@ -1,0 +1,268 @@
+"""The report on a release: one self-contained HTML file, and the same facts as JSON.
+
+The page goes from the guarantee to panels computed from synthetic images only, usefulness on public data, and
+technical facts.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from workers.evaluation.grid import as_pixels, scale_for, strip
+from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
+from workers.evaluation.wording import (
+    show_epsilon,
+    show_moment,
+    show_number,
+    show_percent,
+    show_sure,
+    show_words,
+    sure_at_most,
+)
+
+NANO: Final = 10**9
+SAMPLES_PER_CLASS: Final = 10
+# The odds table of the report; the release's own epsilon is added to it.
+EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
+CLASSIFIER_NAMES: Final = {"logistic_regression": "Logistic regression", "mlp": "MLP", "cnn": "CNN"}
+UNIT_KEYS: Final = {
+    "record": "unit: one of these is protected",
+    "subject": "unit: all records of one of these are protected together",
+}
+ADJACENCY_WORDS: Final = {"add_remove": "add or remove one unit"}
+FILTER_WORDS: Final = {
+    "gdp": "Gaussian differential privacy (exact for Gaussian releases)",
+    "rdp": "Rényi differential privacy at one order fixed when the account was opened",
+}
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """One stage of the plan: what was released, how often, with how much noise, at what price."""
+
+    name: str
+    releases: int
+    noise_multiplier: float
+    price_nano: int
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """Public facts about a release. Nothing here may depend on private data.
+
+    Attributes:
+        name: name or id of the release.
+        dataset: name of the dataset, as its owner declared it.
+        account: name of the account that paid.
+        recipe: recipe that trained the generator.
+        classes: declared class names, in label order.
+        created_at: ISO 8601, UTC.
+        stages: the stages that were run.
+        facts: further public numbers of the plan (teachers, images to aggregate, ...).
+        notes: remarks of the plan, for people.
+        account_epsilon: lifetime limit of the account, at the delta of the card.
+        account_spent_epsilon: what the account has spent in all, this release included; None when not known.
+    """
+
+    name: str
+    dataset: str
+    account: str
+    recipe: str
+    classes: tuple[str, ...]
+    created_at: str
+    stages: tuple[StageFacts, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    account_epsilon: float | None = None
+    account_spent_epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Accuracies of classifiers trained on synthetic images and tested on a public evaluation dataset.
+
+    Attributes:
+        evaluation_dataset: name of the public dataset.
+        train_images: number of synthetic images that the classifiers were trained on.
+        test_images: number of public images that they were tested on.
+        seeds: seeds of the runs; accuracies are medians when there are several.
+        accuracy: by classifier, in [0, 1].
+        accuracy_warm_start_only: the same protocol on samples of the warm start alone, when there was one.
+        confusion: counts (classes, classes) of the CNN, a row per true class; None to leave it out.
+    """
+
+    evaluation_dataset: str
+    train_images: int
+    test_images: int
+    seeds: tuple[int, ...]
+    accuracy: Mapping[str, float]
+    accuracy_warm_start_only: Mapping[str, float] | None = None
+    confusion: Sequence[Sequence[int]] | None = None
+
+
+def write_report(
+    directory: Path,
+    *,
+    card: Mapping[str, Any],
+    release: ReleaseFacts,
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    usefulness: Usefulness | None = None,
+    technical: Mapping[str, str] | None = None,
+) -> Path:
+    """Write report.html and report.json.
+
+    Args:
+        directory: folder to write into; made when it is missing.
+        card: the release's privacy card, as JSON: epsilon, delta, unit, adjacency, filter, order, capacity_nano,
+            price_nano, accountant, accountant_version, assumed_public, not_covered (and pld_epsilon, where computed).
+        release: public facts about the release.
+        images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
+        labels: their classes, int64 (n,).
+        usefulness: results on public evaluation data, when the job named such a dataset.
+        technical: versions, config digest, hardware and the like, in the order to be shown.
+
+    Returns:
+        Path of report.html.
+
+    Raises:
+        KeyError: the card lacks a fact that the guarantee needs.
+        ValueError: images and labels differ in length, or a label names no class.
+    """
+    labels = np.asarray(labels, dtype=np.int64)
+    if len(images) != len(labels) or len(images) == 0:
+        raise ValueError(f"{len(images)} images and {len(labels)} labels: a report needs as many of each, at least one")
+    if labels.min() < 0 or labels.max() >= len(release.classes):
+        raise ValueError(f"labels must lie in 0..{len(release.classes) - 1}")
+    panels = measure(images, labels, release.classes)
+    document = _document(card, release, panels, usefulness, technical or {})
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "report.json").write_text(
+        json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
+    )
+    html = directory / "report.html"
+    html.write_text(_render(document, panels, images, labels, release.classes), encoding="utf-8")
+    return html
+
+
+def _document(
+    card: Mapping[str, Any],
+    release: ReleaseFacts,
+    panels: Panels,
+    usefulness: Usefulness | None,
+    technical: Mapping[str, str],
+) -> dict[str, Any]:
+    """Gather every number of the report, JSON-able, without pictures."""
+    epsilon = float(card["epsilon"])
+    guarantee = {
+        **{key: card[key] for key in ("delta", "unit", "adjacency", "filter", "capacity_nano", "price_nano")},
+        "epsilon": epsilon,
+        "order": card.get("order"),
+        "pld_epsilon": card.get("pld_epsilon"),
+        "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
+        "sure_at_most": sure_at_most(epsilon),
+        "assumed_public": list(card["assumed_public"]),
+        "not_covered": list(card["not_covered"]),
+    }
+    facts = asdict(release)
+    facts["facts"] = {str(name): value for name, value in release.facts.items()}
+    useful = None
+    if usefulness is not None:
+        useful = {
+            **{key: value for key, value in vars(usefulness).items() if key != "confusion"},
+            "accuracy": dict(usefulness.accuracy),
+            "accuracy_warm_start_only": dict(usefulness.accuracy_warm_start_only or {}) or None,
+            "confusion": None if usefulness.confusion is None else np.asarray(usefulness.confusion).tolist(),
+        }
+    synthetic = {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE, "collapsed": list(panels.collapsed)}
+    document = {
+        "release": facts,
+        "guarantee": guarantee,
+        "synthetic": synthetic,
+        "usefulness": useful,
+        "technical": dict(technical),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(document, default=str))
+    return plain
+
+
+def _render(
+    document: Mapping[str, Any],
+    panels: Panels,
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    classes: Sequence[str],
+) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "percent": show_percent,
+        "number": show_number,
+        "moment": show_moment,
+        "epsilon": show_epsilon,
+        "words": show_words,
+        "sure": show_sure,
+    }
+    epsilon = float(document["guarantee"]["epsilon"])
+    return environment.get_template("report.html").render(
+        **document,
+        pictures=_pictures(images, labels, classes),
+        odds=[(value, value == epsilon) for value in _odds_rows(epsilon)],
+        histogram_peak=max(panels.histogram),
+        classifier_names=CLASSIFIER_NAMES,
+        unit_keys=UNIT_KEYS,
+        adjacency_words=ADJACENCY_WORDS,
+        filter_words=FILTER_WORDS,
+    )
+
+
+def _odds_rows(epsilon: float) -> list[float]:
+    """The release's epsilon among the examples, without the example that it nearly equals."""
+    return sorted([epsilon, *(value for value in EPSILON_EXAMPLES if not math.isclose(value, epsilon, rel_tol=0.02))])
+
+
+def _pictures(
+    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A strip of samples and the mean image of every class, as data URIs."""
+    pixels = images[..., None] if images.ndim == 3 else images  # (n, h, w, c)
+    shown = []
+    for index, name in enumerate(classes):
+        members = pixels[labels == index]
+        if len(members) == 0:
+            shown.append({"name": name, "strip": None, "mean": None})
+            continue
+        floats = np.moveaxis(members[:SAMPLES_PER_CLASS], -1, 1) / 255.0  # (s, c, h, w)
+        mean = np.moveaxis(members.mean(axis=0, keepdims=True), -1, 1) / 255.0  # (1, c, h, w)
+        scale = scale_for(pixels.shape[1])
+        shown.append(
+            {
+                "name": name,
+                "strip": _data_uri(strip(as_pixels(floats), scale=scale)),
+                "mean": _data_uri(strip(as_pixels(mean), scale=scale)),
+            }
+        )
+    return shown
+
+
+def _data_uri(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,132 @@
+"""Usefulness of synthetic images: train a classifier on them, test it on public images.
+
+The protocol is fixed before any number is seen: a set number of images seen (at most 20 epochs) under a
+one-cycle schedule, the last step's weights, no selection on the test set, no look at it before the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, build_classifier, logits_in_batches
+from models.precision import mixed_precision
+
+
+@dataclass(frozen=True)
+class ClassifierTraining:
+    """How one kind of classifier is trained: synthetic images seen in all, peak learning rate, weight decay."""
+
+    images_seen: int
+    learning_rate: float
+    weight_decay: float
+    batch: int = 250
+
+
+EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
+
+TRAINING: dict[ClassifierKind, ClassifierTraining] = {
+    "logistic_regression": ClassifierTraining(images_seen=300_000, learning_rate=2e-3, weight_decay=1e-4),
+    "mlp": ClassifierTraining(images_seen=300_000, learning_rate=2e-3, weight_decay=1e-4),
+    "cnn": ClassifierTraining(images_seen=360_000, learning_rate=3e-3, weight_decay=1e-3),
+}
+
+
+@dataclass(frozen=True)
+class Utility:
+    """Accuracy in [0, 1] on the public test images and the confusion counts [true class][predicted class]."""
+
+    accuracy: float
+    confusion: tuple[tuple[int, ...], ...]
+
+
+def train_and_test(
+    kind: ClassifierKind,
+    train_images: torch.Tensor,
+    train_labels: torch.Tensor,
+    test_images: torch.Tensor,
+    test_labels: torch.Tensor,
+    *,
+    classes: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+    epochs: int | None = None,
+) -> Utility:
+    """Train a fresh classifier on synthetic images to the last step and test it once.
+
+    Args:
+        kind: logistic_regression, mlp or cnn.
+        train_images: synthetic, (n, c, h, w), uint8 in 0..255 or float in [0, 1].
+        train_labels: (n,) integers in 0..classes-1.
+        test_images: public, same shape and type convention.
+        test_labels: (n_test,).
+        classes: number of classes.
+        seed: public; fixes initial weights, order of batches and dropout.
+        device: where to train.
+        epochs: passes over the synthetic images, in place of the protocol's number of images (tests use fewer).
+
+    Raises:
+        ValueError: empty training or test set.
+    """
+    if len(train_images) == 0 or len(test_images) == 0:
+        raise ValueError("a classifier needs at least one training image and one test image")
+    training = TRAINING[kind]
+    with torch.random.fork_rng(devices=[] if torch.device(device).type == "cpu" else None):
+        torch.manual_seed(seed)
+        n, channels, height, width = train_images.shape
+        model = build_classifier(kind, channels=channels, height=height, width=width, classes=classes).to(device)
+        model = model.to(memory_format=torch.channels_last)
+        batch = min(training.batch, n)
+        steps_per_epoch = n // batch
+        steps = steps_per_epoch * (EPOCHS_MAX if epochs is None else epochs)
+        if epochs is None:
+            steps = min(steps, training.images_seen // batch)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
+        model.train()
+        order = torch.randperm(n)
+        for step in range(steps):
+            if step % steps_per_epoch == 0:
+                order = torch.randperm(n)
+            position = (step % steps_per_epoch) * batch
+            index = order[position : position + batch]
+            images = _unit_interval(train_images[index].to(device))
+            with mixed_precision(device):
+                logits = model(images.contiguous(memory_format=torch.channels_last))
+            loss = nn.functional.cross_entropy(logits.float(), train_labels[index].to(device))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+        predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
+    confusion = torch.zeros(classes, classes, dtype=torch.int64)
+    confusion.index_put_(
+        (test_labels.cpu().long(), predicted), torch.ones(len(predicted), dtype=torch.int64), accumulate=True
+    )
+    accuracy = float(confusion.diagonal().sum()) / len(predicted)
+    return Utility(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
+
+
+def all_accuracies(
+    train_images: torch.Tensor,
+    train_labels: torch.Tensor,
+    test_images: torch.Tensor,
+    test_labels: torch.Tensor,
+    *,
+    classes: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> dict[ClassifierKind, Utility]:
+    """Run the protocol for every kind of classifier; arguments as in `train_and_test`."""
+    return {
+        kind: train_and_test(
+            kind, train_images, train_labels, test_images, test_labels, classes=classes, seed=seed, device=device
+        )
+        for kind in CLASSIFIER_KINDS
+    }
+
+
+def _unit_interval(images: torch.Tensor) -> torch.Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images

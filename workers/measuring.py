@@ -1,0 +1,144 @@
+"""Usefulness of what was trained, measured once on the job's public dataset: a classifier's accuracy, or that of
+classifiers trained on a generator's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.generator import Generator, load_generator
+from models.private_classifier import load_classifier
+from service.errors import StaleAttempt
+from service.logs import get_logger
+from service.vault import open_dataset
+from workers.context import Context
+from workers.evaluation.report import Usefulness
+from workers.evaluation.utility import Utility, train_and_test
+from workers.orders import Order
+from workers.recipes.interface import Cancelled, Progress
+from workers.sampling import SampleRequest, draw_arrays
+from workers.traces import trace_of
+
+T = TypeVar("T")
+STAGE = "evaluate"
+SAMPLES = 30_000
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images `(n, c, h, w)` uint8 and labels `(n,)` int64: synthetic or public."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+def measure_usefulness(directory: Path, order: Order, context: Context, progress: Progress) -> Usefulness | None:
+    """Measure the generator of `directory`, and its warm start alone where the plan has one.
+
+    Args:
+        directory: with the finished generator.
+        order: names the public dataset, and how many images to draw.
+        context: of this process.
+        progress: is told about each classifier.
+
+    Returns:
+        None when the job names no public dataset, or when the measurement broke: the release was paid for and is
+        published all the same. The operator's log has the reason.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+    """
+    if order.evaluation is None:
+        return None
+    evaluation_id = order.evaluation.id
+    return _unless_it_breaks(order, lambda: _measure(directory, order, evaluation_id, context, progress))
+
+
+def measure_classifier(directory: Path, order: Order, context: Context, progress: Progress) -> tuple[float, int] | None:
+    """Test the classifier of `directory` once on the job's public dataset; arguments as in `measure_usefulness`.
+
+    Returns:
+        Accuracy in [0, 1] and the number of test images; None as in `measure_usefulness`.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+    """
+    if order.evaluation is None:
+        return None
+    evaluation_id = order.evaluation.id
+
+    def test() -> tuple[float, int]:
+        progress(stage=STAGE, step=0, steps=1)
+        test = _public_images(context, evaluation_id)
+        predicted = load_classifier(directory).to(context.device).predict(test.images)
+        return float((predicted == test.labels).double().mean()), len(test.labels)
+
+    return _unless_it_breaks(order, test)
+
+
+def _unless_it_breaks(order: Order, measure: Callable[[], T]) -> T | None:
+    try:
+        return measure()
+    except (Cancelled, StaleAttempt):
+        raise
+    except Exception as error:
+        get_logger(__name__).error("evaluation_failed", job_id=order.job.id, trace=trace_of(error))
+        return None
+
+
+def _measure(directory: Path, order: Order, dataset_id: str, context: Context, progress: Progress) -> Usefulness:
+    test = _public_images(context, dataset_id)
+    generators: dict[str, Generator] = {"final": load_generator(directory)}
+    if order.plan.config.get("warm_start") is True:
+        generators["warm_start"] = load_generator(directory, which="warm_start")
+    steps = len(generators) * len(CLASSIFIER_KINDS)
+    seed = int(order.plan.config.get("evaluation_seed", SEED))
+    count = int(order.plan.config.get("evaluation_samples", SAMPLES))
+    results: dict[str, dict[ClassifierKind, Utility]] = {}
+    for which, generator in generators.items():
+        train = _synthetic_images(generator, order.facts.classes, count, seed)
+        results[which] = {}
+        for kind in CLASSIFIER_KINDS:
+            progress(stage=STAGE, step=sum(len(found) for found in results.values()), steps=steps)
+            results[which][kind] = train_and_test(
+                kind,
+                train.images,
+                train.labels,
+                test.images,
+                test.labels,
+                classes=len(order.facts.classes),
+                seed=seed,
+                device=context.device,
+            )
+    accuracy = {
+        which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
+    }
+    return Usefulness(
+        evaluation_dataset=order.evaluation.name if order.evaluation is not None else dataset_id,
+        train_images=count,
+        test_images=len(test.labels),
+        seeds=(seed,),
+        accuracy=accuracy["final"],
+        accuracy_warm_start_only=accuracy.get("warm_start"),
+        confusion=results["final"]["cnn"].confusion,
+    )
+
+
+def _public_images(context: Context, dataset_id: str) -> Images:
+    images, labels = open_dataset(context.settings, dataset_id)
+    pixels = np.asarray(images)
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
+    return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))
+
+
+def _synthetic_images(generator: Generator, classes: tuple[str, ...], count: int, seed: int) -> Images:
+    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=seed, names=classes))
+    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (n, c, h, w)
+    return Images(torch.from_numpy(pixels), torch.from_numpy(labels))

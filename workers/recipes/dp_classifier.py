@@ -1,0 +1,199 @@
+"""A classifier trained with differential privacy: its weights are the release (Abadi et al. 2016 and after).
+
+Which gradient is released in a step is the estimator's matter (`privacy.gradients`); the steps are those of
+`workers.recipes.private_steps`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from models.public_patterns import public_patterns
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.gradients.build import build_estimator
+from privacy.gradients.per_sample import Traces, trace_gradients
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.dp_classifier import DpClassifierConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS
+from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.private_rows import Units, pixels_of
+from workers.recipes.private_steps import PrivateSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+FEATURES = "features"
+_BLOCK = 2000
+_ANCHORS_SEED, _ANCHOR_LABELS_SEED = 1, 2
+
+
+def train(
+    plan: Plan,
+    facts: PublicFacts,
+    data: TrainingData,
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+    checkpoint_dir: CheckpointFolder,
+    device: torch.device,
+) -> PrivateClassifier:
+    """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each step releases one noisy sum over a Poisson sample, paid for before the sample is
+        drawn; the event's proof stands in the estimator's file. Features of an image are a public function of it.
+
+    Raises:
+        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        Cancelled: from `progress`.
+    """
+    config = DpClassifierConfig(**plan.config)
+    shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
+    classifier = PrivateClassifier(shape, config.initial_seed).to(device)
+    fit(
+        classifier,
+        plan,
+        facts,
+        FeaturesOf(classifier, data.private_images, progress),
+        torch.from_numpy(np.array(data.private_labels, dtype=np.int64)),
+        Units(facts, config, data),
+        public_anchors(config, facts),
+        budget=budget,
+        secret=secret,
+        attempt=attempt,
+        progress=progress,
+        checkpoint_dir=checkpoint_dir,
+        device=device,
+    )
+    return classifier.cpu().eval()
+
+
+def fit(
+    classifier: PrivateClassifier,
+    plan: Plan,
+    facts: PublicFacts,
+    features: Callable[[npt.NDArray[np.int64]], Tensor],
+    labels: Tensor,
+    units: Units,
+    anchors: tuple[Tensor, Tensor],
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+    checkpoint_dir: CheckpointFolder,
+    device: torch.device,
+) -> None:
+    """Train the classifier's head in place.
+
+    Args:
+        classifier: with its initial weights.
+        plan: of the recipe.
+        facts: declared.
+        features: of records by index. PRIVATE.
+        labels: (n,) of all records. PRIVATE.
+        units: who owns which record. PRIVATE.
+        anchors: public images (m, c, h, w) in [0, 1] and labels (m,), from which GEP finds its basis.
+        budget: as for every recipe, and so the rest.
+    """
+    config = DpClassifierConfig(**plan.config)
+    stage = plan.stage(STEPS)
+    assert stage is not None
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    event = stage.event
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        return features(records), labels[torch.from_numpy(records)]
+
+    anchor_features: list[Tensor] = []  # computed when they are first needed
+
+    def anchor_traces(model: nn.Module) -> Traces:
+        if not anchor_features:
+            with torch.no_grad():
+                anchor_features.append(classifier.features(anchors[0].to(device)))
+        return trace_gradients(model, losses, anchor_features[0], anchors[1].to(device))
+
+    estimator = build_estimator(
+        config,
+        classifier.head,
+        noise_multiplier=event.noise_multiplier,
+        expected_batch=event.sampling_probability * facts.units_declared,
+        steps=event.count,
+        anchors=anchor_traces,
+        seed=config.initial_seed,
+    )
+    steps = PrivateSteps(
+        config=config,
+        event=event,
+        epoch_steps=config.epoch_steps(facts),
+        model=classifier.head,
+        estimator=estimator,
+        losses=losses,
+        rows=rows,
+        units=units.count,
+        repeats=units.rows_each,
+        secret=secret,
+        attempt=attempt,
+        seed=config.initial_seed,
+        device=device,
+    )
+    saved = load_checkpoint(checkpoint_dir, device=device)
+    if saved is not None:
+        steps.restore(saved.state)
+
+    def checkpoint() -> None:
+        save_checkpoint(checkpoint_dir, step=steps.state.step, state=steps.checkpoint_state())
+
+    steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    steps.load_average()
+
+
+def public_anchors(config: DpClassifierConfig, facts: PublicFacts) -> tuple[Tensor, Tensor]:
+    """Return public patterns (m, c, h, w) with random labels (m,), both from public seeds."""
+    stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
+    targets = torch.randint(len(facts.classes), (config.anchors,), generator=stream)
+    return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _ANCHORS_SEED), targets
+
+
+def losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every row."""
+    return functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
+class FeaturesOf:
+    """The fixed public features of private images, computed once where that is worth it. PRIVATE."""
+
+    def __init__(
+        self, classifier: PrivateClassifier, private_images: npt.NDArray[np.uint8], progress: Progress
+    ) -> None:
+        self._images, self._classifier = private_images, classifier
+        self._kept: Tensor | None = None
+        if classifier.scattering is None:
+            return
+        n, parts = len(private_images), []
+        blocks = max(1, -(-n // _BLOCK))
+        for block in range(blocks):
+            progress(stage=FEATURES, step=block, steps=blocks)
+            parts.append(self._compute(np.arange(block * _BLOCK, min(n, (block + 1) * _BLOCK))).half())
+        self._kept = torch.cat(parts)
+
+    def __call__(self, records: npt.NDArray[np.int64]) -> Tensor:
+        """Return the features (n, ...) of some records."""
+        return self._compute(records) if self._kept is None else self._kept[torch.from_numpy(records)].float()
+
+    def _compute(self, records: npt.NDArray[np.int64]) -> Tensor:
+        device = next(self._classifier.head.parameters()).device
+        with torch.no_grad():
+            return self._classifier.features(pixels_of(self._images, records).to(device)).cpu()

@@ -1,0 +1,165 @@
+"""What a recipe is given and what it must respect: a budget, a way to report, private data and a checkpoint directory.
+
+A recipe is one complete training loop. It knows neither the database nor the queue: whatever it spends goes through
+`Budget.charge` *before* the noisy value exists, and whatever it says goes through `Progress`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from privacy.accounting.events import Event
+    from privacy.plans.plan import Plan
+    from privacy.plans.registry import PublicFacts
+
+
+class Cancelled(Exception):
+    """Raised by `Progress` when the training must stop now. A recipe lets it pass through."""
+
+
+class CheckpointDamaged(Exception):
+    """A checkpoint is not what was written. Nothing of it is used."""
+
+
+class Budget(Protocol):
+    """The only way to pay for a release of private data."""
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases; the payment is durable when this returns.
+
+        Args:
+            event: what is about to be released, with its sensitivity and noise.
+            stage: the name of the plan's stage that this belongs to.
+
+        Raises:
+            BudgetExceeded: the hold does not cover the event. Nothing was charged and nothing may be released:
+                the recipe ends its private part here and finishes with what it has.
+        """
+
+
+class Progress(Protocol):
+    """How a recipe says where it is. Only public numbers fit through."""
+
+    def __call__(self, *, stage: str, step: int, steps: int) -> None:
+        """Report that `step` of `steps` of `stage` are done.
+
+        Raises:
+            Cancelled: the training was asked to stop.
+        """
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingData:
+    """The private images of one dataset. Its text form shows nothing, so that no log or traceback can.
+
+    Args:
+        private_images: `(n, h, w)` or `(n, h, w, c)` uint8, usually a read-only memory map.
+        private_labels: `(n,)` int64, each below `len(classes)`.
+        classes: the declared (public) class names, in label order.
+        private_subjects: `(n,)` int64, the random number of each record's subject (`service.ingest.subjects`); None
+            where the account's unit is the record.
+    """
+
+    private_images: npt.NDArray[np.uint8] = field(repr=False)
+    private_labels: npt.NDArray[np.int64] = field(repr=False)
+    classes: tuple[str, ...]
+    private_subjects: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"TrainingData(<private>, classes={len(self.classes)})"
+
+
+class CheckpointFolder(Protocol):
+    """Where one job keeps its checkpoint, whose private values nobody can read once the data are deleted."""
+
+    def replace(self, write: Callable[[BinaryIO], None]) -> None:
+        """Let `write` fill a new checkpoint, then put it in the place of the old one: readers see one or the other."""
+
+    def open(self) -> BinaryIO | None:
+        """Open the checkpoint for reading; None when there is none yet.
+
+        Raises:
+            CheckpointDamaged: it is not what was written.
+        """
+
+
+class Trained(Protocol):
+    """What a recipe hands over: a generator, a histogram, a classifier. All of it may be published."""
+
+    def save(self, directory: Path) -> None:
+        """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+
+
+class Trainer(Protocol):
+    """The signature of every recipe in `workers.recipes.registry`."""
+
+    def __call__(
+        self,
+        plan: Plan,
+        facts: PublicFacts,
+        data: TrainingData,
+        *,
+        budget: Budget,
+        secret: bytes,
+        attempt: int,
+        progress: Progress,
+        checkpoint_dir: CheckpointFolder,
+        device: torch.device,
+    ) -> Trained:
+        """Train and return what is released.
+
+        Noise keys derive from (`secret`, `attempt`, step), so that two attempts never share noise. When
+        `checkpoint_dir` holds a checkpoint the training goes on from there, and steps done again are paid again.
+        """
+
+
+@dataclass(frozen=True, repr=False)
+class Checkpoint:
+    """A training's state after `step` steps. `state` may hold private values; `header` is JSON."""
+
+    step: int
+    header: dict[str, Any]
+    state: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(step={self.step})"
+
+
+def save_checkpoint(
+    folder: CheckpointFolder, *, step: int, state: Mapping[str, Any], header: Mapping[str, Any] | None = None
+) -> None:
+    """Replace the checkpoint of a job atomically.
+
+    Args:
+        folder: the job's own, shared by its attempts.
+        step: how many steps are done; training goes on with this step.
+        state: tensors, numbers, strings and nested dicts and lists of them (what `torch.load` accepts with
+            `weights_only=True`): weights, optimiser state, released targets.
+        header: JSON-able facts to check on resume, such as the recipe and a digest of its config.
+    """
+    document = {"step": step, "header": json.dumps(dict(header or {}), sort_keys=True), "state": dict(state)}
+    folder.replace(lambda file: torch.save(document, file))
+
+
+def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> Checkpoint | None:
+    """Read the checkpoint of a job, or None when there is none yet.
+
+    Raises:
+        CheckpointDamaged: it is not what was written.
+    """
+    file = folder.open()
+    if file is None:
+        return None
+    with file:
+        document = torch.load(file, map_location=device, weights_only=True)
+    return Checkpoint(step=int(document["step"]), header=json.loads(document["header"]), state=document["state"])

@@ -1,0 +1,14 @@
+"""The recipes a runner can train, by the name that plans and jobs use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.recipes import class_histogram, datalens, dp_classifier
+from workers.recipes.interface import Trainer
+
+TRAINERS: Mapping[str, Trainer] = {
+    "class_histogram": class_histogram.train,
+    "datalens": datalens.train,
+    "dp_classifier": dp_classifier.train,
+}

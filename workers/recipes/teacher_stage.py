@@ -1,0 +1,222 @@
+"""The teacher stage: Algorithm 1 of Wang et al. 2021 (arXiv:2103.11109), one release per synthetic image.
+
+Teachers on disjoint shards learn to tell their records from the student's images, vote on how each image should
+change, and the noisy votes (TopAgg) are all that leaves them. What a student makes of a release is post-processing:
+it may read the raw noisy sums, keep every release, and learn from them for as long as it likes.
+
+The images may also be *features* of images under a public map: then x is a feature vector, the shards hold features
+of the records, and votes, top-k and noise live in that smaller space. The loop is the same line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from models.shards import Shards
+from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
+from privacy.accounting.events import GaussianEvent
+from privacy.aggregation import topagg
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.mechanisms.noise import SecureNoise, derive_key
+from workers.recipes.interface import Budget, Progress
+
+
+@dataclass(frozen=True)
+class TeacherStageConfig:
+    """Public parameters of the stage, in the paper's letters where it has one.
+
+    Attributes:
+        aggregation: N, k, c, sigma, beta and the ablation switches.
+        teacher: architecture and optimiser of a teacher; its `inputs` are the aggregation's dimension.
+        images: m, synthetic images per iteration: each is one paid release.
+        iterations: T.
+        teacher_steps: updates of the teachers per iteration.
+        first_steps: updates in the first iteration; nothing is released by them.
+        shard_batch: records of each teacher per update.
+        gamma: how far a full vote moves a pixel.
+        charge_iterations: iterations that are paid together, before their first noise exists.
+        stage: the plan's name for it.
+    """
+
+    aggregation: TopAggConfig
+    teacher: TeacherConfig
+    images: int
+    iterations: int
+    teacher_steps: int = 2
+    first_steps: int = 10
+    shard_batch: int = 15
+    gamma: float = 0.1
+    charge_iterations: int = 5
+    stage: str = "votes"
+
+    def __post_init__(self) -> None:
+        """Refuse counts and shapes that do not fit together.
+
+        Raises:
+            InvalidParameter: a field is out of range.
+        """
+        for name in ("images", "iterations", "teacher_steps", "first_steps", "shard_batch", "charge_iterations"):
+            if getattr(self, name) < 1:
+                raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
+        if self.teacher.inputs != self.aggregation.dimension:
+            raise InvalidParameter("teacher.inputs", self.teacher.inputs, "teachers vote on what they look at")
+
+    @property
+    def releases(self) -> int:
+        """Aggregated images over all iterations."""
+        return self.images * self.iterations
+
+    def event(self, iterations: int) -> GaussianEvent:
+        """Return the event of so many iterations: m releases each."""
+        return self.aggregation.event(self.images * iterations)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one iteration made public.
+
+    Attributes:
+        released_inputs: x, (m, d) the student's images (or their features).
+        released_labels: y, (m,) int64.
+        released_sums: (m, d) float32, sum_i g_tilde_i + N_Z(0, sigma^2): the votes before the threshold.
+        released_direction: g_bar, (m, d) after the threshold, in {-1, 0, 1}; the noisy mean vote without one.
+        released_targets: x_hat = x + gamma g_bar, (m, d).
+    """
+
+    released_inputs: torch.Tensor
+    released_labels: torch.Tensor
+    released_sums: torch.Tensor
+    released_direction: torch.Tensor
+    released_targets: torch.Tensor
+
+
+class Student(Protocol):
+    """Whoever proposes images and learns from the releases. It sees nothing private."""
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return synthetic inputs x (m, d) for labels (m,)."""
+        ...
+
+    def learn(self, releases: list[Release]) -> None:
+        """Learn from all releases so far; the last one belongs to the last proposal."""
+        ...
+
+
+@dataclass
+class TeacherStageState:
+    """Where the stage is. `tensors()` holds private weights and belongs into a checkpoint of the job only."""
+
+    ensemble: TeacherEnsemble
+    iteration: int = 0
+    releases: list[Release] = field(default_factory=list)
+
+    def tensors(self) -> dict[str, Any]:
+        """Return a dict of tensors and numbers from which `restore` goes on (PRIVATE)."""
+        return {
+            "iteration": self.iteration,
+            "teachers": self.ensemble.state_dict(),
+            "releases": [vars(release) for release in self.releases],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `tensors` returned."""
+        self.ensemble.load_state_dict(state["teachers"])
+        self.releases = [Release(**release) for release in state["releases"]]
+        self.iteration = int(state["iteration"])
+
+
+def private_generator(secret: bytes, *labels: str | int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return torch randomness for teachers' weights and coins, keyed by the job's secret; never for DP noise."""
+    return torch.Generator(device).manual_seed(int.from_bytes(derive_key(secret, *labels)[:7], "big"))
+
+
+def start_teacher_stage(
+    cfg: TeacherStageConfig, *, secret: bytes, attempt: int, device: torch.device | str = "cpu"
+) -> TeacherStageState:
+    """Make untrained teachers."""
+    generator = private_generator(secret, "teachers", attempt, device=device)
+    return TeacherStageState(TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device))
+
+
+def run_teacher_stage(
+    cfg: TeacherStageConfig,
+    private_shards: Shards,
+    student: Student,
+    state: TeacherStageState,
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+    checkpoint: Callable[[TeacherStageState], None] | None = None,
+) -> list[Release]:
+    """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
+
+    Args:
+        cfg: Public parameters.
+        private_shards: each teacher's records, disjoint by keyed hash. Private.
+        student: proposes images and learns; sees only releases.
+        state: from `start_teacher_stage`, perhaps restored; advanced in place.
+        budget: is charged for up to `charge_iterations` iterations before the first of them draws noise.
+        secret: the job's secret; noise keys derive from (secret, attempt, iteration).
+        attempt: number of this attempt. An attempt that resumes never shares noise with the one before.
+        progress: told once per iteration.
+        checkpoint: called after each paid group of iterations.
+
+    Returns:
+        All releases, those of earlier attempts included.
+
+    Privacy:
+        Add or remove one unit: it lies in one shard, so one teacher's votes change. Each image's vote sum has L2
+        sensitivity 2 sqrt(k) (Lemma 1, `TopAggConfig.sensitivity`) and gets discrete Gaussian noise: one event per
+        image, `cfg.event(T)` in all. Teachers keep learning between releases, which adaptive composition covers.
+
+    Raises:
+        InvalidParameter: the shards are not as many as the teachers.
+        Cancelled: from `progress`.
+    """
+    agg, ensemble = cfg.aggregation, state.ensemble
+    if private_shards.teachers != agg.teachers:
+        raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
+    labels = private_generator(secret, "labels", attempt)  # apart from the rest: labels are released
+    rows = private_generator(secret, "shard rows", attempt)
+    coins = private_generator(secret, "vote coins", attempt)
+    active = private_shards.active
+    paid_until = state.iteration
+    while state.iteration < cfg.iterations:
+        if state.iteration == paid_until:
+            ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
+            try:
+                budget.charge(cfg.event(ahead), cfg.stage)
+            except BudgetExceeded:
+                break
+            paid_until += ahead
+        y = uniform_labels(cfg.images, cfg.teacher.classes, labels).to(ensemble.device)
+        for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
+            fake = student.propose(y).detach()  # (m, d)
+            ensemble.update(private_shards.batch(cfg.shard_batch, rows), fake, y)  # descend the loss of Gamma_i
+        x = student.propose(y).detach()  # (m, d) = Psi(z, y)
+        votes = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
+        for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
+            votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
+        noise = SecureNoise.derive(secret, "votes", attempt, cfg.stage, state.iteration)
+        g_star = topagg.noisy_sum(votes, agg, noise)  # paid above
+        g_bar = topagg.threshold(g_star, agg)
+        state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
+        student.learn(state.releases)
+        state.iteration += 1
+        if checkpoint is not None and state.iteration == paid_until:
+            checkpoint(state)
+        progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
+    return state.releases
+
+
+def uniform_labels(count: int, classes: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw labels as evenly as the count allows, in random order: the uniform prior over declared classes."""
+    order = torch.randperm(classes, generator=generator).repeat(-(-count // classes))[:count]
+    return order[torch.randperm(count, generator=generator)]

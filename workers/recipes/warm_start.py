@@ -1,0 +1,313 @@
+"""Warm start: one noisy Gaussian per class, from three integer releases, before the first vote.
+
+Images are seen through a public basis, the lowest cosine frequencies, where a few numbers hold most of a picture and
+noise is small. Released are (1) counts and means by class, (2) the covariance around the released means pooled over
+classes, whose eigenvectors are the principal components, (3) each class's covariance in those components, which is
+then shrunk towards the pooled one as far as the known noise explains its deviation.
+
+Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
+sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
+The idea of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.accounting.events import SMOOTHING_VARIANCE
+from privacy.errors import BudgetExceeded
+from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.plan import PublicFacts
+
+Array = npt.NDArray[np.float64]
+_CENTRE = 0.25  # public constant near the mean brightness of pictures; images are clipped around it
+_BLOCK = 8192  # records whose products are formed at once
+_ROW_BITS = 24  # to which records are rounded before a product
+_FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
+_SHRINK_BINS = 12
+_FLOOR = 1e-5
+
+
+class Noise(Protocol):
+    """Where a release's noise comes from (`privacy.mechanisms.noise.SecureNoise`)."""
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Return independent discrete Gaussian integers."""
+
+
+@dataclass(frozen=True)
+class ClassGaussians:
+    """Released: a Gaussian per class over images.
+
+    Attributes:
+        mean: (classes, pixels), in units of full brightness.
+        factor: (classes, pixels, latent), so that an image is mean + factor z with z ~ N(0, I).
+    """
+
+    mean: Array
+    factor: Array
+
+
+@dataclass(frozen=True)
+class NoiseScales:
+    """Parameters of the discrete Gaussian of the three releases, for integers of norm QUANTISATION."""
+
+    means: float
+    pooled: float
+    by_class: float
+
+
+def cosine_basis(length: int, frequencies: int) -> Array:
+    """Return the first `frequencies` orthonormal cosine waves (DCT-II) of `length` samples, as rows."""
+    positions = (np.arange(length) + 0.5) * np.pi / length
+    waves = np.cos(np.arange(frequencies)[:, None] * positions[None, :])
+    basis: Array = waves / np.linalg.norm(waves, axis=1, keepdims=True)
+    return basis
+
+
+def image_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
+    """Return the public basis as rows (coefficients, pixels), pixels ordered (channel, row, column)."""
+    rows, columns = config.grid(facts)
+    plane = np.kron(cosine_basis(facts.height, rows), cosine_basis(facts.width, columns))
+    return np.kron(np.eye(facts.channels), plane)
+
+
+def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
+    """Return the public Gaussian from which a training without a warm start begins, equal for all classes.
+
+    Mid-dark images whose coefficients fall off with frequency, as those of natural pictures do.
+    """
+    rows, columns = config.grid(facts)
+    frequency = np.hypot(*np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")).ravel()
+    scale = np.tile(_size(facts) * 3.0 / (1.0 + frequency), facts.channels)  # falls off like 1 / frequency
+    chosen = np.argsort(-scale, kind="stable")[: config.latent_size(facts)]
+    basis = image_basis(config, facts)
+    factor = basis[chosen].T * scale[chosen]
+    classes = len(facts.classes)
+    return ClassGaussians(np.full((classes, facts.pixels), _CENTRE), np.tile(factor, (classes, 1, 1)))
+
+
+def coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
+    """Return the images' coefficients around the centre, (n, coefficients). Private."""
+    n = len(private_images)
+    if private_images.ndim == 4:
+        private_images = np.moveaxis(private_images, 3, 1)
+    flat = private_images.reshape(n, basis.shape[1])
+    return np.concatenate(
+        [exact_product(flat[at : at + _BLOCK] / 255.0 - _CENTRE, basis.T, largest=1.0) for at in range(0, n, _BLOCK)]
+        or [np.zeros((0, len(basis)))]
+    )
+
+
+def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
+    """Multiply rows by a public or released matrix without rounding that depends on the other rows.
+
+    A matrix product may add in another order when a row is inserted above, and the last bit of a neighbour's result
+    would then depend on a record's presence. Here both factors are first rounded to binary fractions so short that
+    every partial sum fits into 53 bits: any order gives the same bits.
+
+    Args:
+        private_rows: (n, p); entries beyond `largest` are cut.
+        matrix: (p, f).
+        largest: public bound of an entry.
+
+    Returns:
+        (n, f), each row a function of that row, the matrix and `largest` alone.
+    """
+    row_unit = 2.0 ** (math.frexp(largest)[1] - _ROW_BITS)
+    matrix_bits = 52 - _ROW_BITS - math.ceil(math.log2(max(2, len(matrix))))
+    peak = float(np.abs(matrix).max(initial=0.0))
+    matrix_unit = 2.0 ** (math.frexp(peak)[1] - matrix_bits)
+    rows = np.rint(np.clip(private_rows, -largest, largest) / row_unit)
+    product: Array = (rows @ np.rint(matrix / matrix_unit)) * (row_unit * matrix_unit)
+    return product
+
+
+def release_means(
+    private_coefficients: Array,
+    private_labels: npt.NDArray[np.int64],
+    classes: int,
+    clip: float,
+    stddev: float,
+    noise: Noise,
+) -> tuple[Array, Array]:
+    """Release each class's count and mean.
+
+    Args:
+        private_coefficients: (n, f).
+        private_labels: (n,).
+        classes: number of declared classes.
+        clip: norm to which a record's coefficients are clipped.
+        stddev: of the discrete Gaussian; charged before its first number is drawn.
+        noise: secret generator.
+
+    Returns:
+        Counts (classes,), at least 1, and means (classes, f).
+
+    Privacy:
+        A record adds an integer vector of norm at most Q = QUANTISATION and the count Q to one class's row:
+        sensitivity sqrt(2) Q.
+    """
+    q = _quantised(private_coefficients, clip)  # (n, f) integers of norm <= Q
+    sums = np.zeros((classes, q.shape[1] + 1), dtype=np.int64)
+    for label in range(classes):
+        members = q[private_labels == label]
+        sums[label, :-1] = members.sum(axis=0)
+        sums[label, -1] = QUANTISATION * len(members)
+    released = (sums + noise.discrete_gaussian(sums.shape, stddev)) / QUANTISATION
+    counts = np.maximum(released[:, -1], 1.0)
+    return counts, released[:, :-1] * clip / counts[:, None]
+
+
+def release_scatter(private_rows: Array, clip: float, stddev: float, noise: Noise) -> Array:
+    """Release the sum of outer products of the rows, (f, f), symmetric.
+
+    Privacy:
+        A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
+        smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
+        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's.
+    """
+    q = _quantised(private_rows, clip).astype(np.float64)  # sums stay below 2^53: exact
+    total = np.zeros((q.shape[1], q.shape[1]))
+    for at in range(0, len(q), _BLOCK):
+        total += q[at : at + _BLOCK].T @ q[at : at + _BLOCK]
+    f = len(total)
+    upper = np.triu(np.ones((f, f), dtype=bool), 1)
+    released = np.zeros((f, f))
+    released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
+    released += released.T
+    released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
+    return released * (clip / QUANTISATION) ** 2
+
+
+def off_diagonal_stddev(stddev: float) -> float:
+    """Return the noise of off-diagonal entries: its variance is half the diagonal's, plus the cost of discreteness.
+
+    Discrete noise of variance v counts as continuous noise of variance v - v0 (v0 is `SMOOTHING_VARIANCE`). The event
+    promises v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
+    """
+    variance = (Fraction(stddev) ** 2 + SMOOTHING_VARIANCE) / 2
+    root = math.sqrt(variance)
+    while Fraction(root) ** 2 < variance:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
+def warm_start(
+    private_images: npt.NDArray[np.uint8],
+    private_labels: npt.NDArray[np.int64],
+    config: DataLensConfig,
+    facts: PublicFacts,
+    scales: NoiseScales,
+    noise: Callable[[str], Noise],
+    *,
+    released: Mapping[str, Array] = MappingProxyType({}),
+    keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
+) -> ClassGaussians:
+    """Make the three releases, as far as they are not there yet, and fit one Gaussian per class to them.
+
+    Args:
+        private_images: (n, h, w[, c]) uint8.
+        private_labels: (n,) int64.
+        config: public parameters.
+        facts: what the owner declared.
+        scales: noise of the releases.
+        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
+        released: what an earlier attempt has kept.
+        keep: is given all that was released so far, at once after each release.
+
+    Raises:
+        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and `keep`).
+            Where that is so for the classes' own covariances, the pooled one stands in for them.
+    """
+    done = dict(released)
+
+    def once(name: str, release: Callable[[Noise], Array]) -> Array:
+        if name not in done:
+            done[name] = release(noise(name))
+            keep(done)
+        return done[name]
+
+    basis = image_basis(config, facts)
+    size = _size(facts)
+    private = coefficients(private_images, basis)
+    classes = len(facts.classes)
+
+    def counts_and_means(drawn: Noise) -> Array:
+        return np.column_stack(
+            release_means(private, private_labels, classes, config.mean_clip * size, scales.means, drawn)
+        )
+
+    table = once(MEANS, counts_and_means)  # (classes, 1 + f)
+    counts, means = table[:, 0], table[:, 1:]
+    private -= means[private_labels]
+    scatter = once(POOLED, lambda drawn: release_scatter(private, config.deviation_clip * size, scales.pooled, drawn))
+    values, vectors = np.linalg.eigh(scatter)
+    kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
+    components = vectors[:, kept]  # (f, d)
+    pooled = np.maximum(values[kept] / counts.sum(), _FLOOR)  # (d,)
+    private = exact_product(private, components, largest=_FAR * size)
+    clip = config.component_clip * size
+
+    def own_scatters(drawn: Noise) -> Array:
+        """(classes, d, d); a record is in one class only, so this is one release."""
+        rows = (private[private_labels == label] for label in range(classes))
+        return np.stack([release_scatter(row, clip, scales.by_class, drawn) for row in rows])
+
+    try:
+        own = once(BY_CLASS, own_scatters) / counts[:, None, None]
+    except BudgetExceeded:
+        own = np.broadcast_to(np.diag(pooled), (classes, len(pooled), len(pooled)))
+    noise_stddev = scales.by_class * (clip / QUANTISATION) ** 2 / counts  # (classes,)
+    factors = [
+        basis.T @ components @ _root(shrink(own[label], pooled, noise_stddev[label])) for label in range(classes)
+    ]
+    return ClassGaussians(means @ basis + _CENTRE, np.stack(factors))
+
+
+def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
+    """Pull a class's noisy covariance (d, d) towards the pooled one, diag(pooled), where noise explains the gap.
+
+    Entries are grouped by the scale sqrt(pooled_i pooled_j) at which their deviations should be alike; each group's
+    deviation is multiplied by max(0, 1 - noise variance / mean square), the James-Stein rule.
+    """
+    scale = np.sqrt(np.outer(pooled, pooled))
+    edges = np.quantile(scale, np.linspace(0, 1, _SHRINK_BINS + 1)[1:-1])
+    group = np.searchsorted(edges, scale)
+    deviation = covariance - np.diag(pooled)
+    variance = np.where(np.eye(len(pooled), dtype=bool), 1.0, 0.5) * noise_stddev**2
+    weight = np.zeros_like(scale)
+    for index in range(_SHRINK_BINS):
+        members = group == index
+        if members.any():
+            weight[members] = max(0.0, 1.0 - variance[members].mean() / max((deviation[members] ** 2).mean(), 1e-30))
+    return np.diag(pooled) + weight * deviation
+
+
+def _root(covariance: Array) -> Array:
+    """Return A (d, d) with A A^T = covariance made positive, columns in order of falling variance."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
+    return root
+
+
+def _quantised(rows: Array, clip: float) -> npt.NDArray[np.int64]:
+    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`."""
+    # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
+    scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
+    return clip_integer_rows(np.rint(scaled).astype(np.int64), float(QUANTISATION))
+
+
+def _size(facts: PublicFacts) -> float:
+    """Scale of norms relative to a 28 x 28 image of one channel."""
+    return float(np.sqrt(facts.pixels / 784))

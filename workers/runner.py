@@ -1,0 +1,158 @@
+"""The process that does the work of one attempt: `python -m workers.runner --job ID --attempt N`.
+
+Fresh for every attempt, so memory comes back, CUDA is never forked, and a crash takes nothing with it. It reads its
+settings from the environment and everything else from the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import torch
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import jobs
+from service.db.session import make_engine, make_session_factory, transaction
+from service.errors import Conflict, NotFound, StaleAttempt
+from service.jobs import FailureCode, JobKind, JobState
+from service.ledger.arming import ArmingStopped
+from service.logs import configure_logging, get_logger
+from service.settings import Settings
+from workers.claims import Attempt
+from workers.context import Context
+from workers.drawing import run_sampling
+from workers.exits import ExitStatus
+from workers.recipes.interface import Cancelled, Trainer
+from workers.recipes.registry import TRAINERS
+from workers.traces import failure_code, keep_values_out, trace_of
+from workers.training import run_training
+
+_ORPHAN_LOOK_SECONDS = 1.0
+_ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
+
+
+def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Trainer] = TRAINERS) -> int:
+    """Run one attempt; returns the exit status (`workers.exits.ExitStatus`).
+
+    Args:
+        arguments: of the command line; None reads those of the process.
+        trainers: the recipes; tests bring their own.
+    """
+    parser = argparse.ArgumentParser(prog="python -m workers.runner", description="Run one attempt of a job.")
+    parser.add_argument("--job", required=True, help="id of the job")
+    parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
+    parser.add_argument("--supervisor", type=int, default=None, help="process that renews the lease (the parent)")
+    given = parser.parse_args(arguments)
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
+    settings = Settings()
+    configure_logging(settings.log_level)
+    keep_values_out()
+    grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
+    watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
+
+
+def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers: Mapping[str, Trainer]) -> ExitStatus:
+    """Do the attempt's work and end its job.
+
+    Args:
+        settings: of this process.
+        attempt: that was claimed for this process.
+        stop: set when it should stop at its next step.
+        trainers: the recipes by name.
+    """
+    log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
+    engine = make_engine(settings.database_url, pool_size=2)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    context = Context(settings, make_session_factory(engine), attempt, stop=stop, device=device)
+    try:
+        status = _attempt(context, trainers)
+    except (StaleAttempt, NotFound) as error:
+        log.warning("attempt_superseded", trace=trace_of(error))
+        status = ExitStatus.STALE
+    except SQLAlchemyError as error:
+        # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
+        log.error("database_lost", trace=trace_of(error))
+        status = ExitStatus.LOST
+    finally:
+        engine.dispose()
+    log.info("attempt_over", status=status.name)
+    return status
+
+
+def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
+    job_id, attempt = context.attempt.job_id, context.attempt.number
+    with transaction(context.factory, read_only=True) as session:
+        job = jobs.get_job(session, job_id)
+        if job.state is not JobState.RUNNING or job.attempt != attempt:
+            return ExitStatus.STALE
+    otherwise = FailureCode.TRAINING_FAILED if job.kind is JobKind.TRAIN else FailureCode.SAMPLING_FAILED
+    try:
+        if job.cancel_requested:
+            raise Cancelled
+        if job.kind is JobKind.TRAIN:
+            run_training(context, job.id, trainers)
+        else:
+            run_sampling(context, job.id)
+    except Cancelled:
+        return _stopped(context)
+    except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
+        return ExitStatus.INTERRUPTED
+    except (StaleAttempt, SQLAlchemyError):
+        raise
+    except Exception as error:
+        code = failure_code(error, otherwise)
+        get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
+        sys.stderr.write(trace_of(error) + "\n")
+        with transaction(context.factory) as session:
+            jobs.finish_failed(session, job_id=job_id, attempt=attempt, failure_code=code, now=datetime.now(UTC))
+    return ExitStatus.ENDED
+
+
+def _stopped(context: Context) -> ExitStatus:
+    """End the job if its user wanted that; otherwise leave it to another attempt."""
+    try:
+        with transaction(context.factory) as session:
+            jobs.finish_cancelled(
+                session, job_id=context.attempt.job_id, attempt=context.attempt.number, now=datetime.now(UTC)
+            )
+    except Conflict:  # nobody cancelled: this process drains
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.ENDED
+
+
+def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
+    """Stop when the supervisor is gone, and leave for good if a step takes longer than the lease allows.
+
+    Args:
+        stop: is set when the parent has changed.
+        parent: process id of the supervisor.
+        grace_seconds: for the step that runs.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_ORPHAN_LOOK_SECONDS)
+        stop.set()
+        time.sleep(grace_seconds)
+        os._exit(ExitStatus.INTERRUPTED)
+
+    thread = threading.Thread(target=watch, name="obscura-parent-watch", daemon=True)
+    thread.start()
+    return thread
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""How a training pays and reports. Each charge is a transaction, committed before the release that it pays for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from privacy.accounting.events import Event
+from privacy.accounting.filters import Filter
+from privacy.errors import BudgetExceeded, EventRefused
+from service import jobs, ledger
+from service.db.session import SessionFactory, transaction
+from service.errors import HoldExhausted
+from service.failpoints import failpoint
+from workers.claims import Attempt
+from workers.journal import Journal
+from workers.recipes.interface import Cancelled
+
+REPORT_SECONDS = 0.5  # at most two writes a second, however fast the steps are
+
+
+class HeldBudget:
+    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
+
+    A recipe may only release what its plan announced: an event with other noise or sensitivity is refused.
+
+    Args:
+        factory: of sessions.
+        attempt: that has armed the hold.
+        hold_id: of the job.
+        privacy_filter: of the account.
+        planned: the event of every stage of the plan, by stage name.
+        journal: of the job; gets a line for every charge before anything is released for it.
+        charged_nano: what earlier attempts have charged.
+    """
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        attempt: Attempt,
+        *,
+        hold_id: str,
+        privacy_filter: Filter,
+        planned: Mapping[str, Event],
+        journal: Journal,
+        charged_nano: int = 0,
+    ) -> None:
+        self._factory, self._attempt, self._hold_id = factory, attempt, hold_id
+        self._journal = journal
+        self._filter, self._planned = privacy_filter, dict(planned)
+        self.charged_nano = charged_nano
+        self.releases: Counter[str] = Counter()  # charged by this attempt, by stage
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases; durable when this returns.
+
+        Raises:
+            BudgetExceeded: the hold does not cover the event; nothing was charged.
+            EventRefused: the plan has no such stage, or announced it with another event.
+            StaleAttempt: another attempt has taken over.
+            OSError: the journal cannot be written; nothing may be released.
+        """
+        announced = self._planned.get(stage)
+        if announced is None or replace(announced, count=1) != replace(event, count=1):
+            raise EventRefused(self._filter.name, stage, "the plan of this job announced no such release")
+        amount_nano = self._filter.price_nano(event)
+        try:
+            with transaction(self._factory) as session:
+                self.charged_nano = ledger.charge(
+                    session,
+                    hold_id=self._hold_id,
+                    attempt=self._attempt.number,
+                    amount_nano=amount_nano,
+                    stage=stage,
+                    event=event.to_json(),
+                    now=datetime.now(UTC),
+                )
+                failpoint("charge.before")
+        except HoldExhausted as error:
+            left_nano = error.numbers.get("left_nano")
+            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
+        failpoint("charge.after")
+        self._journal.write(stage=stage, count=event.count, price_nano=amount_nano)
+        failpoint("journal.after")
+        self.releases[stage] += event.count
+
+
+class ReportedProgress:
+    """Progress that stands in the job's row (`workers.recipes.interface.Progress`).
+
+    Args:
+        factory: of sessions.
+        attempt: that runs.
+        budget: shows what was charged; None for a sampling.
+        planned_nano: the plan's price.
+        privacy_filter: of the account; None for a sampling.
+        stop: set when the training should stop.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        attempt: Attempt,
+        *,
+        budget: HeldBudget | None,
+        planned_nano: int,
+        privacy_filter: Filter | None,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._factory, self._attempt, self._budget = factory, attempt, budget
+        self._planned_nano, self._filter = planned_nano, privacy_filter
+        self._stop, self._clock = stop, clock
+        self._stage, self._stage_began, self._first_step = "", 0.0, 0
+        self._written_at = float("-inf")
+
+    def __call__(self, *, stage: str, step: int, steps: int) -> None:
+        """Report that `step` of `steps` of `stage` are done.
+
+        Raises:
+            Cancelled: the attempt was told to stop.
+            StaleAttempt: another attempt has taken over.
+        """
+        if self._stop.is_set():
+            raise Cancelled
+        now = self._clock()
+        if stage != self._stage:
+            self._stage, self._stage_began, self._first_step = stage, now, step
+        if now - self._written_at < REPORT_SECONDS:
+            return
+        self._written_at = now
+        report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(step, steps, now)}
+        # A database that is away for a moment costs a report, not the training; charges are not so lenient.
+        with suppress(OperationalError, InterfaceError), transaction(self._factory) as session:
+            jobs.report_progress(
+                session,
+                job_id=self._attempt.job_id,
+                attempt=self._attempt.number,
+                progress={**report, **self._spent()},
+            )
+
+    def _eta(self, step: int, steps: int, now: float) -> float | None:
+        """Seconds until the stage ends at the pace of this attempt; None before its first step."""
+        done = step - self._first_step
+        return None if done <= 0 else round((now - self._stage_began) / done * max(steps - step, 0), 1)
+
+    def _spent(self) -> dict[str, float]:
+        if self._budget is None or self._filter is None:
+            return {}
+        charged_nano = self._budget.charged_nano
+        return {
+            "charged_nano": charged_nano,
+            "planned_nano": self._planned_nano,
+            "charged_epsilon": self._filter.epsilon_of(charged_nano),
+            "planned_epsilon": self._filter.epsilon_of(self._planned_nano),
+        }
