@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# The tests start many processes, each of which would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -96,7 +96,8 @@ def owned(make: Make, mu: float, probability: float) -> Audited:
         ]
         return np.concatenate(parts)[:draws]
 
-    return Audited(f"{setting.name}: subjects", event, draw, draws=2000, cut=0.5)
+    # Where two records that are clipped apart come in they add two: half of that tells best whether they did.
+    return Audited(f"{setting.name}: subjects", event, draw, draws=2000, cut=1.0)
 
 
 def spread(make: Make) -> Audited:
