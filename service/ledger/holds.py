@@ -24,14 +24,13 @@ from service.ledger.rows import (
     append_about,
     lock_account,
     lock_hold,
-    lock_hold_row,
     require_attempt,
     short_reason,
     stale,
     whole,
     wrong_state,
 )
-from service.ledger.statements import add_hold, entry_row, has_sample, hold_of_job, move_hold
+from service.ledger.statements import entry_row, has_sample, hold_of_job, move_hold
 
 
 def hold(
@@ -80,7 +79,6 @@ def hold(
         created_at=now,
         updated_at=now,
     )
-    add_hold(session, reserved)
     entry = append(
         session, account, EntryKind.HOLD, reserved, amount_nano=amount_nano, held=amount_nano, details=details, now=now
     )
@@ -94,7 +92,7 @@ def fence(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Non
     Raises:
         StaleAttempt: a later attempt has taken over, or the hold has ended.
     """
-    reserved = lock_hold_row(session, hold_id)
+    _account, reserved = lock_hold(session, hold_id)  # both, in the usual order: a step may follow in this transaction
     if attempt < reserved.attempt:
         raise stale(reserved, attempt)
     _require_open(reserved, attempt)

@@ -17,7 +17,7 @@ from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from service.ledger.checks import check_account, check_balances, check_hold, corrupt, hash_of
 from service.ledger.records import Account, Entry, Hold
-from service.ledger.statements import account_row, add_entry, hold_row, locked_rows, move_account, move_hold
+from service.ledger.statements import account_row, hold_row, locked_rows, write_entry
 
 NANO_MAX = 2**63 - 1
 REASON_CHARACTERS_MAX = 500
@@ -59,11 +59,6 @@ def lock_hold(session: Session, hold_id: str) -> tuple[Account, Hold]:
     return account, reserved
 
 
-def lock_hold_row(session: Session, hold_id: str) -> Hold:
-    """Lock a hold's row alone: enough for the fence, which moves no balance."""
-    return _checked_hold(session, hold_id, lock=True)
-
-
 def get_hold(session: Session, hold_id: str) -> Hold:
     """Return a hold, read only, checked against the log.
 
@@ -71,7 +66,12 @@ def get_hold(session: Session, hold_id: str) -> Hold:
         NotFound: no such hold.
         LedgerCorruption: its row contradicts the log or itself.
     """
-    return _checked_hold(session, hold_id, lock=False)
+    row = hold_row(session, hold_id)
+    if row is None:
+        raise NotFound("There is no such hold.", hold_id=hold_id)
+    reserved, last = row
+    check_hold(reserved, last)
+    return reserved
 
 
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
@@ -81,15 +81,6 @@ def _checked_account(session: Session, account_id: str, *, lock: bool) -> Accoun
     account, head = row
     check_account(account, head)
     return account
-
-
-def _checked_hold(session: Session, hold_id: str, *, lock: bool) -> Hold:
-    row = hold_row(session, hold_id, lock=lock)
-    if row is None:
-        raise NotFound("There is no such hold.", hold_id=hold_id)
-    reserved, last = row
-    check_hold(reserved, last)
-    return reserved
 
 
 def append(
@@ -106,6 +97,7 @@ def append(
     job_id: str | None = None,
     details: Mapping[str, Any] | None = None,
     also: Mapping[str, Any] | None = None,
+    hold_moves: Mapping[str, Any] | None = None,
 ) -> Entry:
     """Append one entry to a locked account's log and move its cached balances with it.
 
@@ -113,7 +105,7 @@ def append(
         session: in the transaction that holds the account's lock.
         account: as `lock_account` returned it.
         kind: of the entry.
-        reserved: the hold concerned, if any.
+        reserved: the hold concerned, if any: a new one, or one that is locked.
         now: aware.
         amount_nano: recorded in the entry, >= 0.
         spent: change of the spent balance, in nano-units.
@@ -122,6 +114,7 @@ def append(
         job_id: of the job concerned, where there is no hold.
         details: public JSON facts.
         also: further columns of the account that this entry changes.
+        hold_moves: columns of the locked hold that this entry changes; None where the hold is new.
 
     Returns:
         The entry as it was written.
@@ -157,8 +150,11 @@ def append(
         "head_hash": entry.hash,
         **(also or {}),
     }
-    move_account(session, account, moves, more_nano=spent + held)
-    add_entry(session, entry)
+    moved = None
+    if reserved is not None and hold_moves is not None:
+        moved = reserved, {**hold_moves, "last_sequence": entry.sequence, "updated_at": now}
+    new_hold = reserved if moved is None else None
+    write_entry(session, account, moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved)
     check_balances(account, entry)
     return entry
 
@@ -179,8 +175,7 @@ def append_about(
     Raises:
         LedgerCorruption: a row is not what was locked, or the hold would contradict the log.
     """
-    entry = append(session, account, kind, reserved, **facts)
-    move_hold(session, reserved, {**moves, "last_sequence": entry.sequence, "updated_at": entry.created_at})
+    entry = append(session, account, kind, reserved, hold_moves=moves, **facts)
     check_hold(reserved, entry, entry)
 
 

@@ -10,10 +10,24 @@ FOR NO KEY UPDATE: writers exclude each other, but not those who insert a job th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, Select, Table, Update, and_, bindparam, insert, select, update
+from sqlalchemy import (
+    CursorResult,
+    Insert,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from service.db import ledger_tables as tables
@@ -36,7 +50,6 @@ _READ_HOLD = (
     select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id == bindparam("hold_id"))
 )
 _LOCK_ACCOUNT = _READ_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True)
-_LOCK_HOLD = _READ_HOLD.with_for_update(of=HOLDS, key_share=True)
 _LOCK_BOTH = (
     select(ACCOUNTS, ENTRIES, HOLDS, _LAST)
     .select_from(
@@ -54,16 +67,24 @@ _HOLD_OF_JOB = select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id"))
 _SAMPLE_OF_JOB = select(ENTRIES.c.sequence).where(
     ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE
 )
-_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = insert(ACCOUNTS), insert(HOLDS), insert(ENTRIES)
+_ADD_ACCOUNT, _ADD_ENTRY = insert(ACCOUNTS), insert(ENTRIES)
 
 
-def _move(table: Table, guards: tuple[str, ...], columns: tuple[str, ...]) -> Update:
+def _add(table: Table, prefix: str) -> Insert:
+    """Return an INSERT of one row whose parameters are the columns' names behind a prefix."""
+    return insert(table).values({c.name: bindparam(f"{prefix}_{c.name}", type_=c.type) for c in table.columns})
+
+
+def _move(table: Table, prefix: str, guards: tuple[str, ...], columns: tuple[str, ...]) -> Update:
     """Return an UPDATE of one row, on condition that its guard columns still are what was read."""
-    unchanged = (table.c[name] == bindparam(f"was_{name}", type_=table.c[name].type) for name in ("id", *guards))
+    columns_of = table.c
+    unchanged = (
+        columns_of[name] == bindparam(f"{prefix}_was_{name}", type_=columns_of[name].type) for name in ("id", *guards)
+    )
     return (
         update(table)
         .where(*unchanged)
-        .values({name: bindparam(f"to_{name}", type_=table.c[name].type) for name in columns})
+        .values({name: bindparam(f"{prefix}_to_{name}", type_=columns_of[name].type) for name in columns})
     )
 
 
@@ -71,14 +92,22 @@ _ACCOUNT_GUARDS = ("head_sequence", "head_hash", "spent_nano", "held_nano", "cap
 _ACCOUNT_COLUMNS = (*_ACCOUNT_GUARDS, "epsilon")
 _HOLD_GUARDS = ("state", "attempt", "armed_attempt", "charged_nano", "last_sequence")
 _HOLD_COLUMNS = (*_HOLD_GUARDS, "captured_nano", "updated_at")
-_MOVE_ACCOUNT = _move(ACCOUNTS, _ACCOUNT_GUARDS, _ACCOUNT_COLUMNS)
+_MOVE_ACCOUNT = _move(ACCOUNTS, "account", _ACCOUNT_GUARDS, _ACCOUNT_COLUMNS)
 # The filter's second guard: only a hold reserves, and only within the capacity of an account that is not frozen.
 _RESERVE = _MOVE_ACCOUNT.where(
     ~ACCOUNTS.c.frozen,
     ACCOUNTS.c.spent_nano + ACCOUNTS.c.held_nano + bindparam("more_nano", type_=ACCOUNTS.c.held_nano.type)
     <= ACCOUNTS.c.capacity_nano,
 )
-_MOVE_HOLD = _move(HOLDS, _HOLD_GUARDS, _HOLD_COLUMNS)
+_ADD_HOLD, _MOVE_HOLD = _add(HOLDS, "hold"), _move(HOLDS, "hold", _HOLD_GUARDS, _HOLD_COLUMNS)
+_APPEND = _add(ENTRIES, "entry")
+
+
+@functools.cache
+def _together(*writes: Insert | Update) -> Select[Any]:
+    """Return PostgreSQL's one statement that makes several writes and says how many rows each has touched."""
+    parts = [write.returning(literal(1).label("done")).cte(f"write_{n}") for n, write in enumerate(writes)]
+    return select(*(select(func.count()).select_from(part).scalar_subquery() for part in parts))
 
 
 def account_row(session: Session, account_id: str, *, lock: bool) -> tuple[Account, Entry | None] | None:
@@ -87,9 +116,9 @@ def account_row(session: Session, account_id: str, *, lock: bool) -> tuple[Accou
     return None if row is None else (Account(*row[:_A]), _entry(row[_A:]))
 
 
-def hold_row(session: Session, hold_id: str, *, lock: bool) -> tuple[Hold, Entry | None] | None:
+def hold_row(session: Session, hold_id: str) -> tuple[Hold, Entry | None] | None:
     """Return a hold and the newest entry about it; None where there is no such hold."""
-    row = _read(session, _LOCK_HOLD if lock else _READ_HOLD, (_H,), hold_id=hold_id)
+    row = _read(session, _READ_HOLD, (_H,), hold_id=hold_id)
     return None if row is None else (Hold(*row[:_H]), _entry(row[_H:]))
 
 
@@ -119,21 +148,49 @@ def has_sample(session: Session, job_id: str) -> bool:
     return session.connection().scalar(_SAMPLE_OF_JOB, {"job_id": job_id}) is not None
 
 
-def move_account(session: Session, account: Account, moves: Mapping[str, Any], *, more_nano: int) -> None:
-    """Write new values to an account's row.
+def write_entry(
+    session: Session,
+    account: Account,
+    moves: Mapping[str, Any],
+    entry: Entry,
+    *,
+    more_nano: int,
+    new_hold: Hold | None = None,
+    moved_hold: tuple[Hold, Mapping[str, Any]] | None = None,
+) -> None:
+    """Insert an entry, and move or insert the rows that it is about. On PostgreSQL that is one round trip.
 
     Args:
-        session: in the transaction that holds the account's lock.
+        session: in the transaction that holds the locks of the account and of a hold that is moved.
         account: as it was read; shows the new values afterwards.
-        moves: columns and their new values.
+        moves: columns of the account and their new values.
+        entry: about it.
         more_nano: by how much spent and held grow together; above 0 it must fit into the capacity.
+        new_hold: to insert.
+        moved_hold: a hold as it was read, which shows the new values afterwards, and those.
 
     Raises:
-        LedgerCorruption: the row is no longer what was read, or what it reserves does not fit.
+        LedgerCorruption: a row is no longer what was read, or what the account reserves does not fit.
     """
-    statement, extra = (_RESERVE, {"more_nano": more_nano}) if more_nano > 0 else (_MOVE_ACCOUNT, {})
-    if not _moved(session, statement, account, (_ACCOUNT_GUARDS, _ACCOUNT_COLUMNS), moves, extra):
+    writes: list[tuple[Insert | Update, dict[str, Any]]] = []
+    if new_hold is not None:
+        writes.append((_ADD_HOLD, _prefixed("hold", new_hold)))
+    reserves = more_nano > 0
+    changes = _changes("account", account, _ACCOUNT_GUARDS, _ACCOUNT_COLUMNS, moves)
+    if reserves:
+        changes["more_nano"] = more_nano
+    writes.append((_RESERVE if reserves else _MOVE_ACCOUNT, changes))
+    writes.append((_APPEND, _prefixed("entry", entry)))
+    if moved_hold is not None:
+        writes.append((_MOVE_HOLD, _changes("hold", moved_hold[0], _HOLD_GUARDS, _HOLD_COLUMNS, moved_hold[1])))
+    touched = dict(zip((statement.table for statement, _ in writes), _execute(session, writes), strict=True))
+    if touched[ACCOUNTS] != 1:
         raise corrupt("the account moved under its lock", account)
+    if moved_hold is not None and touched[HOLDS] != 1:
+        raise _moved_under_lock(moved_hold[0])
+    _show(account, moves)
+    if moved_hold is not None:
+        _show(*moved_hold)
 
 
 def move_hold(session: Session, reserved: Hold, moves: Mapping[str, Any]) -> None:
@@ -142,18 +199,15 @@ def move_hold(session: Session, reserved: Hold, moves: Mapping[str, Any]) -> Non
     Raises:
         LedgerCorruption: the row is no longer what was read.
     """
-    if not _moved(session, _MOVE_HOLD, reserved, (_HOLD_GUARDS, _HOLD_COLUMNS), moves, {}):
-        raise LedgerCorruption("Ledger: a hold moved under its lock.", hold_id=reserved.id)
+    changes = _changes("hold", reserved, _HOLD_GUARDS, _HOLD_COLUMNS, moves)
+    if _execute(session, [(_MOVE_HOLD, changes)]) != [1]:
+        raise _moved_under_lock(reserved)
+    _show(reserved, moves)
 
 
 def add_account(session: Session, account: Account) -> None:
     """Insert an account."""
     session.connection().execute(_ADD_ACCOUNT, _values(account))
-
-
-def add_hold(session: Session, reserved: Hold) -> None:
-    """Insert a hold."""
-    session.connection().execute(_ADD_HOLD, _values(reserved))
 
 
 def add_entry(session: Session, entry: Entry) -> None:
@@ -182,20 +236,31 @@ def _values(record: Account | Hold | Entry) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def _moved(
-    session: Session,
-    statement: Update,
-    row: Account | Hold,
-    columns: tuple[tuple[str, ...], tuple[str, ...]],
-    moves: Mapping[str, Any],
-    extra: Mapping[str, Any],
-) -> bool:
-    guards, moving = columns
-    parameters = {"was_id": row.id, **extra}
-    parameters |= {f"was_{name}": getattr(row, name) for name in guards}
-    parameters |= {f"to_{name}": moves.get(name, getattr(row, name)) for name in moving}
-    if cast("CursorResult[Any]", session.connection().execute(statement, parameters)).rowcount != 1:
-        return False
+def _prefixed(prefix: str, record: Hold | Entry) -> dict[str, Any]:
+    return {f"{prefix}_{name}": getattr(record, name) for name in record.__slots__}
+
+
+def _changes(
+    prefix: str, row: Account | Hold, guards: tuple[str, ...], columns: tuple[str, ...], moves: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the parameters of a `_move`: what was read, and what is to be there."""
+    changes = {f"{prefix}_was_{name}": getattr(row, name) for name in ("id", *guards)}
+    return changes | {f"{prefix}_to_{name}": moves.get(name, getattr(row, name)) for name in columns}
+
+
+def _execute(session: Session, writes: Sequence[tuple[Insert | Update, dict[str, Any]]]) -> list[int]:
+    """Return how many rows each write has touched. On SQLite, where a round trip is a call, they are made in turn."""
+    connection = session.connection()
+    if connection.dialect.name == "postgresql" and len(writes) > 1:
+        parameters = {name: value for _, part in writes for name, value in part.items()}
+        return list(connection.execute(_together(*(statement for statement, _ in writes)), parameters).one())
+    return [cast("CursorResult[Any]", connection.execute(*write)).rowcount for write in writes]
+
+
+def _show(row: Account | Hold, moves: Mapping[str, Any]) -> None:
     for name, value in moves.items():
         setattr(row, name, value)
-    return True
+
+
+def _moved_under_lock(reserved: Hold) -> LedgerCorruption:
+    return LedgerCorruption("Ledger: a hold moved under its lock.", hold_id=reserved.id)

@@ -1,18 +1,25 @@
-"""The hammer: `python ledger_hammer_worker.py safe|unsafe|unsafe-on-our-engine URL ACCOUNT PROCESSES OPERATIONS`.
+"""The hammer: `python ledger_hammer_worker.py VARIANT URL FOLDER PROCESSES REQUESTS [ACCOUNT]`.
 
-Imports once, forks the processes, opens a database in each, lets them loose together and writes one JSON line: what
-each believes has been committed.
+Imports once, forks the processes, opens a database in each and lets them loose together. Each writes what it is about
+to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes are killed
+without warning all the while; each is followed by another that takes over what it left open. The variants `unsafe` and
+`unsafe-on-our-engine` read and then write, as the ledger must not.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from multiprocessing.context import ForkProcess
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine, text
@@ -20,72 +27,116 @@ from sqlalchemy.orm import Session
 
 from service import ledger
 from service.db.base import new_id
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.errors import HoldExhausted, InsufficientBudget
+from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
+from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
 
-SECONDS_MAX = 60
+SECONDS_MAX = 100
 GRANT = 1  # what the unsafe variant takes at once
+REFUSED = (InsufficientBudget, HoldExhausted, StaleAttempt, DatabaseBusy)
+PAUSE = (0.1, 0.4)  # seconds between two kills
 
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-def one_job(factory: SessionFactory, account_id: str, dice: random.Random, done: dict[str, Any]) -> None:
-    """Take a job through a random part of its life; it may be left anywhere, as after a crash."""
-    amount, job_id = dice.randint(1, 40), new_id("job")
-    try:
-        with transaction(factory) as session:
-            hold_id = ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=amount, now=now()).id
-            if dice.random() < 0.1:
-                session.rollback()  # a crash before the commit
-                return
-    except InsufficientBudget:
-        done["refused"] += 1
-        return
-    done["holds"][hold_id] = amount
-    fate = dice.random()
-    if fate < 0.1:
-        return  # a crash after the commit
-    if fate < 0.4:
-        with transaction(factory) as session:
-            ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=now())
-        done["released"].append(hold_id)
-        return
-    with transaction(factory) as session:
-        ledger.fence(session, hold_id=hold_id, attempt=1, now=now())
-        ledger.arm(session, hold_id=hold_id, attempt=1, now=now())
-    charged = 0
-    for _ in range(dice.randint(1, 3)):
-        step = dice.randint(1, 20)
+class Journal:
+    """What one process meant to do and what it was told. A line is in the file, or on its way, whatever kills it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(self, **line: Any) -> None:
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def request(self, factory: SessionFactory, do: str, work: Callable[[Session], Any], **facts: Any) -> Any:
+        """Make one request in one transaction and return its result, or None where it was refused."""
+        self.write(do=do, **facts)
         try:
             with transaction(factory) as session:
-                charged = ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=step, stage="votes", now=now())
-        except HoldExhausted:
+                result = work(session)
+        except REFUSED:
+            self.write(refused=True)
+            return None
+        self.write(done=result)
+        return result
+
+
+def one_job(factory: SessionFactory, journal: Journal, account_id: str, dice: random.Random) -> None:
+    """Take a job through its life, or through a part of it."""
+    amount, job_id = dice.randint(1, 40), new_id("job")
+
+    def hold(session: Session) -> str:
+        return ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=amount, now=now()).id
+
+    hold_id = journal.request(factory, "hold", hold, job=job_id, amount=amount)
+    if hold_id is None:
+        return
+    if dice.random() < 0.3:
+        journal.request(factory, "release", lambda session: release(session, hold_id), job=job_id)
+        return
+    train(factory, journal, job_id, hold_id, 1, [dice.randint(1, 20) for _ in range(dice.randint(1, 3))])
+
+
+def train(
+    factory: SessionFactory, journal: Journal, job_id: str, hold_id: str, attempt: int, charges: list[int]
+) -> None:
+    """Fence, arm, charge and capture, each in a transaction of its own."""
+
+    def arm(session: Session) -> None:
+        ledger.fence(session, hold_id=hold_id, attempt=attempt, now=now())
+        ledger.arm(session, hold_id=hold_id, attempt=attempt, now=now())
+
+    def charge(session: Session, amount: int) -> int:
+        return ledger.charge(session, hold_id=hold_id, attempt=attempt, amount_nano=amount, stage="votes", now=now())
+
+    def capture(session: Session) -> None:
+        ledger.capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason="failed", now=now())
+
+    journal.request(factory, "arm", arm, job=job_id)
+    for amount in charges:
+        if journal.request(factory, "charge", partial(charge, amount=amount), job=job_id, amount=amount) is None:
             break
-    done["charged"][hold_id] = charged
-    if fate > 0.9:
-        return  # armed for ever: the reconciler's work
-    with transaction(factory) as session:
-        ledger.capture(session, hold_id=hold_id, attempt=1, artifact_sha256=None, reason="failed", now=now())
-    done["captured"].append(hold_id)
+    journal.request(factory, "capture", capture, job=job_id)
 
 
-def hammer(url: str, account_id: str, seed: int, operations: int, start: Barrier) -> dict[str, Any]:
-    """Run jobs against the ledger as the service does."""
-    engine = make_engine(url, pool_size=1)
-    factory, dice = make_session_factory(engine), random.Random(seed)
-    done: dict[str, Any] = {"refused": 0, "holds": {}, "released": [], "charged": {}, "captured": []}
+def release(session: Session, hold_id: str) -> None:
+    ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=now())
+
+
+def take_over(factory: SessionFactory, journal: Journal, dead: Path, dice: random.Random) -> None:
+    """End the job that a killed process was at: nobody knows whether its last request was committed."""
+    jobs = [line["job"] for line in read_journal(dead) if "job" in line]
+    if not jobs or dice.random() < 0.3:  # some stay as they were left
+        return
+    with transaction(factory, read_only=True) as session:
+        row = session.execute(
+            text("SELECT id, state, attempt FROM holds WHERE job_id = :job"), {"job": jobs[-1]}
+        ).one_or_none()
+    if row is not None and row.state in {"held", "armed"}:
+        train(factory, journal, jobs[-1], row.id, row.attempt + 1, [dice.randint(1, 20)])
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return all lines; the last may have been cut off by the kill."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def hammer(url: str, path: Path, account_id: str, seed: int, start: Barrier | None, dead: Path | None) -> None:
+    """Run jobs against the ledger as the service does, until something kills this process."""
+    factory, dice, journal = make_session_factory(make_engine(url, pool_size=1)), random.Random(seed), Journal(path)
     with transaction(factory, read_only=True) as session:
         ledger.balance(session, account_id)
-    start.wait(SECONDS_MAX)
-    for _ in range(operations):
-        one_job(factory, account_id, dice, done)
-    engine.dispose()
-    return done
+    if start is not None:
+        start.wait(SECONDS_MAX)
+    if dead is not None:
+        take_over(factory, journal, dead, dice)
+    while True:
+        one_job(factory, journal, account_id, dice)
 
 
-def overspend(url: str, operations: int, start: Barrier, *, safe_engine: bool) -> dict[str, Any]:
+def overspend(url: str, path: Path, operations: int, start: Barrier, *, safe_engine: bool) -> None:
     """Read the total, decide, write: right for one process, and what the ledger must not do."""
     engine = make_engine(url, pool_size=1) if safe_engine else create_engine(url)
     granted = 0
@@ -101,33 +152,59 @@ def overspend(url: str, operations: int, start: Barrier, *, safe_engine: bool) -
                 session.execute(text("INSERT INTO grants (amount) VALUES (:amount)"), {"amount": GRANT})
                 granted += GRANT
     engine.dispose()
-    return {"granted": granted}
+    Journal(path).write(done=granted)
 
 
-def work(variant: str, url: str, account_id: str, seed: int, operations: int, start: Barrier, reports: Any) -> None:
-    """What one process does."""
-    if variant == "safe":
-        reports.put(hammer(url, account_id, seed, operations, start))
-    else:
-        reports.put(overspend(url, operations, start, safe_engine=variant == "unsafe-on-our-engine"))
+def kill_until(requests: int, folder: Path, children: dict[Path, ForkProcess], follow: Callable[..., None]) -> None:
+    """Kill one process after the other until enough requests have been made."""
+    dice, end = random.Random(), time.monotonic() + SECONDS_MAX
+    while sum(path.read_bytes().count(b'{"do"') for path in folder.iterdir()) < requests:
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(dice.uniform(*PAUSE))
+        path = dice.choice(list(children))
+        victim = children.pop(path)
+        if victim.exitcode is not None:
+            raise ChildProcessError(path.name)
+        victim.kill()
+        victim.join()
+        follow(path)
 
 
 def main() -> None:
     """Run what the command line says."""
-    variant, url, account_id, processes, operations = sys.argv[1:]
+    variant, url, folder, processes, requests = sys.argv[1:6]
     forking = multiprocessing.get_context("fork")
-    start, reports = forking.Barrier(int(processes)), forking.SimpleQueue()
-    children = [
-        forking.Process(target=work, args=(variant, url, account_id, seed, int(operations), start, reports))
-        for seed in range(int(processes))
-    ]
-    for child in children:
+    start = forking.Barrier(int(processes))
+    children: dict[Path, ForkProcess] = {}
+    number = 0
+
+    def begin(dead: Path | None = None) -> None:
+        nonlocal number
+        path = Path(folder) / f"{number}.jsonl"
+        path.touch()
+        if variant == "safe":
+            first = start if number < int(processes) else None
+            child = forking.Process(target=hammer, args=(url, path, sys.argv[6], number, first, dead))
+        else:
+            ours = {"safe_engine": variant == "unsafe-on-our-engine"}
+            child = forking.Process(target=overspend, args=(url, path, int(requests), start), kwargs=ours)
         child.start()
-    written = [reports.get() for _ in children]  # a child that dies leaves this waiting: the test's timeout ends it
-    for child in children:
+        children[path] = child
+        number += 1
+
+    for _ in range(int(processes)):
+        begin()
+    if variant == "safe":
+        try:
+            kill_until(int(requests), Path(folder), children, begin)
+        finally:
+            for child in children.values():
+                child.kill()
+        return
+    for child in children.values():
         child.join(SECONDS_MAX)
-    sys.stdout.write(json.dumps(written) + "\n")
-    sys.exit(any(child.exitcode != 0 for child in children))
+    sys.exit(any(child.exitcode != 0 for child in children.values()))
 
 
 if __name__ == "__main__":
