@@ -1,0 +1,208 @@
+"""Classifiers trained with differential privacy on Fashion-MNIST: is the published order of the estimators found here?
+
+Run `python -m benchmarks.dp_classifiers --json FILE`. Every run trains the recipe `dp_classifier` on 60,000 training
+images with a fresh secret and tests the last weights once on the 10,000 test images. Learning rates were chosen with
+`--search`, which trains on 50,000 training images and tests on the other 10,000. Runs are written as they are finished;
+a file that already has a run keeps it, so that a run which was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import platform
+import secrets
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.audited_trainings import FilterBudget
+from benchmarks.datalens_utility import CLASSES
+from benchmarks.fashion_mnist import load_split
+from models.private_classifier import PrivateClassifier
+from privacy.accounting.filters import open_filter
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from service.sealing import new_key
+from workers.checkpoints import SealedFolder
+from workers.recipes.dp_classifier import train
+from workers.recipes.interface import TrainingData
+
+DELTA = 1e-5
+EPSILON = 3.0
+HELD_OUT = 10_000
+_CNN: dict[str, Any] = {"architecture": "cnn", "expected_batch": 1024, "epochs": 8.0, "clip": 1.0, "momentum": 0.0}
+_GEP: dict[str, Any] = {"anchors": 400, "basis_size": 200}
+_FROZEN: dict[str, Any] = {"freeze": "random", "freeze_rate": 0.7, "freeze_cooling": 0.65}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One way to train, and the learning rates that are tried for it."""
+
+    name: str
+    options: dict[str, Any]
+    rates: tuple[float, ...]
+
+
+ROWS = (
+    Row("scatter_linear", {"preset": "default"}, ()),
+    Row("dpsgd", {**_CNN, "estimator": "dpsgd", "learning_rate": 2.0}, (1.0, 2.0, 4.0)),
+    Row("dpsgd, C=0.1, momentum 0.9", {**_CNN, "clip": 0.1, "momentum": 0.9, "learning_rate": 2.0}, ()),
+    Row("topagg, k=0.8", {**_CNN, "estimator": "topagg", "learning_rate": 2.0}, ()),
+    Row("random freeze", {**_CNN, **_FROZEN, "learning_rate": 2.0}, ()),
+    Row("gep", {**_CNN, **_GEP, "estimator": "gep", "learning_rate": 2.0}, (1.0, 2.0, 4.0)),
+    Row("bgep", {**_CNN, **_GEP, "estimator": "bgep", "learning_rate": 2.0}, (1.0, 2.0, 4.0)),
+    Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 2.0}, (1.0, 2.0, 4.0)),
+    Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 2.0}, ()),
+)
+# What the papers found: the first is better than the second, or (True) at least as good.
+ORDERS = (
+    ("gep", "bgep", False),
+    ("gep", "dpsgd", False),
+    ("rgp, rank 8", "rgp_random, rank 8", False),
+    ("random freeze", "dpsgd", True),
+    ("dpsgd", "dpsgd, C=0.1, momentum 0.9", True),
+)
+
+
+def accuracy_of(
+    options: dict[str, Any],
+    train_set: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+    test_set: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
+    seed: int,
+    epsilon: float = EPSILON,
+) -> float:
+    """Train one classifier and return the accuracy of its last weights on the test set."""
+    images, labels = train_set
+    facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
+    privacy_filter = open_filter("rdp", epsilon, DELTA)
+    plan = build_plan(
+        "dp_classifier", {**options, "initial_seed": seed}, privacy_filter, privacy_filter.capacity_nano, facts
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        classifier: PrivateClassifier = train(
+            plan,
+            facts,
+            TrainingData(images, labels, CLASSES),
+            budget=FilterBudget(privacy_filter, privacy_filter.capacity_nano),
+            secret=secrets.token_bytes(32),
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
+            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+        )
+    predicted = classifier.predict(torch.from_numpy(test_set[0])[:, None])
+    return float((predicted == torch.from_numpy(test_set[1])).double().mean())
+
+
+def measure(row: Row, rate: float | None, seed: int, *, held_out: bool) -> dict[str, Any]:
+    """Make one run and return what is kept of it."""
+    options = dict(row.options)
+    if rate is not None:
+        options["learning_rate"] = rate
+    images, labels = load_split("train")
+    train_set, test_set = (images, labels), load_split("test")
+    if held_out:
+        train_set = images[:-HELD_OUT], labels[:-HELD_OUT]
+        test_set = images[-HELD_OUT:], labels[-HELD_OUT:]
+    started = time.monotonic()
+    accuracy = accuracy_of(options, train_set, test_set, seed)
+    seconds = round(time.monotonic() - started, 1)
+    print(f"  {row.name} rate {options.get('learning_rate')} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
+    return {"row": row.name, "options": options, "seed": seed, "accuracy": accuracy, "seconds": seconds}
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row of figures for each way to train that has runs."""
+    rows = []
+    for row in ROWS:
+        found = [run["accuracy"] for run in runs if run["row"] == row.name]
+        if found:
+            rows.append(
+                {
+                    "name": row.name,
+                    "estimator": row.options.get("estimator", "dpsgd"),
+                    "architecture": row.options.get("architecture", "scatter_linear"),
+                    "freeze": row.options.get("freeze", "none"),
+                    "epsilon": EPSILON,
+                    "delta": DELTA,
+                    "mean": statistics.mean(found),
+                    "sd": statistics.stdev(found) if len(found) > 1 else None,
+                    "seeds": len(found),
+                }
+            )
+    return rows
+
+
+def orders(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each published order the difference found here, its standard error, and whether it holds."""
+    by_name = {row["name"]: row for row in rows if row["sd"] is not None}
+    found = []
+    for better, worse, equal_allowed in ORDERS:
+        if better not in by_name or worse not in by_name:
+            continue
+        one, other = by_name[better], by_name[worse]
+        difference = one["mean"] - other["mean"]
+        error = math.sqrt(one["sd"] ** 2 / one["seeds"] + other["sd"] ** 2 / other["seeds"])
+        holds = difference > (-2 * error if equal_allowed else 2 * error)
+        sign = ">=" if equal_allowed else ">"
+        found.append(
+            {"order": f"{better} {sign} {worse}", "difference": difference, "standard_error": error, "holds": holds}
+        )
+    return found
+
+
+def main() -> None:
+    """Make the runs that are missing, print the table and, where asked, keep everything as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--search", action="store_true", help="compare learning rates on held-out training images")
+    options = parser.parse_args()
+    key = "search" if options.search else "runs"
+    document: dict[str, Any] = {"runs": [], "search": []}
+    if options.json is not None and options.json.exists():
+        document = json.loads(options.json.read_text(encoding="utf-8"))
+    for row in ROWS:
+        if row.name not in options.rows:
+            continue
+        for rate in row.rates if options.search else (None,):
+            for seed in (100,) if options.search else options.seeds:
+                wanted = {**row.options, **({} if rate is None else {"learning_rate": rate})}
+                if any((run["options"], run["seed"]) == (wanted, seed) for run in document[key]):
+                    continue
+                document[key].append(measure(row, rate, seed, held_out=options.search))
+                keep(document, options.json)
+    for found in document["rows"] if document["runs"] else []:
+        spread = "" if found["sd"] is None else f" +- {found['sd']:.4f}"
+        print(f"{found['name']:<30} {found['mean']:.4f}{spread} ({found['seeds']} seeds)")
+    for order in document["orders"] if document["runs"] else []:
+        verdict = "holds" if order["holds"] else "does not hold"
+        print(f"{order['order']}: {order['difference']:+.4f} +- {order['standard_error']:.4f}, {verdict}")
+
+
+def keep(document: dict[str, Any], path: Path | None) -> None:
+    """Write what there is so far."""
+    document["rows"] = summary(document["runs"])
+    document["orders"] = orders(document["rows"])
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
+    document |= {"dataset": "fashion-mnist", "machine": device, "torch": torch.__version__, "commit": commit}
+    if path is not None:
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""RGP on a small transformer, whose linear layers see several positions of each record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from privacy.gradients.estimator import shapes_of
+from privacy.gradients.per_sample import trace_gradients
+from privacy.gradients.rgp import Rgp
+from privacy.mechanisms.noise import SecureNoise
+from tests.privacy.gradients.test_per_sample import Tokens, losses
+
+CARRIED = {"query.weight", "key.weight", "value.weight", "head.weight"}
+
+
+def network() -> Tokens:
+    torch.manual_seed(5)
+    return Tokens()
+
+
+def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of four tokens; the class is how many of them are below three, in steps of two."""
+    tokens = torch.randint(1, 7, (n, 4), generator=torch.Generator().manual_seed(n))
+    return tokens, ((tokens < 3).sum(dim=1) + 1) // 2
+
+
+def rgp(model: nn.Module, **changes: float) -> Rgp:
+    options = {"rank": 2, "clip": 1.0, "noise_multiplier": 1e-6, "expected_batch": 1.0} | changes
+    return Rgp(model, shapes_of(model), **options)
+
+
+def noise(step: int = 0) -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for these tests", step)
+
+
+def test_every_linear_layer_gets_carriers_and_the_update_is_the_projected_gradient() -> None:
+    model, (tokens, targets) = network(), batch(6)
+    estimator = rgp(model, clip=50.0)
+    estimator.begin_step(model)
+    carriers = dict(estimator._carriers)
+    assert set(carriers) == CARRIED
+    traces = trace_gradients(model, losses, tokens, targets)
+    estimator.add(traces)
+    found = estimator.release(noise())
+    for name, share in traces.shares().items():
+        truth = share.sum(dim=0)
+        if name in carriers:
+            left, right = carriers[name]
+            on_left, on_right = left @ (left.mT @ truth), truth @ right.mT @ right
+            truth = on_left + on_right - left @ (left.mT @ truth) @ right.mT @ right
+        torch.testing.assert_close(found[name].to(truth), truth, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool) -> None:
+    model, (tokens, targets) = network(), batch(5)
+    both = []
+    for kept in (slice(None), slice(-1)):
+        estimator = rgp(model, clip=1e-3, random=random)
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, tokens[kept], targets[kept]))
+        both.append(torch.cat([value.flatten() for value in estimator._sums.values()]))
+    moved = float((both[0] - both[1]).norm())
+    assert 0.995 * estimator.sensitivity < moved <= estimator.sensitivity * (1 + 1e-4)
+
+
+def test_it_learns() -> None:
+    model, (tokens, targets) = network(), batch(300)
+    estimator = rgp(model, noise_multiplier=0.5, expected_batch=300.0, warm_up_steps=30)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    with torch.no_grad():
+        before = float(losses(model(tokens), targets).mean())
+    for step in range(120):
+        estimator.begin_step(model)
+        estimator.add(trace_gradients(model, losses, tokens, targets))
+        released = estimator.release(noise(step))
+        for name, parameter in model.named_parameters():
+            parameter.grad = released[name].to(parameter)
+        optimiser.step()
+    with torch.no_grad():
+        after = float(losses(model(tokens), targets).mean())
+    assert after < 0.4 * before
