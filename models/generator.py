@@ -9,18 +9,13 @@ variance in every direction, so one step size fits all of them. R and b are publ
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-WEIGHTS_FILE = "generator.safetensors"
-CONFIG_FILE = "generator.json"
-_FORMAT = 1
+from models.released_files import read_description, read_weights, write_released
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +115,7 @@ class Generator(nn.Module):
 
 def save_generator(generator: Generator, directory: Path) -> None:
     """Write weights (safetensors) and shape (JSON) into an existing directory; equal generators give equal bytes."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(generator.state_dict().items())}
-    (directory / WEIGHTS_FILE).write_bytes(save(tensors))
-    document: dict[str, Any] = {"format": _FORMAT, "config": dataclasses.asdict(generator.config)}
-    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_released(directory, generator, dataclasses.asdict(generator.config))
 
 
 def load_generator(directory: Path, which: Literal["final", "warm_start"] = "final") -> Generator:
@@ -137,15 +129,10 @@ def load_generator(directory: Path, which: Literal["final", "warm_start"] = "fin
         ValueError: the files are damaged, of another format or do not fit each other.
         FileNotFoundError: one of them is missing.
     """
-    document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
-    found = document.get("format") if isinstance(document, dict) else None
-    if found != _FORMAT:
-        raise ValueError(f"the generator has format {found!r}; this program reads {_FORMAT}")
-    try:
-        generator = Generator(GeneratorConfig(**document["config"]))
-        generator.load_state_dict(load_file(directory / WEIGHTS_FILE))
-    except (KeyError, TypeError, RuntimeError, SafetensorError):
-        raise ValueError("the generator's weights do not fit its configuration") from None
+    network, config = read_description(directory)
+    if network is not None:
+        raise ValueError(f"the generator is a {network}; load_released reads any")
+    generator = read_weights(directory, lambda: Generator(GeneratorConfig(**config)))
     if which == "warm_start":
         generator.bend.zero_()
     return generator.eval()

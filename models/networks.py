@@ -100,6 +100,25 @@ def scatter_head(maps: int, rows: int, columns: int, classes: int, *, convolutio
     )
 
 
+def with_planes(images: Tensor, *numbers: Tensor) -> Tensor:
+    """Put numbers of a row beside its image, so that a network of one input knows them too.
+
+    Args:
+        images: (n, c, h, w).
+        numbers: (n,) each; whole ones below 2^24 come back exactly.
+
+    Returns:
+        (n, c + len(numbers), h, w): a constant plane for each number; `plane` reads it.
+    """
+    planes = [number.to(images)[:, None, None, None].expand(-1, 1, *images.shape[2:]) for number in numbers]
+    return torch.cat([images, *planes], dim=1)
+
+
+def plane(packed: Tensor, place: int) -> Tensor:
+    """Return (n,) the number that `with_planes` put into one channel."""
+    return packed[:, place, 0, 0]
+
+
 def initialise(model: nn.Module, seed: int) -> nn.Module:
     """Draw the weights anew from a public seed, on the CPU, whatever the state of torch's own generator."""
     with torch.random.fork_rng(devices=[]):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from models.generator import Generator, load_generator
+from models.released import ReleasedGenerator, load_released
 from service import artifacts, jobs
 from service.db.session import transaction
 from service.db.tables import Dataset, Release, Sample, SampleFormat
@@ -78,8 +78,8 @@ def request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
     return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen)
 
 
-def _load(data_dir: Path, release: Release) -> Generator:
+def _load(data_dir: Path, release: Release) -> ReleasedGenerator:
     try:
-        return load_generator(artifacts.directory_of(data_dir, release.id))
+        return load_released(artifacts.directory_of(data_dir, release.id))
     except (OSError, ValueError):
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None

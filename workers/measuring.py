@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from models.generator import Generator, load_generator
 from models.private_classifier import load_classifier
+from models.released import ReleasedGenerator, load_released
 from service.errors import StaleAttempt
 from service.logs import get_logger
 from service.vault import open_dataset
@@ -95,15 +95,16 @@ def _unless_it_breaks(order: Order, measure: Callable[[], T]) -> T | None:
 
 def _measure(directory: Path, order: Order, dataset_id: str, context: Context, progress: Progress) -> Usefulness:
     test = _public_images(context, dataset_id)
-    generators: dict[str, Generator] = {"final": load_generator(directory)}
+    generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
     if order.plan.config.get("warm_start") is True:
-        generators["warm_start"] = load_generator(directory, which="warm_start")
+        generators["warm_start"] = load_released(directory, which="warm_start")
     steps = len(generators) * len(CLASSIFIER_KINDS)
     seed = int(order.plan.config.get("evaluation_seed", SEED))
     count = int(order.plan.config.get("evaluation_samples", SAMPLES))
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     for which, generator in generators.items():
-        train = _synthetic_images(generator, order.facts.classes, count, seed)
+        generator.to(context.device)
+        train = _synthetic_images(generator, order.facts.classes, count, seed, context.device)
         results[which] = {}
         for kind in CLASSIFIER_KINDS:
             progress(stage=STAGE, step=sum(len(found) for found in results.values()), steps=steps)
@@ -138,7 +139,9 @@ def _public_images(context: Context, dataset_id: str) -> Images:
     return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))
 
 
-def _synthetic_images(generator: Generator, classes: tuple[str, ...], count: int, seed: int) -> Images:
-    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=seed, names=classes))
+def _synthetic_images(
+    generator: ReleasedGenerator, classes: tuple[str, ...], count: int, seed: int, device: torch.device
+) -> Images:
+    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=seed, names=classes), device)
     pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (n, c, h, w)
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.generator import Generator, load_generator
+from models.released import ReleasedGenerator, load_released
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.registry import RECIPES, Published
@@ -99,11 +99,12 @@ def _describe_generator(
     directory: Path, order: Order, context: Context, progress: Progress, description: _Description
 ) -> dict[str, Any]:
     """Write grid and report of a generator; returns how useful it is on public data, for the summary."""
-    generator = load_generator(directory)
+    generator = load_released(directory)
+    generator.to(context.device)
     usefulness = measure_usefulness(directory, order, context, progress)
     with transaction(context.factory, read_only=True) as session:
         spent_nano = ledger.balance(session, order.account.id).spent_nano + description.charged.total()
-    _write_grid(directory / GRID_FILE, generator, order.facts.classes)
+    _write_grid(directory / GRID_FILE, generator, order.facts.classes, context.device)
     facts = ReleaseFacts(
         name=description.name,
         dataset=order.dataset.name,
@@ -120,7 +121,7 @@ def _describe_generator(
         account_epsilon=order.account.epsilon,
         account_spent_epsilon=order.privacy_filter.epsilon_of(spent_nano),
     )
-    _write_report(directory, generator, description.card, facts, usefulness, _technical(order, context))
+    _write_report(directory, generator, description.card, facts, usefulness, _technical(order, context), context.device)
     return {} if usefulness is None else _figures(order, usefulness)
 
 
@@ -199,23 +200,24 @@ def _assumed_public(order: Order) -> tuple[str, ...]:
     )
 
 
-def _write_grid(path: Path, generator: Generator, classes: tuple[str, ...]) -> None:
+def _write_grid(path: Path, generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device) -> None:
     request = SampleRequest(count=_GRID_PER_CLASS * len(classes), seed=_PICTURE_SEED, names=classes)
-    images, labels = draw_arrays(generator, request)
+    images, labels = draw_arrays(generator, request, device)
     grouped = images[np.argsort(labels, kind="stable")].transpose(0, 3, 1, 2) / 255.0  # (n, c, h, w), by class
     write_grid(grouped, classes, path)
 
 
 def _write_report(
     directory: Path,
-    generator: Generator,
+    generator: ReleasedGenerator,
     card: Mapping[str, Any],
     facts: ReleaseFacts,
     usefulness: Usefulness | None,
     technical: Mapping[str, str],
+    device: torch.device,
 ) -> None:
     count = min(_REPORT_PER_CLASS * len(facts.classes), max(_REPORT_IMAGES_MAX, len(facts.classes)))
-    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=_PICTURE_SEED, names=facts.classes))
+    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=_PICTURE_SEED, names=facts.classes), device)
     write_report(
         directory,
         card=card,

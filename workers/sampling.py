@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from models.generator import Generator
+    from models.released import ReleasedGenerator
 
 SampleFormat = Literal["imagefolder", "npz"]
 
@@ -74,7 +74,7 @@ class SampleRequest:
 
 
 def draw(
-    generator: Generator, request: SampleRequest, device: torch.device | None = None
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device | None = None
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all."""
     generator.eval()
@@ -90,7 +90,7 @@ def draw(
 
 
 def draw_arrays(
-    generator: Generator, request: SampleRequest, device: torch.device | None = None
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device | None = None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return all of `draw` at once: `(count, h, w, c)` uint8 and `(count,)` int64. For counts that fit in memory."""
     images, labels = zip(*draw(generator, request, device), strict=True)
@@ -100,7 +100,7 @@ def draw_arrays(
 def write_sample(
     path: Path,
     *,
-    generator: Generator,
+    generator: ReleasedGenerator,
     request: SampleRequest,
     sample_format: SampleFormat,
     title: str,
@@ -133,7 +133,7 @@ def write_sample(
 
 
 def _write_imagefolder(
-    sums: _Sums, generator: Generator, request: SampleRequest, on_batch: Callable[[int], None]
+    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_batch: Callable[[int], None]
 ) -> None:
     folders = folder_names(request.names)
     drawn = 0
@@ -150,7 +150,9 @@ def _write_imagefolder(
         sums.add_file("metadata.jsonl", metadata)
 
 
-def _write_arrays(sums: _Sums, generator: Generator, request: SampleRequest, on_batch: Callable[[int], None]) -> None:
+def _write_arrays(
+    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_batch: Callable[[int], None]
+) -> None:
     drawn_labels = np.resize(np.asarray(request.labels_drawn, dtype=np.int64), request.count)
     batches = draw(generator, request)
     first, _ = next(batches)

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.generator import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    Generator,
-    GeneratorConfig,
-    load_generator,
-    save_generator,
-)
+from models.generator import Generator, GeneratorConfig, load_generator, save_generator
+from models.released_files import CONFIG_FILE, WEIGHTS_FILE
 
 CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
 

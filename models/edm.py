@@ -1,0 +1,173 @@
+"""A diffusion model in the terms of Karras et al. 2022 (arXiv:2206.00364): preconditioning, losses and a sampler.
+
+A denoiser D(x; sigma, y) = c_skip x + c_out F(c_in x; c_noise, y) estimates the clean image in [-1, 1] from a noisy
+one. F is a U-Net. Letters as in the paper's Table 1 and Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models.networks import plane, with_planes
+from models.released_files import write_released
+from models.unet import UNet
+
+NETWORK = "edm"
+SIGMA_DATA = 0.5  # Table 1; of images in [-1, 1]
+P_MEAN, P_STD = -1.2, 1.2  # Table 1: ln sigma of the training noise is normal
+SIGMA_MIN, SIGMA_MAX, RHO = 0.002, 80.0, 7.0  # Table 1: the sampler's noise levels
+_BLOCK = 64  # images drawn at once; part of the format: another value gives other images for the same seed
+
+
+@dataclasses.dataclass(frozen=True)
+class EdmConfig:
+    """The shape of a denoiser, and how images are drawn from it.
+
+    Attributes:
+        classes: number of declared classes; the label after the last means "of any class".
+        channels: 1 or 3.
+        height: pixels.
+        width: pixels.
+        features: of the U-Net.
+        blocks: of the U-Net.
+        sampling_steps: N of the sampler.
+        churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
+        guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 is none.
+    """
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+    features: int
+    blocks: int
+    sampling_steps: int
+    churn: float
+    guidance: float
+
+
+class EdmDenoiser(nn.Module):
+    """A denoiser, which is also the released generator.
+
+    Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
+    label (`pack`). It returns F, whose loss is `losses`.
+    """
+
+    def __init__(self, config: EdmConfig, seed: int = 0) -> None:
+        """Build it with initial weights from a public seed."""
+        super().__init__()
+        self.config = config
+        self.unet = UNet(
+            config.channels,
+            config.height,
+            config.width,
+            config.classes + 1,
+            features=config.features,
+            blocks=config.blocks,
+            seed=seed,
+        )
+
+    def forward(self, packed: Tensor) -> Tensor:
+        """(n, c + 2, h, w) -> F (n, c, h, w)."""
+        channels = self.config.channels
+        sigma, labels = plane(packed, channels), plane(packed, channels + 1).long()  # (n,)
+        c_in = (sigma.square() + SIGMA_DATA**2).rsqrt()
+        c_noise = sigma.log() / 4
+        found: Tensor = self.unet(c_in[:, None, None, None] * packed[:, :channels], c_noise, labels)
+        return found
+
+    def denoise(self, noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
+        """Return D (n, c, h, w) of noisy images (n, c, h, w), levels (n,) and labels (n,)."""
+        c_skip, c_out = _scales(sigma)
+        found: Tensor = c_skip * noisy + c_out * self(pack(noisy, sigma, labels))
+        return found
+
+    @torch.no_grad()
+    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw one image for each label; see `models.released.ReleasedGenerator`."""
+        parts = [self._draw(block, stream) for block in torch.split(labels, _BLOCK)]
+        return ((torch.cat(parts) + 1) / 2).clamp(0, 1)
+
+    def _draw(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Implement Algorithm 2 of Karras et al. with Euler steps: DDIM, made stochastic by churn."""
+        cfg = self.config
+        shape = (len(labels), cfg.channels, cfg.height, cfg.width)
+
+        def normal() -> Tensor:
+            return torch.randn(shape, generator=stream).to(labels.device)
+
+        t = noise_levels(cfg.sampling_steps)
+        gamma = min(cfg.churn / cfg.sampling_steps, math.sqrt(2) - 1)
+        x = t[0] * normal()
+        for t_i, t_next in itertools.pairwise(t):
+            t_hat = t_i * (1 + gamma)
+            if gamma > 0:
+                x = x + math.sqrt(t_hat**2 - t_i**2) * normal()
+            d = (x - self._guided(x, t_hat, labels)) / t_hat
+            x = x + (t_next - t_hat) * d
+        return x
+
+    def _guided(self, x: Tensor, t: float, labels: Tensor) -> Tensor:
+        sigma = torch.full((len(labels),), t, device=labels.device)
+        found = self.denoise(x, sigma, labels)
+        if self.config.guidance == 0:
+            return found
+        of_any = self.denoise(x, sigma, torch.full_like(labels, self.config.classes))
+        return found + self.config.guidance * (found - of_any)
+
+    def save(self, directory: Path) -> None:
+        """Write weights and shape into an existing directory."""
+        write_released(directory, self, dataclasses.asdict(self.config), NETWORK)
+
+
+def noise_levels(steps: int) -> list[float]:
+    """Return t_0 = SIGMA_MAX > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (Karras et al., equation 5)."""
+    high, low = SIGMA_MAX ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
+    return [(high + i / max(1, steps - 1) * (low - high)) ** RHO for i in range(steps)] + [0.0]
+
+
+def pack(noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
+    """Return the denoiser's input (n, c + 2, h, w)."""
+    return with_planes(noisy, sigma, labels)
+
+
+def noisy_rows(
+    images: Tensor, labels: Tensor, of_any: int, drop: float, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Make one training row of every image: its own noise level, noise, and now and then no label.
+
+    Args:
+        images: (n, c, h, w) clean, in [-1, 1].
+        labels: (n,).
+        of_any: the label that stands for all classes.
+        drop: chance of a row to get that one.
+        stream: of levels, noise and drops; on the images' device.
+
+    Returns:
+        The denoiser's input (n, c + 2, h, w), and what F should be (n, c, h, w).
+    """
+    n, device = len(images), images.device
+    sigma = (P_STD * torch.randn(n, generator=stream, device=device) + P_MEAN).exp()  # (n,)
+    noisy = images + sigma[:, None, None, None] * torch.randn(images.shape, generator=stream, device=device)
+    dropped = torch.rand(n, generator=stream, device=device) < drop  # (n,)
+    labels = torch.where(dropped, torch.full_like(labels, of_any), labels)
+    c_skip, c_out = _scales(sigma)
+    return pack(noisy, sigma, labels), (images - c_skip * noisy) / c_out
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return every row's mean squared error of F: the paper's loss of D, with lambda(sigma) = 1 / c_out^2."""
+    return (outputs - targets).square().flatten(1).mean(dim=1)
+
+
+def _scales(sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """Return c_skip and c_out (n, 1, 1, 1)."""
+    sigma = sigma[:, None, None, None]
+    total = sigma.square() + SIGMA_DATA**2
+    return SIGMA_DATA**2 / total, sigma * SIGMA_DATA * total.rsqrt()
