@@ -117,7 +117,8 @@ def convolution_weight_shares(
 ) -> torch.Tensor:
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
-    One grouped convolution whose groups are the rows: the fastest way that was measured on a CPU.
+    One grouped convolution whose groups are the records and whose batch is a record's rows, so that memory holds one
+    gradient for each record, not for each row: the fastest way that was measured on a CPU.
 
     Args:
         layer: gives kernel size, stride, padding, dilation and groups.
@@ -130,24 +131,28 @@ def convolution_weight_shares(
     """
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise InvalidParameter("padding", layer.padding_mode, "convolutions by record take numeric zero padding")
-    rows, channels, *size = activations.shape
-    outputs = backprops.shape[1]
+    n, channels, outputs = len(activations) // repeats, activations.shape[1], backprops.shape[1]
     shape = (outputs, channels // layer.groups, *layer.kernel_size)
+
+    def beside(values: torch.Tensor) -> torch.Tensor:
+        """(n * repeats, c, h, w) -> (repeats, n * c, h, w)."""
+        return values.reshape(n, repeats, *values.shape[1:]).transpose(0, 1).flatten(1, 2)
+
     _, found, _ = torch.ops.aten.convolution_backward(
-        backprops.reshape(1, rows * outputs, *backprops.shape[2:]),
-        activations.reshape(1, rows * channels, *size),
-        activations.new_empty(rows * outputs, *shape[1:]),  # a weight's values do not enter its gradient
+        beside(backprops),
+        beside(activations),
+        activations.new_empty(n * outputs, *shape[1:]),  # a weight's values do not enter its gradient
         None,
         layer.stride,
         layer.padding,
         layer.dilation,
         False,
         [0, 0],
-        rows * layer.groups,
+        n * layer.groups,
         [False, True, False],
     )
-    shares: torch.Tensor = found.reshape(rows // repeats, repeats, *shape)
-    return shares[:, 0] if repeats == 1 else shares.sum(dim=1)
+    shares: torch.Tensor = found.reshape(n, *shape)
+    return shares
 
 
 def _convolution(trace: LayerTrace) -> Shares:

@@ -20,7 +20,6 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
-from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Losses, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
@@ -72,7 +71,10 @@ class PrivateSteps:
         attempt: its number.
         seed: of public randomness.
         device: where the network is.
-        public_gradient: a gradient that needs no private data, added to what is released (a GAN's synthetic images).
+        betas: of Adam.
+        public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator adds them
+            to a step's sum as it adds sampled units, clipped and frozen alike, so that both sides of a loss are bent
+            the same way. What they add is public: it moves the sum and not its sensitivity.
         after_step: called with the number of steps done after each.
     """
 
@@ -89,7 +91,8 @@ class PrivateSteps:
     attempt: int
     seed: int
     device: torch.device
-    public_gradient: Callable[[], Shares] | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    public_rows: Callable[[], tuple[Tensor, Tensor]] | None = None
     after_step: Callable[[int], None] | None = None
     optimiser: torch.optim.Optimizer = field(init=False)
     state: StepsState = field(init=False)
@@ -98,7 +101,7 @@ class PrivateSteps:
         parameters = trainable(self.model).values()
         rate, momentum = self.config.learning_rate, self.config.momentum
         self.optimiser = (
-            torch.optim.Adam(parameters, lr=rate)
+            torch.optim.Adam(parameters, lr=rate, betas=self.betas)
             if self.config.optimiser == "adam"
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
         )
@@ -141,21 +144,27 @@ class PrivateSteps:
         drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
         size = self._micro_units()
         for start in range(0, len(drawn), size):
-            inputs, targets = self.rows(drawn[start : start + size], coins)
-            inputs, targets = inputs.to(self.device), targets.to(self.device)
-            estimator.add(trace_gradients(self.model, self.losses, inputs, targets, repeats=self.repeats))
+            self._add(*self.rows(drawn[start : start + size], coins))
+        if self.public_rows is not None:
+            inputs, targets = self.public_rows()
+            for block in zip(
+                torch.split(inputs, size * self.repeats), torch.split(targets, size * self.repeats), strict=True
+            ):
+                self._add(*block)
         released = estimator.release(SecureNoise.derive(self.secret, "noise", self.attempt, step))
         self._remember(released, step)
-        public = {} if self.public_gradient is None else self.public_gradient()
         for name, parameter in trainable(self.model).items():
-            gradient = released[name].to(parameter)
-            parameter.grad = gradient + public[name].to(parameter) if name in public else gradient
+            parameter.grad = released[name].to(parameter)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.state.step += 1
         self._move_average()
         if self.after_step is not None:
             self.after_step(self.state.step)
+
+    def _add(self, inputs: Tensor, targets: Tensor) -> None:
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        self.estimator.add(trace_gradients(self.model, self.losses, inputs, targets, repeats=self.repeats))
 
     def _micro_units(self) -> int:
         return max(1, min(_MICRO_RECORDS_MAX // self.repeats, _MICRO_NUMBERS // self.estimator.coordinates))
