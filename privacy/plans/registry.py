@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans import class_histogram, datalens, dp_classifier
+from privacy.plans import class_histogram, datalens, dp_classifier, dp_diffusion, dpgan
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.units import Unit
 
@@ -42,6 +42,10 @@ RECIPES: dict[str, Recipe] = {
     "dp_classifier": Recipe(
         dp_classifier.plan_from_options, units=frozenset({"record", "subject"}), publishes="classifier"
     ),
+    "dp_diffusion": Recipe(
+        dp_diffusion.plan_from_options, units=frozenset({"record", "subject"}), publishes="generator"
+    ),
+    "dpgan": Recipe(dpgan.plan_from_options, units=frozenset({"record", "subject"}), publishes="generator"),
 }
 
 

@@ -65,3 +65,8 @@ def pixels_of(private_images: npt.NDArray[np.uint8], records: npt.NDArray[np.int
     chosen = np.asarray(private_images[records])
     chosen = chosen[:, None] if chosen.ndim == 3 else chosen.transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(chosen)).float() / 255
+
+
+def labels_of(private_labels: npt.NDArray[np.int64], records: npt.NDArray[np.int64]) -> Tensor:
+    """Return some records' labels (n,). PRIVATE."""
+    return torch.from_numpy(np.array(private_labels[records], dtype=np.int64))

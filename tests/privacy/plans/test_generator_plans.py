@@ -1,0 +1,111 @@
+"""Plans of dpgan and dp_diffusion: what they cost, what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import dp_accounting.rdp
+import pytest
+
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.accounting.filters import open_filter
+from privacy.errors import EventRefused, InvalidParameter
+from privacy.plans import dp_diffusion, dpgan
+from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
+from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from privacy.plans.private_steps import ESTIMATORS, STEPS
+from privacy.plans.registry import RECIPES, build_plan
+
+FACTS = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
+RDP = open_filter("rdp", 1.0, 1e-5)
+PRESETS = [("dpgan", name) for name in dpgan.PRESETS] + [("dp_diffusion", name) for name in dp_diffusion.PRESETS]
+
+
+def plan(recipe: str, facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return build_plan(recipe, options, RDP, RDP.capacity_nano, facts)
+
+
+@pytest.mark.parametrize(("recipe", "preset"), PRESETS)
+def test_a_preset_keeps_to_its_epsilon_by_an_accountant_of_others(recipe: str, preset: str) -> None:
+    made = plan(recipe, preset=preset)
+    assert made.price_nano == sum(stage.price_nano for stage in made.stages) <= RDP.capacity_nano
+    accountant = dp_accounting.rdp.RdpAccountant([*range(2, 64), RDP.order])
+    for stage in made.stages:
+        assert RDP.price_nano(stage.event) == stage.price_nano
+        accountant.compose(stage.event.dp_event())
+    assert 0.8 < accountant.get_epsilon(1e-5) <= 1.0
+    assert plan_from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize("recipe", ["dpgan", "dp_diffusion"])
+def test_they_publish_generators_bound_subjects_and_name_every_estimator(recipe: str) -> None:
+    assert RECIPES[recipe].publishes == "generator"
+    subjects = dataclasses.replace(FACTS, unit="subject", subjects_declared=10_000)
+    assert any("subject" in note for note in plan(recipe, subjects).notes)
+    for estimator in ESTIMATORS:
+        made = plan(recipe, estimator=estimator)
+        assert made.facts["estimator"] == estimator
+        assert made.stages == plan(recipe).stages
+    gdp = open_filter("gdp", 1.0, 1e-5)
+    with pytest.raises(EventRefused, match="open the account with rdp"):
+        build_plan(recipe, {}, gdp, gdp.capacity_nano, FACTS)
+
+
+def test_noise_levels_cost_nothing() -> None:
+    one, many = plan("dp_diffusion", multiplicity=1), plan("dp_diffusion", multiplicity=32)
+    assert one.stages == many.stages
+    assert any("32 noise levels" in note for note in many.notes)
+    assert not any("noise levels" in note for note in one.notes)
+
+
+def test_central_images_are_paid_from_the_same_budget() -> None:
+    made, without = plan("dp_diffusion", central_images=5, central_share=0.2), plan("dp_diffusion")
+    central, steps = made.stages
+    assert (central.name, steps.name) == (CENTRAL, STEPS)
+    assert isinstance(central.event, PoissonGaussianEvent)
+    assert (central.event.sampling_probability, central.event.count) == (0.1, 5)
+    assert central.price_nano <= 0.2 * RDP.capacity_nano
+    assert isinstance(steps.event, PoissonGaussianEvent)
+    assert isinstance(without.stages[0].event, PoissonGaussianEvent)
+    assert steps.event.noise_multiplier > without.stages[0].event.noise_multiplier
+    assert any("14 x 14" in note and "20%" in note for note in made.notes)
+
+
+def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
+    config = DpDiffusionConfig(central_clip=0.5)
+    assert config.half_size(FACTS) == (14, 14)
+    assert config.central_bound(FACTS) == 0.5 * 14
+    odd = dataclasses.replace(FACTS, height=7, width=9, channels=3)
+    assert config.half_size(odd) == (4, 5)
+    assert config.central_bound(odd) == pytest.approx(0.5 * 60**0.5)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "reason"),
+    [
+        ("dpgan", {"multiplicity": 2}, "one view"),
+        ("dpgan", {"discriminator_steps": 20, "discriminator_steps_max": 10}, "at least the 20"),
+        ("dpgan", {"accuracy_floor": 1.5}, "between"),
+        ("dpgan", {"estimator": "rgp", "freeze": "random"}, "no coordinates to freeze"),
+        ("dpgan", {"noise": 1.0}, "dpgan knows"),
+        ("dpgan", {"preset": "huge"}, "choose one of"),
+        ("dp_diffusion", {"guidance": 1.0, "label_drop": 0.0}, "label_drop"),
+        ("dp_diffusion", {"central_images": 3, "central_share": 0.0}, "central_share"),
+        ("dp_diffusion", {"central_clip": 2.0}, "between"),
+        ("dp_diffusion", {"sampling_steps": 1}, "between"),
+        ("dp_diffusion", {"multiplicity": 65}, "between"),
+        ("dp_diffusion", {"estimator": "rgp_random", "freeze": "ranked"}, "no coordinates to freeze"),
+    ],
+)
+def test_bad_options_are_refused_with_a_reason(recipe: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason):
+        plan(recipe, **options)
+
+
+def test_people_read_when_the_generator_gets_fewer_steps() -> None:
+    adaptive, fixed = plan("dpgan"), plan("dpgan", accuracy_floor=0.0, discriminator_steps=10)
+    assert adaptive.facts["adaptive"] is True
+    assert any("60% of generated images" in note for note in adaptive.notes)
+    assert fixed.facts["adaptive"] is False
+    assert any("after every 10 of" in note for note in fixed.notes)

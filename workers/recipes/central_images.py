@@ -1,0 +1,95 @@
+"""Central images (Gong et al. 2025, DP-FETA): noisy means of each class, from which a diffusion model starts.
+
+The published code divides by the number of records that were drawn; here the noisy sum is divided by a public constant,
+so nothing about that number leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privacy.gradients.estimator import clip_factors
+from privacy.gradients.release import release_sum
+from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import poisson_sample
+from workers.recipes.private_rows import Units, labels_of, pixels_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from privacy.accounting.events import PoissonGaussianEvent
+    from workers.recipes.interface import TrainingData
+
+_BLOCK = 2048  # units at once
+
+
+@dataclasses.dataclass(frozen=True)
+class CentralConfig:
+    """Public parameters of one release.
+
+    Attributes:
+        classes: number of declared classes.
+        channels: 1 or 3.
+        size: height and width of a central image.
+        bound: C, the largest L2 norm of one unit's part.
+        event: Poisson sampling and noise; its count does not matter here.
+        expected_each: units of each class that a sample would have if classes were equally frequent.
+    """
+
+    classes: int
+    channels: int
+    size: tuple[int, int]
+    bound: float
+    event: PoissonGaussianEvent
+    expected_each: float
+
+    @property
+    def sensitivity(self) -> float:
+        """C: a unit that is sampled adds images of norm at most C on average over its rows, each to one class's sum."""
+        return self.bound
+
+
+def release_central_images(
+    config: CentralConfig, data: TrainingData, units: Units, coins: SecureNoise, noise: SecureNoise
+) -> Tensor:
+    """Release one noisy mean image of every class.
+
+    Args:
+        config: public parameters.
+        data: PRIVATE.
+        units: who owns which record. PRIVATE.
+        coins: of the Poisson sample, for this release alone.
+        noise: for this release alone.
+
+    Returns:
+        (classes, c, h, w) float32 in [0, 1]. Released.
+
+    Privacy:
+        Add or remove one unit. The sum over the sample changes by at most `config.sensitivity` in L2 norm when one unit
+        is added to the sample: a row is clipped to norm C and lands in one class, and the rows of a unit are averaged.
+        Charge `config.event` once before the call.
+    """
+    drawn = poisson_sample(units.count, config.event.sampling_probability, coins)
+    sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.float64)
+    for start in range(0, len(drawn), _BLOCK):
+        sums += private_sums(config, data, units.records(drawn[start : start + _BLOCK], coins), units.rows_each)
+    noisy = release_sum(
+        {"": sums}, sensitivity=config.sensitivity, noise_multiplier=config.event.noise_multiplier, noise=noise
+    )[""]
+    return (noisy / config.expected_each).clamp(0, 1).float()
+
+
+def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
+    """Return the sums (classes, c, h, w) float64 of clipped half-size images of some units' records. PRIVATE."""
+    images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
+    rows = images.flatten(1)  # (records, d)
+    rows = rows * clip_factors(torch.linalg.vector_norm(rows, dim=1), config.bound)[:, None] / rows_each
+    sums = rows.new_zeros(config.classes, rows.shape[1])
+    sums.index_add_(0, labels_of(data.private_labels, records), rows)
+    return sums.reshape(config.classes, *images.shape[1:])

@@ -1,0 +1,215 @@
+"""A diffusion model trained by private steps (DPDM; Dockhorn et al. 2023, arXiv:2210.09929).
+
+The denoiser is the one network that sees private records. Each record of a step stands in K rows with noise levels of
+their own (noise multiplicity), and the gradient of their mean loss is what an estimator makes private. Before that, if
+the plan says so, noisy mean images of the classes are released and learned without privacy (Gong et al. 2025, DP-FETA).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.public_patterns import public_patterns
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.gradients.build import build_estimator
+from privacy.gradients.gep import AnchorTraces
+from privacy.gradients.per_sample import trace_gradients
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS
+from workers.recipes.central_images import CentralConfig, release_central_images
+from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.private_rows import Units, labels_of, pixels_of
+from workers.recipes.private_steps import PrivateSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
+WARM_UP = "warm_up"
+_WARM_UP_BATCH = 64
+_WARM_UP_SEED, _ANCHORS_SEED, _ANCHOR_ROWS_SEED = 3, 1, 2
+
+
+def train(
+    plan: Plan,
+    facts: PublicFacts,
+    data: TrainingData,
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+    checkpoint_dir: CheckpointFolder,
+    device: torch.device,
+) -> EdmDenoiser:
+    """Train and return the released denoiser; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit. Each central image and each step releases one noisy sum over a Poisson sample, paid for
+        before the sample is drawn; a step's proof stands in its estimator's file. Noise levels are drawn without
+        looking at records. All else is computed from releases and public randomness.
+
+    Raises:
+        BudgetExceeded: the central images were paid for and lost in crashes more often than the hold can make up for.
+        ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
+        Cancelled: from `progress`.
+    """
+    config = DpDiffusionConfig(**plan.config)
+    stage = plan.stage(STEPS)
+    assert stage is not None
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    event, units = stage.event, Units(facts, config, data)
+    denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(device)
+    saved = load_checkpoint(checkpoint_dir, device=device)
+    state: Mapping[str, Any] = {} if saved is None else saved.state
+    if "steps" not in state and plan.stage(CENTRAL) is not None:
+        central = state.get("central")
+        if central is None:
+            central = _release_central(
+                plan, config, facts, data, units, budget=budget, secret=secret, attempt=attempt, progress=progress
+            )
+            save_checkpoint(checkpoint_dir, step=0, state={"central": central})
+        warm_up(denoiser, config, central.to(device), progress)
+
+    def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
+        records = units.records(drawn, coins)
+        stream = torch.Generator(device).manual_seed(int(coins.integers64(1)[0]) >> 1)
+        images = (2 * pixels_of(data.private_images, records) - 1).to(device)
+        labels = labels_of(data.private_labels, records).to(device)
+        several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
+        return noisy_rows(*several, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
+
+    steps = PrivateSteps(
+        config=config,
+        event=event,
+        epoch_steps=config.epoch_steps(facts),
+        model=denoiser,
+        estimator=build_estimator(
+            config,
+            denoiser,
+            noise_multiplier=event.noise_multiplier,
+            expected_batch=event.sampling_probability * facts.units_declared,
+            steps=event.count,
+            anchors=_anchor_traces(config, facts, device),
+            seed=config.initial_seed,
+        ),
+        losses=losses,
+        rows=rows,
+        units=units.count,
+        repeats=config.multiplicity * units.rows_each,
+        secret=secret,
+        attempt=attempt,
+        seed=config.initial_seed,
+        device=device,
+    )
+    if "steps" in state:
+        steps.restore(state["steps"])
+
+    def checkpoint() -> None:
+        save_checkpoint(checkpoint_dir, step=steps.state.step, state={"steps": steps.checkpoint_state()})
+
+    steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    steps.load_average()
+    return denoiser.cpu().eval()
+
+
+def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
+    return EdmConfig(
+        classes=len(facts.classes),
+        channels=facts.channels,
+        height=facts.height,
+        width=facts.width,
+        features=config.features,
+        blocks=config.blocks,
+        sampling_steps=config.sampling_steps,
+        churn=config.churn,
+        guidance=config.guidance,
+    )
+
+
+def _release_central(
+    plan: Plan,
+    config: DpDiffusionConfig,
+    facts: PublicFacts,
+    data: TrainingData,
+    units: Units,
+    *,
+    budget: Budget,
+    secret: bytes,
+    attempt: int,
+    progress: Progress,
+) -> Tensor:
+    """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
+    stage = plan.stage(CENTRAL)
+    assert stage is not None
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    event = stage.event
+    release = CentralConfig(
+        classes=len(facts.classes),
+        channels=facts.channels,
+        size=config.half_size(facts),
+        bound=config.central_bound(facts),
+        event=event,
+        expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
+    )
+    progress(stage=CENTRAL, step=0, steps=event.count)
+    budget.charge(event, CENTRAL)
+    return torch.stack(
+        [
+            release_central_images(
+                release,
+                data,
+                units,
+                coins=SecureNoise.derive(secret, "central sampling", attempt, image),
+                noise=SecureNoise.derive(secret, "central noise", attempt, image),
+            )
+            for image in range(event.count)
+        ]
+    )
+
+
+def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, progress: Progress) -> None:
+    """Train the denoiser, without privacy, to draw the released central images (images, classes, c, h, w)."""
+    shape = denoiser.config
+    count, classes = central.shape[:2]
+    images = functional.interpolate(
+        central.flatten(0, 1), size=(shape.height, shape.width), mode="bilinear", align_corners=False
+    )
+    labels = torch.arange(classes, device=central.device).repeat(count)
+    optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
+    stream = torch.Generator(central.device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    for step in range(config.central_steps):
+        chosen = torch.randint(len(images), (_WARM_UP_BATCH,), generator=stream, device=central.device)
+        rows, targets = noisy_rows(
+            2 * images[chosen] - 1, labels[chosen], of_any=classes, drop=config.label_drop, stream=stream
+        )
+        optimiser.zero_grad(set_to_none=True)
+        losses(denoiser(rows), targets).mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        progress(stage=WARM_UP, step=step + 1, steps=config.central_steps)
+    optimiser.zero_grad(set_to_none=True)
+
+
+def _anchor_traces(config: DpDiffusionConfig, facts: PublicFacts, device: torch.device) -> AnchorTraces:
+    """Trace public patterns with random labels and noise levels: GEP finds its basis on these."""
+
+    @functools.cache
+    def rows() -> tuple[Tensor, Tensor]:
+        stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
+        labels = torch.randint(len(facts.classes), (config.anchors,), generator=stream)
+        images = 2 * public_patterns(config.anchors, facts.channels, facts.height, facts.width, _ANCHORS_SEED) - 1
+        made = noisy_rows(images, labels, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
+        return made[0].to(device), made[1].to(device)
+
+    return lambda model: trace_gradients(model, losses, *rows())
