@@ -45,8 +45,8 @@ class DpSgd(Estimator):
     def add(self, traces: Traces) -> None:
         """Without frozen coordinates no record's gradient is ever written out for layers that have a short cut."""
         if self.active is not None:
-            rows = self.rows(traces)  # (n, d_active)
-            self._accumulate({"": clip_factors(torch.linalg.vector_norm(rows, dim=1), self.clip) @ rows})
+            for rows, norms in self.row_blocks(traces):  # (n, d_active) and (n,)
+                self._accumulate({"": clip_factors(norms, self.clip) @ rows})
             return
         norms = traces.squared_norms().sqrt()  # (n,)
         broken = ~norms.isfinite()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
 from privacy.gradients.release import FLOAT_SLACK, release_sum
 from privacy.mechanisms.noise import SecureNoise
+
+# Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
+_BLOCK_NUMBERS = {"cpu": 2**21}
+_BLOCK_NUMBERS_ELSEWHERE = 2**26
 
 
 class Estimator(ABC):
@@ -81,15 +85,28 @@ class Estimator(ABC):
 
     def rows(self, traces: Traces) -> torch.Tensor:
         """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE; broken rows are zero."""
+        return self._rows_and_norms(traces)[0]
+
+    def row_blocks(self, traces: Traces) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield `rows` of a few records at a time, and their norms (n,), so that not all exist at once. PRIVATE."""
+        numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
+        for part in traces.split(max(1, numbers // self.coordinates)):
+            yield self._rows_and_norms(part)
+
+    def _rows_and_norms(self, traces: Traces) -> tuple[torch.Tensor, torch.Tensor]:
+        """A row is broken where its norm is not finite: one of its numbers is not, or it is too large to be squared."""
         shares, parts, start = traces.shares(), [], 0
         for name, shape in self.shapes.items():
             size = math.prod(shape)
             share = shares[name].flatten(1) if name in shares else traces.zeros(size)
             parts.append(share if self.active is None else share[:, self.active[start : start + size]])
             start += size
-        found = torch.cat(parts, dim=1)
-        finite = found.isfinite().all(dim=1, keepdim=True)
-        return found if bool(finite.all()) else torch.where(finite, found, torch.zeros_like(found))
+        rows = torch.cat(parts, dim=1)
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        broken = ~norms.isfinite()
+        if bool(broken.any()):
+            rows[broken], norms[broken] = 0, 0
+        return rows, norms
 
     def unflatten(self, flat: torch.Tensor) -> Shares:
         """Return (d_active,) by parameter name, zero on frozen coordinates."""

@@ -128,7 +128,8 @@ class Gep(Estimator):
         """Embed, clip and sum; residuals are clipped and summed beside."""
         if not self._bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        self.add_rows(self.rows(traces))
+        for rows, _ in self.row_blocks(traces):
+            self.add_rows(rows)
 
     def add_rows(self, rows: torch.Tensor) -> None:
         """Add records by their gradients on the active coordinates (n, d_active). PRIVATE."""

@@ -55,6 +55,12 @@ class Traces:
             layers.append(LayerTrace(layer.name, layer.layer, activations, backprops, layer.repeats))
         return Traces(layers, self.records)
 
+    def split(self, records: int) -> Iterator[Traces]:
+        """Yield the traces in parts of at most so many records; parts share this trace's memory."""
+        for start in range(0, self.records, records):
+            stop = min(start + records, self.records)
+            yield Traces([layer.part(start, stop) for layer in self.layers], stop - start)
+
     def zeros(self, size: int) -> torch.Tensor:
         """Return (n, size) zeros where the traces are: the gradient of a parameter that the loss does not use."""
         return self.layers[0].backprops.new_zeros(self.records, size)

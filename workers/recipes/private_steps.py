@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
 _MICRO_NUMBERS = 2**26  # of gradients by record that are in memory at once
-_MICRO_RECORDS_MAX = 4096
+_MICRO_RECORDS_MAX = {"cpu": 128, "cuda": 4096}  # on a CPU, activations should stay in its cache
 _CHUNKS = 100  # payments and checkpoints of one training
 
 
@@ -142,7 +142,7 @@ class PrivateSteps:
         coins = SecureNoise.derive(self.secret, "sampling", self.attempt, step)
         estimator.begin_step(self.model)
         drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
-        size = self._micro_units()
+        size = micro_units(estimator.coordinates, self.repeats, self.device)
         for start in range(0, len(drawn), size):
             self._add(*self.rows(drawn[start : start + size], coins))
         if self.public_rows is not None:
@@ -165,9 +165,6 @@ class PrivateSteps:
     def _add(self, inputs: Tensor, targets: Tensor) -> None:
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         self.estimator.add(trace_gradients(self.model, self.losses, inputs, targets, repeats=self.repeats))
-
-    def _micro_units(self) -> int:
-        return max(1, min(_MICRO_RECORDS_MAX // self.repeats, _MICRO_NUMBERS // self.estimator.coordinates))
 
     def _choose_mask(self, epoch: int) -> None:
         """Freeze for one epoch: by public randomness, or by what was released in the last one."""
@@ -230,3 +227,8 @@ class PrivateSteps:
         self.state.step = int(saved["step"])
         self.state.released_sum = saved["released_sum"]
         self.state.average = {name: value.to(self.device) for name, value in saved["average"].items()}
+
+
+def micro_units(coordinates: int, repeats: int, device: torch.device) -> int:
+    """Return how many units, of `repeats` rows each, go through the network together."""
+    return max(1, min(_MICRO_RECORDS_MAX[device.type] // repeats, _MICRO_NUMBERS // coordinates))

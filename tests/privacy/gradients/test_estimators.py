@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from privacy.errors import InvalidParameter
+from privacy.gradients import estimator as estimator_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
 from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
@@ -112,6 +113,20 @@ def test_norm_top_k_keeps_the_longest_prefix_of_the_sorted_squares(keep: float) 
         assert torch.equal(found != 0, expected != 0)
         assert torch.equal(found, expected)
     assert torch.equal(norm_top_k(rows, 1.0), rows)
+
+
+def test_blocks_of_records_are_all_rows_once_and_a_broken_record_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (inputs, targets) = network(), batch(9)
+    estimator = topagg(model)
+    monkeypatch.setitem(estimator_module._BLOCK_NUMBERS, "cpu", 2 * estimator.coordinates)  # two records
+    whole = estimator.rows(trace_gradients(model, losses, inputs, targets))
+    inputs[4] = torch.nan
+    blocks = list(estimator.row_blocks(trace_gradients(model, losses, inputs, targets)))
+    rows, norms = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    assert len(blocks) == 5
+    whole[4] = 0
+    torch.testing.assert_close(rows, whole)
+    torch.testing.assert_close(norms, whole.norm(dim=1))
 
 
 def test_keeping_everything_is_plain_dp_sgd() -> None:

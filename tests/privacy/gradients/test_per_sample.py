@@ -47,8 +47,21 @@ def convolutional() -> nn.Module:
     )
 
 
+def on_images() -> nn.Module:
+    """Its first convolution sees few numbers at once, which has a rule of its own; strides leave a border over."""
+    return nn.Sequential(
+        nn.Conv2d(2, 6, (3, 2), stride=(2, 3), padding=(1, 0)),
+        nn.GroupNorm(2, 6),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 5, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(60, 3),
+    )
+
+
 MODELS = {
     "convolutional": (convolutional, lambda n: torch.randn(n, 2, 8, 8)),
+    "on images": (on_images, lambda n: torch.randn(n, 2, 8, 8)),
     "tokens": (Tokens, lambda n: torch.randint(0, 7, (n, 4))),
     "wide": (lambda: nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)), lambda n: torch.randn(n, 40)),
     "one token": (
@@ -72,10 +85,10 @@ def test_shares_norms_and_sums_agree_with_single_records(kind: str, repeats: int
         return losses(functional_call(model, values, (x,)), y).mean()
 
     x, y = inputs.reshape(n, repeats, *inputs.shape[1:]), targets.reshape(n, repeats)
-    if kind == "convolutional":
+    if kind in ("convolutional", "on images"):
         model[2] = nn.ReLU()  # vmap cannot write in place
     expected = vmap(grad(one), in_dims=(None, 0, 0))(parameters, x, y)
-    if kind == "convolutional":
+    if kind in ("convolutional", "on images"):
         model[2] = nn.ReLU(inplace=True)
 
     weights = torch.rand(n).double()
@@ -158,3 +171,13 @@ def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
         trace_gradients(model, lambda o, t: losses(o, t).mean(), inputs, targets)
     with pytest.raises(InvalidParameter, match="whole records"):
         trace_gradients(model, losses, inputs, targets, repeats=3)
+
+
+def test_parts_of_a_trace_hold_their_own_records() -> None:
+    torch.manual_seed(0)
+    model = on_images()
+    traces = trace_gradients(model, losses, torch.randn(14, 2, 8, 8), torch.zeros(14, dtype=torch.long), repeats=2)
+    parts = list(traces.split(3))
+    assert [part.records for part in parts] == [3, 3, 1]
+    for name, share in traces.shares().items():
+        torch.testing.assert_close(torch.cat([part.shares()[name] for part in parts]), share)

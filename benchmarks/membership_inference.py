@@ -1,0 +1,181 @@
+"""What a loss threshold tells about membership: a classifier without privacy beside private ones.
+
+Run `python -m benchmarks.membership_inference --json FILE`. Fashion-MNIST, public as it is: a few thousand training
+images are the members, as many test images are not, and a small CNN learns the members until it knows them by heart.
+Private rows are trained by the dp_classifier recipe as the service trains it, with a fresh secret. The attack is
+`workers.evaluation.membership`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import secrets
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from benchmarks.fashion_mnist import load_split
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from privacy.accounting.events import Event
+from privacy.accounting.filters import open_filter
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from service.sealing import new_key
+from workers.checkpoints import SealedFolder
+from workers.evaluation.membership import MembershipInference, attack_by_loss
+from workers.recipes.interface import TrainingData
+from workers.recipes.registry import TRAINERS
+
+DELTA = 1e-5
+MEMBERS = 3000
+EPOCHS = 80
+SEEDS = (0, 1, 2)
+EPSILONS: tuple[float | None, ...] = (None, 8.0, 1.0)  # None: without privacy
+PRIVATE: dict[str, Any] = {"preset": "cnn", "expected_batch": 500, "epochs": 20.0, "learning_rate": 2.0}
+CLASSES = tuple(str(label) for label in range(10))
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+
+class NoLedger:
+    """Lets every release pass: the images are public, and no account is charged."""
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Charge nothing."""
+
+
+def sides(seed: int, members: int) -> tuple[tuple[Images, Labels], tuple[Images, Labels]]:
+    """Draw members from the training images and as many non-members from the test images."""
+    stream = np.random.default_rng(seed)
+    found = []
+    for split in ("train", "test"):
+        images, labels = load_split(split)
+        chosen = stream.choice(len(images), min(members, len(images)), replace=False)
+        found.append((images[chosen], labels[chosen]))
+    return found[0], found[1]
+
+
+def train_openly(images: Images, labels: Labels, seed: int, epochs: int) -> PrivateClassifier:
+    """Train the same network without privacy, until it knows the members by heart."""
+    torch.manual_seed(seed)
+    model = PrivateClassifier(ClassifierConfig("cnn", CLASSES, 1, 28, 28), seed)
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    inputs, targets = pixels(images), torch.from_numpy(labels)
+    for _ in range(epochs):
+        for part in torch.randperm(len(inputs)).split(100):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(inputs[part]), targets[part]).backward()
+            optimiser.step()
+    return model.eval()
+
+
+def train_privately(images: Images, labels: Labels, epsilon: float, seed: int) -> PrivateClassifier:
+    """Train it by the recipe, with the noise that the budget asks for."""
+    facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
+    account = open_filter("rdp", epsilon, DELTA)
+    plan = build_plan("dp_classifier", PRIVATE | {"initial_seed": seed}, account, account.capacity_nano, facts)
+    with tempfile.TemporaryDirectory() as folder:
+        model = TRAINERS["dp_classifier"](
+            plan,
+            facts,
+            TrainingData(images, labels, CLASSES),
+            budget=NoLedger(),
+            secret=secrets.token_bytes(32),
+            attempt=1,
+            progress=lambda **_: None,
+            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
+            device=torch.device("cpu"),
+        )
+    assert isinstance(model, PrivateClassifier)
+    return model
+
+
+def pixels(images: Images) -> torch.Tensor:
+    """(n, 28, 28) bytes to (n, 1, 28, 28) in [0, 1]."""
+    return torch.from_numpy(images).float()[:, None] / 255
+
+
+@torch.no_grad()
+def losses(model: PrivateClassifier, images: Images, labels: Labels) -> torch.Tensor:
+    """Cross-entropy (n,) of every record."""
+    logits = torch.cat([model(part) for part in pixels(images).split(500)])
+    return nn.functional.cross_entropy(logits, torch.from_numpy(labels), reduction="none")
+
+
+def attack(epsilon: float | None, seed: int, members: int, epochs: int) -> tuple[MembershipInference, float, float]:
+    """Train one classifier and attack it; also returns its accuracy on members and on the others."""
+    inside, outside = sides(seed, members)
+    model = train_openly(*inside, seed, epochs) if epsilon is None else train_privately(*inside, epsilon, seed)
+    found = attack_by_loss(
+        losses(model, *inside), losses(model, *outside), generator=torch.Generator().manual_seed(seed)
+    )
+    right = []
+    for images, labels in (inside, outside):
+        with torch.no_grad():
+            guesses = torch.cat([model(part).argmax(dim=1) for part in pixels(images).split(500)])
+        right.append(float((guesses == torch.from_numpy(labels)).double().mean()))
+    return found, right[0], right[1]
+
+
+def row_of(epsilon: float | None, seeds: Sequence[int], members: int, epochs: int) -> dict[str, Any]:
+    """Average over seeds. The standard error is that of the mean of the seeds' attacks."""
+    runs = [attack(epsilon, seed, members, epochs) for seed in seeds]
+    rates = [found.success_rate for found, _, _ in runs]
+    within = math.sqrt(sum(found.standard_error**2 for found, _, _ in runs)) / len(runs)
+    across = statistics.stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else 0.0
+    return {
+        "epsilon": epsilon,
+        "success_rate": statistics.mean(rates),
+        "standard_error": max(within, across),
+        "success_rates": rates,
+        "accuracy_members": statistics.mean(run[1] for run in runs),
+        "accuracy_others": statistics.mean(run[2] for run in runs),
+    }
+
+
+def main() -> None:
+    """Train, attack, print a table and, where asked, keep it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--members", type=int, default=MEMBERS)
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of the training without privacy")
+    options = parser.parse_args()
+    rows = []
+    print(f"{'privacy':<12}{'attack succeeds':>24}{'right on members':>20}{'on others':>12}")
+    for epsilon in EPSILONS:
+        row = row_of(epsilon, SEEDS, options.members, options.epochs)
+        rows.append(row)
+        rate = f"{row['success_rate']:.1%} +- {row['standard_error']:.1%}"
+        name = "none" if epsilon is None else f"epsilon {epsilon:g}"
+        print(f"{name:<12}{rate:>24}{row['accuracy_members']:>20.1%}{row['accuracy_others']:>12.1%}", flush=True)
+    document = {
+        "machine": f"{platform.machine()} CPU",
+        "torch": torch.__version__,
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip(),
+        "data": "Fashion-MNIST",
+        "members": options.members,
+        "epochs_without_privacy": options.epochs,
+        "private": PRIVATE,
+        "delta": DELTA,
+        "seeds": list(SEEDS),
+        "rows": rows,
+    }
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Membership inference finds what an overfitted model gives away, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from workers.evaluation.membership import _best_threshold, attack_by_loss
+
+
+def stream(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def losses_of(trained_on: slice, seed: int) -> torch.Tensor:
+    """Losses (800,) of a network that learned random labels of some of 800 random records by heart."""
+    generator = stream(seed)
+    inputs = torch.randn(800, 20, generator=generator)
+    labels = torch.randint(0, 2, (800,), generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 2))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(150):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs[trained_on]), labels[trained_on]).backward()
+        optimiser.step()
+    with torch.no_grad():
+        return nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+
+
+def test_a_model_that_learned_its_records_by_heart_is_found_out() -> None:
+    losses = losses_of(slice(0, 400), seed=1)
+    found = attack_by_loss(losses[:400], losses[400:], generator=stream(2))
+    assert found.success_rate - 5 * found.standard_error > 0.6
+
+
+def test_a_model_that_saw_neither_side_is_attacked_at_chance() -> None:
+    losses = losses_of(slice(0, 200), seed=1)[200:]
+    found = attack_by_loss(losses[:300], losses[300:], generator=stream(2))
+    assert abs(found.success_rate - 0.5) < 4 * found.standard_error
+    assert 0.01 < found.standard_error < 0.05
+
+
+def test_the_threshold_is_chosen_and_measured_on_different_records() -> None:
+    """On pure chance the best threshold looks better than 1/2 on the records that chose it; on others it is not."""
+    rates = []
+    for seed in range(300):
+        generator = stream(seed)
+        members, others = torch.rand(2, 12, generator=generator)
+        rates.append(attack_by_loss(members, others, generator=generator).success_rate)
+    assert abs(sum(rates) / len(rates) - 0.5) < 4 * 0.5 / math.sqrt(12 * 300)
+
+
+def test_separate_losses_are_told_apart_and_larger_losses_of_members_are_no_success() -> None:
+    low, high = torch.arange(10.0), torch.arange(20.0, 45.0)  # sides of different sizes
+    found = attack_by_loss(low, high, generator=stream(0))
+    assert found.success_rate == 1
+    assert found.standard_error == 0
+    assert low.max() < found.threshold <= high.max()
+    assert attack_by_loss(high, low, generator=stream(0)).success_rate <= 0.5
+
+
+def test_the_threshold_is_the_best_of_all_on_the_half_that_chose_it() -> None:
+    members, others = torch.rand(2, 30, generator=stream(5))
+    others = others + 0.2
+    losses = torch.cat([members, others])
+    found = _best_threshold(members, others)
+
+    def right(threshold: float) -> int:
+        return int((members < threshold).sum() + (others >= threshold).sum())
+
+    assert right(found) == max(right(float(loss)) for loss in losses) > 30
+
+
+@pytest.mark.parametrize("sizes", [(3, 10), (10, 3), (0, 0)])
+def test_too_few_records_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least 4"):
+        attack_by_loss(torch.rand(sizes[0]), torch.rand(sizes[1]), generator=stream(0))
+
+
+def test_losses_that_are_no_numbers_are_refused_and_infinite_ones_are_not() -> None:
+    broken = torch.rand(10)
+    broken[3] = torch.nan
+    with pytest.raises(ValueError, match="not a number"):
+        attack_by_loss(broken, torch.rand(10), generator=stream(0))
+    found = attack_by_loss(torch.rand(10), torch.full((10,), torch.inf), generator=stream(0))
+    assert found.success_rate == 1
