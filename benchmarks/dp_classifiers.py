@@ -41,7 +41,7 @@ from workers.recipes.interface import TrainingData
 DELTA = 1e-5
 EPSILON = 3.0
 HELD_OUT = 10_000
-_CNN: dict[str, Any] = {"architecture": "cnn", "expected_batch": 1024, "epochs": 8.0, "clip": 1.0, "momentum": 0.0}
+_CNN: dict[str, Any] = {"architecture": "cnn", "expected_batch": 512, "epochs": 3.0, "clip": 1.0, "momentum": 0.0}
 _GEP: dict[str, Any] = {"anchors": 400, "basis_size": 200}
 _FROZEN: dict[str, Any] = {"freeze": "random", "freeze_rate": 0.7, "freeze_cooling": 0.65}
 

@@ -49,7 +49,7 @@ def attack_by_loss(
         if bool(losses.isnan().any()):
             raise ValueError("a loss is not a number")
         order = torch.randperm(len(losses), generator=generator)[: 2 * size]
-        sides.append(losses.detach().double().cpu()[order].split(size))
+        sides.append(torch.split(losses.detach().double().cpu()[order], size))
     (choosing_in, measuring_in), (choosing_out, measuring_out) = sides
     threshold = _best_threshold(choosing_in, choosing_out)
     hits_in = float((measuring_in < threshold).double().mean())
