@@ -56,7 +56,12 @@ HOLDS = {
     HoldState.CAPTURED: "Spent",
     HoldState.RELEASED: "Given back",
 }
-RECIPE_TITLES = {"class_histogram": "Count the classes", "dp_classifier": "Train a classifier"}
+RECIPE_TITLES = {
+    "class_histogram": "Count the classes",
+    "dp_classifier": "Train a classifier",
+    "dp_diffusion": "Train a diffusion model",
+    "dpgan": "Train a GAN",
+}
 REQUESTS = {
     LimitRequestState.PENDING: "Waits for a second admin",
     LimitRequestState.APPROVED: "Approved",
