@@ -5,8 +5,9 @@ taken from OBSCURA_TEST_POSTGRES, else from the usual local port; databases of i
 is the service's own, and durability is as in production: the benchmark refuses a database whose commits would not
 survive a power cut. Every transaction is committed before its time stops.
 
-A *pair* is two transactions: the hold; then fence, arm, one charge and capture together. A *life* is those five steps
-in five transactions, as a job takes them, where each is durable before the next begins.
+A *pair* is two transactions: a hold for a new job, and the capture of another job's hold, which waits armed and
+charged. A *job* is two transactions as well: the hold; then fence, arm, one charge and capture together. A *life* is
+those five steps in five transactions, as a job takes them, where each is durable before the next begins.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import func, select
 
-from benchmarks.ledger_clients import Step, one_job, throughput
+from benchmarks.ledger_clients import Step, Work, one_job, throughput
 from benchmarks.ledger_databases import database, durability, fdatasync_ms
 from benchmarks.ledger_log import fill, open_accounts
-from service import ledger
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Entry
+from service.db.tables import Entry, Hold, HoldState
 from service.ledger.verify import verify
 
 SHORT, LONG = 1_000, 1_000_000
 BATCH = 5  # lives measured on one log before the other has its turn
 ENTRIES_OF_A_JOB = 4
+OPEN = (HoldState.HELD, HoldState.ARMED)
 # What is asked of two cores with 16 clients.
 BARS = {
     "sqlite": {"pairs_per_second": (">=", 150.0), "p99_ms": ("<", 100.0), "growth_ratio": ("<", 1.3)},
@@ -50,6 +51,7 @@ ROWS = (
     ("pair_p99_ms", "p99 of a pair, ms"),
     ("one_account_pairs_per_second", "pairs a second, one account"),
     ("one_account_p99_ms", "p99 of a transaction, one account, ms"),
+    ("jobs_per_second", "jobs a second"),
     ("lives_per_second", "lives a second"),
     ("life_transaction_p99_ms", "p99 of a transaction in a life, ms"),
     ("growth_ratio", "life on the long log / on the short"),
@@ -78,7 +80,7 @@ def growth(urls: dict[int, str], lives: int) -> dict[int, float]:
             dice = random.Random(turn)
             for _ in range(BATCH):
                 started = time.perf_counter()
-                one_job(account_of[entries], dice, timed, pair=False)
+                one_job(account_of[entries], dice, timed, together=False)
                 if turn > 0:  # the first turn fills caches
                     spent[entries].append(time.perf_counter() - started)
     for engine in engines.values():
@@ -103,38 +105,44 @@ def verified_per_second(url: str) -> float:
     return report.entries / seconds
 
 
-def check(url: str, accounts: list[str], jobs: float) -> None:
-    """Every job that was reported is in the log with all its steps, and nothing is held.
+def check(url: str, accounts: list[str], work: Work, run: dict[str, float]) -> None:
+    """Every pair or job that was reported is in the log with all its steps, and nothing else is held.
 
     Raises:
         RuntimeError: a step is missing.
     """
     engine = make_engine(url)
     with transaction(make_session_factory(engine), read_only=True) as session:
-        balances = [ledger.balance(session, account_id) for account_id in accounts]
+        open_holds = session.scalar(select(func.count()).select_from(Hold).where(Hold.state.in_(OPEN))) or 0
         entries = session.scalar(select(func.count()).select_from(Entry)) or 0
     engine.dispose()
-    if any(balance.held_nano for balance in balances) or entries != len(accounts) + ENTRIES_OF_A_JOB * jobs:
+    steps = 2 if work == "pair" else ENTRIES_OF_A_JOB
+    expected = len(accounts) + 3 * run["armed_before"] + steps * run["jobs_in_all"]
+    if entries != expected or open_holds != run["armed_before"]:  # a pair opens one hold and ends one
         raise RuntimeError("a job is missing a step")
 
 
 def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return one database's figures."""
-    found: dict[str, list[dict[str, float]]] = {"pair": [], "life": [], "one_account": []}
+    names: tuple[Work | Literal["one_account"], ...] = ("pair", "job", "life", "one_account")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     processes = options.processes[kind]
     for seed in range(options.repeats):
-        for name, runs in found.items():
+        for name in names:
             with database(kind, folder) as url:
                 settings = durability(url)
                 engine = make_engine(url)
                 ids = open_accounts(make_session_factory(engine), 1 if name == "one_account" else options.accounts)
                 engine.dispose()
                 shape = {"clients": options.clients, "processes": processes, "seconds": options.seconds, "seed": seed}
-                run = throughput(url, ids, **shape, pair=name != "life")
-                check(url, ids, run["jobs_in_all"])
-            runs.append(run)
+                work: Work = "pair" if name == "one_account" else name
+                run = throughput(url, ids, **shape, work=work)
+                check(url, ids, work, run)
+            found[name].append(run)
             print(f"{kind} {name}: " + ", ".join(f"{key} {value:.1f}" for key, value in run.items()), flush=True)
-    pair, life, one = ({key: statistics.median(run[key] for run in runs) for key in runs[0]} for runs in found.values())
+    pair, job, life, one = (
+        {key: statistics.median(run[key] for run in runs) for key in runs[0]} for runs in found.values()
+    )
     with database(kind, folder) as short, database(kind, folder) as long:
         cost = growth({SHORT: short, options.entries: long}, options.lives)
         verified = verified_per_second(long)
@@ -143,6 +151,7 @@ def measure(kind: str, options: argparse.Namespace, folder: Path) -> dict[str, A
         "p99_ms": pair["transaction_p99_ms"],
         "p50_ms": pair["transaction_p50_ms"],
         "pair_p99_ms": pair["job_p99_ms"],
+        "jobs_per_second": job["per_second"],
         "lives_per_second": life["per_second"],
         "life_transaction_p99_ms": life["transaction_p99_ms"],
         "one_account_pairs_per_second": one["per_second"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import random
 import threading
@@ -9,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
-from benchmarks.ledger_log import COUNT_MAX, priced, stages
+from benchmarks.ledger_log import COUNT_MAX, leave_armed, priced, stages
 from service import ledger
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -22,16 +23,28 @@ WARM_UP_SECONDS = 0.5  # fills caches and opens connections
 PATIENCE_SECONDS = 120
 Step = Callable[[Session], Any]
 Timed = Callable[[Step], Any]
+Work = Literal["pair", "job", "life"]
+ARMED_PER_SECOND = 80  # holds that a client is given for captures: more than it can capture
 
 
-def one_job(account_id: str, dice: random.Random, timed: Timed, *, pair: bool) -> None:
+def one_pair(account_id: str, armed: list[str], dice: random.Random, timed: Timed) -> None:
+    """Hold for a new job; capture another job's hold, which waits armed and charged. Two transactions."""
+    now, planned = datetime.now(UTC), dice.randint(1, COUNT_MAX)
+    held = {"amount_nano": priced(planned).price_nano, "details": stages(planned)}
+    timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held))
+    captured = {"artifact_sha256": "ab" * 32, "reason": "published", "attempt": 1, "now": now}
+    hold_id = armed.pop()  # IndexError: ARMED_PER_SECOND is too low for this machine
+    timed(lambda s: ledger.capture(s, hold_id=hold_id, **captured))
+
+
+def one_job(account_id: str, dice: random.Random, timed: Timed, *, together: bool) -> None:
     """Hold, fence, arm, charge, capture.
 
     Args:
         account_id: whose budget.
         dice: chooses how many releases are planned and how many are made.
         timed: runs a step in a transaction and commits it.
-        pair: two transactions, the second with the last four steps; otherwise five.
+        together: two transactions, the second with the last four steps; otherwise five.
     """
     now = datetime.now(UTC)
     planned = dice.randint(1, COUNT_MAX)
@@ -47,7 +60,7 @@ def one_job(account_id: str, dice: random.Random, timed: Timed, *, pair: bool) -
         lambda s: ledger.charge(s, **own, **charged),
         lambda s: ledger.capture(s, **own, **captured),
     ]
-    if pair:
+    if together:
         timed(lambda s: [step(s) for step in steps])
     else:
         for step in steps:
@@ -65,9 +78,9 @@ class Times:
 
 
 def throughput(
-    url: str, accounts: list[str], *, clients: int, processes: int, seconds: float, seed: int, pair: bool
+    url: str, accounts: list[str], *, clients: int, processes: int, seconds: float, seed: int, work: Work
 ) -> dict[str, float]:
-    """Let all clients loose together; return jobs per second, and milliseconds of transactions and jobs.
+    """Let all clients loose together; return jobs (or pairs) per second, and milliseconds of transactions and jobs.
 
     Args:
         url: of the database.
@@ -76,13 +89,14 @@ def throughput(
         processes: that share the clients, as threads.
         seconds: after which no client begins another job.
         seed: of what the clients choose.
-        pair: see `one_job`.
+        work: `one_pair`, or `one_job` in two transactions (job) or five (life).
     """
+    armed = _armed(url, accounts, clients, seconds) if work == "pair" else [[] for _ in range(clients)]
     spawning = multiprocessing.get_context("spawn")
     start, reports = spawning.Barrier(processes), spawning.Queue()
-    seeds = [seed * clients + number for number in range(clients)]
+    given = [(seed * clients + n, accounts[n % len(accounts)], armed[n]) for n in range(clients)]
     children = [
-        spawning.Process(target=_process, args=(url, accounts, seeds[n::processes], seconds, pair, start, reports))
+        spawning.Process(target=_process, args=(url, given[n::processes], seconds, work, start, reports))
         for n in range(processes)
     ]
     for child in children:
@@ -98,27 +112,38 @@ def throughput(
         "transaction_p99_ms": 1e3 * transactions[int(0.99 * len(transactions))],
         "job_p99_ms": 1e3 * jobs[int(0.99 * len(jobs))],
         "jobs_in_all": sum(part.jobs_in_all for part in parts),
+        "armed_before": sum(map(len, armed)),
     }
 
 
+def _armed(url: str, accounts: list[str], clients: int, seconds: float) -> list[list[str]]:
+    """Return for each client the holds of its account that it may capture."""
+    engine = make_engine(url)
+    count = math.ceil(ARMED_PER_SECOND * (seconds + WARM_UP_SECONDS))
+    factory = make_session_factory(engine)
+    found = [leave_armed(factory, accounts[n % len(accounts)], count) for n in range(clients)]
+    engine.dispose()
+    return found
+
+
 def _process(
-    url: str, accounts: list[str], seeds: list[int], seconds: float, pair: bool, start: Any, reports: Any
+    url: str, given: list[tuple[int, str, list[str]]], seconds: float, work: Work, start: Any, reports: Any
 ) -> None:
-    """One process: a thread for each seed, all on one engine."""
-    engine = make_engine(url, pool_size=len(seeds))
+    """One process: a thread for each client's seed, account and armed holds, all on one engine."""
+    engine = make_engine(url, pool_size=len(given))
     factory = make_session_factory(engine)
     jobs_before = 0
     for phase_seconds in (WARM_UP_SECONDS, seconds):
-        made = [Times() for _ in seeds]
+        made = [Times() for _ in given]
         start.wait()
         started = time.monotonic()
         threads = [
             threading.Thread(
                 target=_client,
-                args=(factory, accounts[seed % len(accounts)], random.Random(seed), started + phase_seconds),
-                kwargs={"pair": pair, "times": times},
+                args=(factory, account_id, armed, random.Random(seed), started + phase_seconds),
+                kwargs={"work": work, "times": times},
             )
-            for seed, times in zip(seeds, made, strict=True)
+            for (seed, account_id, armed), times in zip(given, made, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -136,7 +161,14 @@ def _process(
 
 
 def _client(
-    factory: SessionFactory, account_id: str, dice: random.Random, until: float, *, pair: bool, times: Times
+    factory: SessionFactory,
+    account_id: str,
+    armed: list[str],
+    dice: random.Random,
+    until: float,
+    *,
+    work: Work,
+    times: Times,
 ) -> None:
     def timed(step: Step) -> Any:
         started = time.perf_counter()
@@ -147,5 +179,8 @@ def _client(
 
     while time.monotonic() < until:
         started = time.perf_counter()
-        one_job(account_id, dice, timed, pair=pair)
+        if work == "pair":
+            one_pair(account_id, armed, dice, timed)
+        else:
+            one_job(account_id, dice, timed, together=work == "job")
         times.jobs.append(time.perf_counter() - started)

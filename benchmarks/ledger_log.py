@@ -71,13 +71,7 @@ def fill(factory: SessionFactory, account_id: str, entries: int) -> None:
     """
     with transaction(factory) as session:
         account = ledger.lock_account(session, account_id)
-        head = {
-            "head_sequence": account.head_sequence,
-            "head_hash": account.head_hash,
-            "capacity_nano": account.capacity_nano,
-            "spent_nano": account.spent_nano,
-            "held_nano": account.held_nano,
-        }
+        head = _head(account)
         rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
         for _ in range((entries - account.head_sequence) // 4):
             hold, of_hold = _life(account_id, head)
@@ -89,20 +83,42 @@ def fill(factory: SessionFactory, account_id: str, entries: int) -> None:
         session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(**head))
 
 
-def _life(account_id: str, head: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the row and the entries of one captured hold; `head` moves on."""
+def leave_armed(factory: SessionFactory, account_id: str, count: int) -> list[str]:
+    """Add `count` holds that are armed and charged, and wait to be captured by attempt 1; returns their ids."""
+    with transaction(factory) as session:
+        head = _head(ledger.lock_account(session, account_id))
+        rows: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        for _ in range(count):
+            hold, of_hold = _life(account_id, head, captured=False)
+            rows[0].append(hold)
+            rows[1].extend(of_hold)
+        ids = [hold["id"] for hold in rows[0]]
+        _write(session, *rows)
+        session.execute(update(ACCOUNTS).where(ACCOUNTS.c.id == account_id).values(**head))
+    return ids
+
+
+def _head(account: Any) -> dict[str, Any]:
+    names = ("head_sequence", "head_hash", "capacity_nano", "spent_nano", "held_nano")
+    return {name: getattr(account, name) for name in names}
+
+
+def _life(
+    account_id: str, head: dict[str, Any], *, captured: bool = True
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the row and the entries of one hold that was captured, or is to be; `head` moves on."""
     hold_id, job_id, now = new_id("hold"), new_id("job"), datetime.now(UTC)
     held, made = priced(2), priced(1)
     armed = {"attempt": 1, "hold_nano": held.price_nano, "charged_nano": 0}
     charged = {**armed, "charged_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
     returned = {"returned_nano": held.price_nano - made.price_nano}
-    captured = {"attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published", **returned}
+    ended = {"attempt": 1, "artifact_sha256": "ab" * 32, "reason": "published", **returned}
     steps: list[tuple[EntryKind, int, int, int, dict[str, Any]]] = [
         (EntryKind.HOLD, held.price_nano, 0, held.price_nano, stages(2)),
         (EntryKind.ARM, 0, 0, 0, armed),
         (EntryKind.CHARGE, made.price_nano, 0, 0, charged),
-        (EntryKind.CAPTURE, made.price_nano, made.price_nano, -held.price_nano, captured),
-    ]
+        (EntryKind.CAPTURE, made.price_nano, made.price_nano, -held.price_nano, ended),
+    ][: 4 if captured else 3]
     written = []
     for kind, amount, spent_change, held_change, details in steps:
         head["spent_nano"] += spent_change
@@ -127,10 +143,10 @@ def _life(account_id: str, head: dict[str, Any]) -> tuple[dict[str, Any], list[d
         "id": hold_id,
         "account_id": account_id,
         "job_id": job_id,
-        "state": HoldState.CAPTURED,
+        "state": HoldState.CAPTURED if captured else HoldState.ARMED,
         "amount_nano": held.price_nano,
         "charged_nano": made.price_nano,
-        "captured_nano": made.price_nano,
+        "captured_nano": made.price_nano if captured else 0,
         "attempt": 1,
         "armed_attempt": 1,
         "last_sequence": head["head_sequence"],

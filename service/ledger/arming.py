@@ -13,11 +13,12 @@ from sqlalchemy import ColumnElement, SQLColumnExpression, bindparam, delete, ex
 from sqlalchemy.orm import Session
 
 from service.db.ledger_tables import ArmingStop, Verification, VerificationKind
+from service.db.prepared import Prepared
 from service.errors import ObscuraError
 from service.ledger.findings import EVERYWHERE, Finding, Report
 
-_STOP = select(ArmingStop.code).where(  # built once: every arming runs it
-    or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE)
+_STOP = Prepared(  # every arming runs it
+    select(ArmingStop.code).where(or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE))
 )
 
 
@@ -33,12 +34,12 @@ def require_armable(session: Session, account_id: str) -> None:
     Raises:
         ArmingStopped: one does.
     """
-    code = session.connection().scalar(_STOP, {"account_id": account_id})
-    if code is not None:
+    stop = _STOP.row(session, {"account_id": account_id})
+    if stop is not None:
         raise ArmingStopped(
             "A check of the ledger found a fault, so no private data is opened until an operator has looked. "
             "The job waits; nothing was spent.",
-            reason=code,
+            reason=stop[0],
         )
 
 

@@ -1,7 +1,7 @@
 """The ledger's SQL: how rows are read, locked, added and moved.
 
-Statements are built once, because building one costs more than running it, and they speak of columns, because loading
-an object that a session watches costs more than reading its row.
+Statements are built and compiled once, because that costs more than running one, and they speak of columns, because
+loading an object that a session watches costs more than reading its row.
 
 Every reading of an account brings the head of its log, and every reading of a hold the newest entry about it, so both
 can be checked at a cost that does not depend on the length of the log. Rows are locked in the order account, hold, by
@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import (
-    CursorResult,
     Insert,
-    Select,
     Table,
     Update,
     and_,
@@ -31,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from service.db import ledger_tables as tables
+from service.db.prepared import Prepared
 from service.errors import LedgerCorruption
 from service.ledger.checks import corrupt
 from service.ledger.records import Account, Entry, Hold
@@ -41,16 +40,16 @@ _IS_HEAD = and_(ENTRIES.c.account_id == ACCOUNTS.c.id, ENTRIES.c.sequence == ACC
 _IS_LAST = and_(_LAST.c.account_id == HOLDS.c.account_id, _LAST.c.sequence == HOLDS.c.last_sequence)
 _A, _E, _H = (len(table.columns) for table in (ACCOUNTS, ENTRIES, HOLDS))
 
-_READ_ACCOUNT = (
+_ACCOUNT = (
     select(ACCOUNTS, ENTRIES)
     .select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD))
     .where(ACCOUNTS.c.id == bindparam("account_id"))
 )
-_READ_HOLD = (
+_READ_ACCOUNT, _LOCK_ACCOUNT = Prepared(_ACCOUNT), Prepared(_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True))
+_READ_HOLD = Prepared(
     select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id == bindparam("hold_id"))
 )
-_LOCK_ACCOUNT = _READ_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True)
-_LOCK_BOTH = (
+_LOCK_BOTH = Prepared(
     select(ACCOUNTS, ENTRIES, HOLDS, _LAST)
     .select_from(
         HOLDS.join(ACCOUNTS, ACCOUNTS.c.id == HOLDS.c.account_id)
@@ -60,12 +59,12 @@ _LOCK_BOTH = (
     .where(HOLDS.c.id == bindparam("hold_id"))
     .with_for_update(of=(ACCOUNTS, HOLDS), key_share=True)
 )
-_ENTRY = select(ENTRIES).where(
-    ENTRIES.c.account_id == bindparam("account_id"), ENTRIES.c.sequence == bindparam("sequence")
+_ENTRY = Prepared(
+    select(ENTRIES).where(ENTRIES.c.account_id == bindparam("account_id"), ENTRIES.c.sequence == bindparam("sequence"))
 )
-_HOLD_OF_JOB = select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id"))
-_SAMPLE_OF_JOB = select(ENTRIES.c.sequence).where(
-    ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE
+_HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
+_SAMPLE_OF_JOB = Prepared(
+    select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE)
 )
 _ADD_ACCOUNT, _ADD_ENTRY = insert(ACCOUNTS), insert(ENTRIES)
 
@@ -104,10 +103,15 @@ _APPEND = _add(ENTRIES, "entry")
 
 
 @functools.cache
-def _together(*writes: Insert | Update) -> Select[Any]:
+def _alone(write: Insert | Update) -> Prepared:
+    return Prepared(write)
+
+
+@functools.cache
+def _together(*writes: Insert | Update) -> Prepared:
     """Return PostgreSQL's one statement that makes several writes and says how many rows each has touched."""
     parts = [write.returning(literal(1).label("done")).cte(f"write_{n}") for n, write in enumerate(writes)]
-    return select(*(select(func.count()).select_from(part).scalar_subquery() for part in parts))
+    return Prepared(select(*(select(func.count()).select_from(part).scalar_subquery() for part in parts)))
 
 
 def account_row(session: Session, account_id: str, *, lock: bool) -> tuple[Account, Entry | None] | None:
@@ -133,19 +137,20 @@ def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, 
 
 def entry_row(session: Session, account_id: str, sequence: int) -> Entry:
     """Return an entry that is known to be there."""
-    row = session.connection().execute(_ENTRY, {"account_id": account_id, "sequence": sequence}).one()
+    row = _ENTRY.row(session, {"account_id": account_id, "sequence": sequence})
+    assert row is not None
     return Entry(*row)
 
 
 def hold_of_job(session: Session, job_id: str) -> str | None:
     """Return the id of a job's hold, if it has one."""
-    hold_id: str | None = session.connection().scalar(_HOLD_OF_JOB, {"job_id": job_id})
-    return hold_id
+    row = _HOLD_OF_JOB.row(session, {"job_id": job_id})
+    return None if row is None else row[0]
 
 
 def has_sample(session: Session, job_id: str) -> bool:
     """Tell whether a sampling job is in the log."""
-    return session.connection().scalar(_SAMPLE_OF_JOB, {"job_id": job_id}) is not None
+    return _SAMPLE_OF_JOB.row(session, {"job_id": job_id}) is not None
 
 
 def write_entry(
@@ -215,16 +220,16 @@ def add_entry(session: Session, entry: Entry) -> None:
     session.connection().execute(_ADD_ENTRY, _values(entry))
 
 
-def _read(session: Session, statement: Select[Any], entries: tuple[int, ...], **key: str) -> tuple[Any, ...] | None:
+def _read(session: Session, statement: Prepared, entries: tuple[int, ...], **key: str) -> tuple[Any, ...] | None:
     """Return the only row, or None where its key is unknown. `entries` says where the columns of entries begin.
 
     PostgreSQL joins before it waits for a lock: where the row has moved during the wait, its new head or newest entry
     is not found. The second reading, with the locks in hand, finds it.
     """
-    row = session.connection().execute(statement, key).one_or_none()
+    row = statement.row(session, key)
     if row is not None and any(row[start] is None for start in entries):
-        row = session.connection().execute(statement, key).one_or_none()
-    return None if row is None else tuple(row)
+        row = statement.row(session, key)
+    return row
 
 
 def _entry(columns: tuple[Any, ...]) -> Entry | None:
@@ -250,11 +255,12 @@ def _changes(
 
 def _execute(session: Session, writes: Sequence[tuple[Insert | Update, dict[str, Any]]]) -> list[int]:
     """Return how many rows each write has touched. On SQLite, where a round trip is a call, they are made in turn."""
-    connection = session.connection()
-    if connection.dialect.name == "postgresql" and len(writes) > 1:
+    if len(writes) > 1 and session.get_bind().dialect.name == "postgresql":
         parameters = {name: value for _, part in writes for name, value in part.items()}
-        return list(connection.execute(_together(*(statement for statement, _ in writes)), parameters).one())
-    return [cast("CursorResult[Any]", connection.execute(*write)).rowcount for write in writes]
+        row = _together(*(statement for statement, _ in writes)).row(session, parameters)
+        assert row is not None
+        return list(row)
+    return [_alone(statement).touched(session, parameters) for statement, parameters in writes]
 
 
 def _show(row: Account | Hold, moves: Mapping[str, Any]) -> None:

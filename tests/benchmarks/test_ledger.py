@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import ledger as benchmark
-from benchmarks.ledger_clients import throughput
+from benchmarks.ledger_clients import Work, throughput
 from benchmarks.ledger_databases import durability, fdatasync_ms
-from benchmarks.ledger_log import fill, open_accounts
+from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from service import ledger
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.ledger.verify import verify
@@ -24,7 +25,7 @@ def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:
         with transaction(factory) as session:
             return step(session)
 
-    benchmark.one_job(account_id, benchmark.random.Random(1), timed, pair=False)
+    benchmark.one_job(account_id, benchmark.random.Random(1), timed, together=False)
     with transaction(factory, read_only=True, snapshot=True) as session:
         report = verify(session, trusted={})
         balance = ledger.balance(session, account_id)
@@ -32,17 +33,30 @@ def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:
     assert balance.spent_nano > 0 == balance.held_nano
 
 
-def test_every_job_that_is_counted_is_in_the_log(sqlite_url: str) -> None:
+@pytest.mark.parametrize("work", ["pair", "job"])
+def test_everything_that_is_counted_is_in_the_log(sqlite_url: str, work: Work) -> None:
     engine = make_engine(sqlite_url)
     accounts = open_accounts(make_session_factory(engine), 2)
     engine.dispose()
-    run = throughput(sqlite_url, accounts, clients=3, processes=1, seconds=0.2, seed=0, pair=True)
+    run = throughput(sqlite_url, accounts, clients=3, processes=1, seconds=0.2, seed=0, work=work)
     assert run["jobs_in_all"] >= 3
     assert run["per_second"] > 0
     assert 0 < run["transaction_p50_ms"] <= run["transaction_p99_ms"] < run["job_p99_ms"]
-    benchmark.check(sqlite_url, accounts, run["jobs_in_all"])
+    benchmark.check(sqlite_url, accounts, work, run)
     with pytest.raises(RuntimeError, match="missing"):
-        benchmark.check(sqlite_url, accounts, run["jobs_in_all"] + 1)
+        benchmark.check(sqlite_url, accounts, work, {**run, "jobs_in_all": run["jobs_in_all"] + 1})
+
+
+def test_holds_that_wait_to_be_captured_are_the_ledgers_own(factory: SessionFactory) -> None:
+    (account_id,) = open_accounts(factory, 1)
+    armed = leave_armed(factory, account_id, 3)
+    with transaction(factory) as session:
+        ledger.capture(
+            session, hold_id=armed[1], attempt=1, artifact_sha256=None, reason="failed", now=datetime.now(UTC)
+        )
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        report = verify(session, trusted={})
+    assert (report.entries, report.holds, report.findings) == (1 + 9 + 1, 3, ())
 
 
 def test_durability_is_the_services_own_and_a_database_without_it_is_refused(
