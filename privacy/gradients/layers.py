@@ -22,6 +22,7 @@ from torch.nn import functional
 from privacy.errors import InvalidParameter
 
 _FEW_INPUTS = 32  # numbers that a convolution's kernel sees at once
+_FEW_POSITIONS = 64  # rows of a record times output pixels
 
 Shares = dict[str, torch.Tensor]  # parameter name -> (n, *shape of the parameter)
 
@@ -130,8 +131,8 @@ def convolution_weight_shares(
     """Return each record's weight gradient of a convolution with the geometry of `layer`.
 
     One grouped convolution whose groups are the records and whose batch is a record's rows, so that memory holds one
-    gradient for each record, not for each row; where few numbers enter (the first layer, on images), a product with the
-    patches themselves. Each was the fastest on a CPU where it is used.
+    gradient for each record, not for each row. Where few numbers enter (the first layer, on images), or a record has
+    few output positions, a product with the patches themselves. Each was the fastest on a CPU where it is used.
 
     Args:
         layer: gives kernel size, stride, padding, dilation and groups.
@@ -146,9 +147,13 @@ def convolution_weight_shares(
         raise InvalidParameter("padding", layer.padding_mode, "convolutions by record take numeric zero padding")
     n, channels, outputs = len(activations) // repeats, activations.shape[1], backprops.shape[1]
     shape = (outputs, channels // layer.groups, *layer.kernel_size)
-    if layer.groups == 1 and set(layer.dilation) == {1} and math.prod(shape[1:]) <= _FEW_INPUTS:
-        found = backprops.flatten(2) @ _patches(layer, activations).mT  # (rows, outputs, channels * kernel)
-        return found.reshape(n, repeats, *shape).sum(dim=1)
+    few = math.prod(shape[1:]) <= _FEW_INPUTS or repeats * backprops[0, 0].numel() <= _FEW_POSITIONS
+    if few and layer.groups == 1 and set(layer.dilation) == {1}:
+        a, g = (
+            values.reshape(n, repeats, *values.shape[1:]).transpose(1, 2).flatten(2)
+            for values in (_patches(layer, activations), backprops.flatten(2))
+        )  # (n, numbers of a patch, repeats * t) and (n, outputs, repeats * t)
+        return (g @ a.mT).reshape(n, *shape)
 
     def beside(values: torch.Tensor) -> torch.Tensor:
         """(n * repeats, c, h, w) -> (repeats, n * c, h, w)."""
