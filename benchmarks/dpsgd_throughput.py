@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import subprocess
@@ -199,10 +200,15 @@ def opacus_step(mode: str, device: torch.device) -> Step | None:
     return ghost_step
 
 
-def medians(steps: dict[str, Step], rounds: int, device: torch.device) -> dict[str, float]:
-    """Seconds of a step of each contestant, which take turns."""
+def medians(
+    steps: dict[str, Step], rounds: int, device: torch.device, seconds_max: float = math.inf
+) -> tuple[dict[str, float], int]:
+    """Seconds of a step of each contestant, which take turns, and the rounds that were made in the time given."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
+    began = time.perf_counter()
     for turn in range(rounds + 2):
+        if turn > 2 and time.perf_counter() - began > seconds_max:
+            break
         for name, step in steps.items():
             if device.type == "cuda":
                 torch.cuda.synchronize()
@@ -212,7 +218,7 @@ def medians(steps: dict[str, Step], rounds: int, device: torch.device) -> dict[s
                 torch.cuda.synchronize()
             if turn >= 2:
                 seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: statistics.median(values) for name, values in seconds.items()}, len(seconds["nonprivate"])
 
 
 def main() -> None:
@@ -221,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -240,7 +247,7 @@ def main() -> None:
         contestant = opacus_step(mode, device)
         if contestant is not None:
             steps[f"opacus_{mode}"] = contestant
-    found = medians(steps, options.rounds, device)
+    found, rounds = medians(steps, options.rounds, device, options.seconds)
     plain, hooks = found["nonprivate"], found.get("opacus_hooks")
     document = {
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU",
@@ -250,7 +257,7 @@ def main() -> None:
         ).stdout.strip(),
         "threads": options.threads,
         "batch": BATCH,
-        "rounds": options.rounds,
+        "rounds": rounds,
         "seconds": {name: round(value, 5) for name, value in found.items()},
         "dpsgd_over_nonprivate": found["dpsgd"] / plain,
         "dpsgd_over_nonprivate_micro": found["dpsgd"] / found["nonprivate_micro"],

@@ -85,24 +85,27 @@ class Shards:
         """(teachers,) bool: the teachers that have records and may vote (PRIVATE)."""
         return (self._sizes > 0).to(self._device)
 
-    def batch(self, width: int, generator: torch.Generator) -> ShardBatch:
+    def batch(self, width: int, generator: torch.Generator, teachers: slice = slice(None)) -> ShardBatch:
         """Take up to `width` records of each teacher: a window at a random place of its shard's cycle.
 
         Args:
             width: largest number of records of one teacher in the step.
-            generator: a CPU generator, advanced by the same amount whatever the data.
+            generator: a CPU generator, advanced by the same amount whatever the data and the teachers.
+            teachers: those whose records are wanted, side by side.
 
         Returns:
-            A batch whose shape is public, (teachers, width), and whose rows for one teacher depend on that teacher's
-            shard alone: otherwise one record could change how other teachers' sums are rounded.
+            A batch whose shape is public, (teachers wanted, width), and whose rows for one teacher depend on that
+            teacher's shard alone: otherwise one record could change how other teachers' sums are rounded.
 
         Raises:
             ValueError: width is not positive.
         """
         if width < 1:
             raise ValueError("a batch needs at least one record per teacher")
-        sizes = self._sizes.clamp(min=1)[:, None]  # (N, 1)
-        first = (torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64) * sizes).long()
+        sizes = self._sizes[teachers, None]  # (n, 1)
+        places = torch.rand(self.teachers, 1, generator=generator, dtype=torch.float64)[teachers]
+        first = (places * sizes.clamp(min=1)).long()
         steps = torch.arange(width)
-        rows = self._flat[(self._starts[:, None] + (first + steps) % sizes).clamp(max=len(self._flat) - 1)]
-        return ShardBatch(self._records, self._labels, rows, steps < self._sizes[:, None], self._device)
+        cycle = (first + steps) % sizes.clamp(min=1)
+        rows = self._flat[(self._starts[teachers, None] + cycle).clamp(max=len(self._flat) - 1)]
+        return ShardBatch(self._records, self._labels, rows, steps < sizes, self._device)

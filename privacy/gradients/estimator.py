@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Estimator(ABC):
         self.noise_multiplier = positive_finite("noise_multiplier", noise_multiplier)
         self.expected_batch = positive_finite("expected_batch", expected_batch)
         self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
+        # Several processes that share a step add up their sums here and release once; one process releases.
+        self.release_together: Callable[[Shares, Callable[[Shares], Shares]], Shares] = _release_alone
         self._sums: Shares = {}
 
     @property
@@ -136,12 +138,22 @@ class Estimator(ABC):
         """Release what was accumulated; `empty` names every part with its shape, for a sample without records."""
         sums = {name: self._sums.get(name, torch.zeros(shape)) for name, shape in empty.items()}
         self._sums = {}
-        return release_sum(sums, sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier, noise=noise)
+
+        def release(private_sums: Shares) -> Shares:
+            return release_sum(
+                private_sums, sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier, noise=noise
+            )
+
+        return self.release_together(sums, release)
 
     @property
     def active_coordinates(self) -> int:
         """Number of coordinates that are not frozen."""
         return self.coordinates if self.active is None else int(self.active.sum())
+
+
+def _release_alone(private_sums: Shares, release: Callable[[Shares], Shares]) -> Shares:
+    return release(private_sums)
 
 
 def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:

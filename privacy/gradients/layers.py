@@ -178,7 +178,7 @@ def convolution_weight_shares(
 
 def _patches(layer: nn.Conv2d, activations: torch.Tensor) -> torch.Tensor:
     """Return what the kernel sees at each of its t positions, without dilation: (rows, channels * kernel, t)."""
-    assert not isinstance(layer.padding, str)
+    assert not isinstance(layer.padding, str)  # refused by the caller
     (across_h, across_w), (step_h, step_w), (pad_h, pad_w) = layer.kernel_size, layer.stride, layer.padding
     padded = functional.pad(activations, (pad_w, pad_w, pad_h, pad_h))
     seen = padded.unfold(2, across_h, step_h).unfold(3, across_w, step_w)  # (rows, channels, h', w', *kernel)

@@ -25,6 +25,15 @@ def test_a_batch_holds_each_teachers_own_records_without_repetition() -> None:
             assert len(seen) == len(set(seen)) == min(3, len(own))
 
 
+def test_a_part_of_the_teachers_gets_the_rows_that_it_gets_among_all() -> None:
+    owned = shards([[0, 3, 5, 7], [], [1], [2, 4, 6, 8, 9]])
+    one, other = torch.Generator().manual_seed(4), torch.Generator().manual_seed(4)
+    for _ in range(5):  # generators stay in step
+        whole = owned.batch(3, one).read(slice(0, 4))
+        part = owned.batch(3, other, slice(1, 4)).read(slice(0, 3))
+        assert all(torch.equal(here, there[1:]) for here, there in zip(part, whole, strict=True))
+
+
 def test_every_record_is_drawn_equally_often() -> None:
     owned, generator = shards([list(range(7)), [7]]), torch.Generator().manual_seed(0)
     counts = torch.zeros(10)

@@ -24,6 +24,7 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, warm_start_ev
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
+from workers.distribution import from_first, rank
 from workers.recipes.interface import (
     Budget,
     CheckpointFolder,
@@ -86,20 +87,23 @@ def train(
         def keep(released: Mapping[str, Any]) -> None:
             save_checkpoint(checkpoint_dir, step=0, state={"start": dict(released)})
 
-        gaussians = _start(
-            plan,
-            cfg,
-            facts,
-            data,
-            budget=budget,
-            secret=secret,
-            attempt=attempt,
-            progress=progress,
-            released=state.get("start", {}),
-            keep=keep,
-        )
-        generator.mean.copy_(torch.from_numpy(gaussians.mean))
-        generator.factor.copy_(torch.from_numpy(gaussians.factor))
+        if rank() == 0:  # seconds of work: one process does it
+            gaussians = _start(
+                plan,
+                cfg,
+                facts,
+                data,
+                budget=budget,
+                secret=secret,
+                attempt=attempt,
+                progress=progress,
+                released=state.get("start", {}),
+                keep=keep,
+            )
+            generator.mean.copy_(torch.from_numpy(gaussians.mean))
+            generator.factor.copy_(torch.from_numpy(gaussians.factor))
+        generator.mean.copy_(from_first(generator.mean))
+        generator.factor.copy_(from_first(generator.factor))
         save_checkpoint(checkpoint_dir, step=0, state={"generator": generator.state_dict(), "votes": None})
     generator.to(device)
     if plan.stage(VOTES) is not None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
+from workers.distribution import object_from_first, rank, ranks
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -146,7 +148,11 @@ def save_checkpoint(
         state: tensors, numbers, strings and nested dicts and lists of them (what `torch.load` accepts with
             `weights_only=True`): weights, optimiser state, released targets.
         header: JSON-able facts to check on resume, such as the recipe and a digest of its config.
+
+    Of several ranks, only rank 0 writes.
     """
+    if rank() != 0:
+        return
     document = {"step": step, "header": json.dumps(dict(header or {}), sort_keys=True), "state": dict(state)}
     folder.replace(lambda file: torch.save(document, file))
 
@@ -154,9 +160,17 @@ def save_checkpoint(
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> Checkpoint | None:
     """Read the checkpoint of a job, or None when there is none yet.
 
+    Of several ranks, all call it and rank 0 reads: the others might find what it writes later.
+
     Raises:
         CheckpointDamaged: it is not what was written.
     """
+    if ranks() == 1:
+        return _read_checkpoint(folder, device)
+    return object_from_first(_read_checkpoint(folder, "cpu") if rank() == 0 else None)
+
+
+def _read_checkpoint(folder: CheckpointFolder, device: torch.device | str) -> Checkpoint | None:
     file = folder.open()
     if file is None:
         return None

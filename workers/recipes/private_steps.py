@@ -24,6 +24,7 @@ from privacy.gradients.per_sample import Losses, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
 from privacy.plans.private_steps import STEPS, StepsConfig
+from workers.distribution import pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -105,6 +106,7 @@ class PrivateSteps:
             if self.config.optimiser == "adam"
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
         )
+        self.estimator.release_together = release_once
         self.state = StepsState()
         if self.config.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.model).items()}
@@ -125,7 +127,7 @@ class PrivateSteps:
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)
             try:
-                budget.charge(replace(self.event, count=count), stage)
+                pay_once(budget, replace(self.event, count=count), stage)
             except BudgetExceeded:  # steps were paid and lost in a crash: the training ends with what it has
                 self.state.exhausted = True
                 break
@@ -142,10 +144,11 @@ class PrivateSteps:
         coins = SecureNoise.derive(self.secret, "sampling", self.attempt, step)
         estimator.begin_step(self.model)
         drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
-        size = micro_units(estimator.coordinates, self.repeats, self.device)
-        for start in range(0, len(drawn), size):
-            self._add(*self.rows(drawn[start : start + size], coins))
-        if self.public_rows is not None:
+        size = self._micro_units()
+        for start in range(rank() * size, len(drawn), ranks() * size):  # every rank sees the whole sample's coins
+            own_coins = SecureNoise.derive(self.secret, "records", self.attempt, step, start)
+            self._add(*self.rows(drawn[start : start + size], own_coins))
+        if self.public_rows is not None and rank() == 0:  # a summand that enters once
             inputs, targets = self.public_rows()
             for block in zip(
                 torch.split(inputs, size * self.repeats), torch.split(targets, size * self.repeats), strict=True
@@ -165,6 +168,11 @@ class PrivateSteps:
     def _add(self, inputs: Tensor, targets: Tensor) -> None:
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         self.estimator.add(trace_gradients(self.model, self.losses, inputs, targets, repeats=self.repeats))
+
+    def _micro_units(self) -> int:
+        """Units of one micro-batch. They are dealt out to the ranks in turn, so each should get some."""
+        size = micro_units(self.estimator.coordinates, self.repeats, self.device)
+        return size if ranks() == 1 else min(size, math.ceil(self.estimator.expected_batch / ranks()))
 
     def _choose_mask(self, epoch: int) -> None:
         """Freeze for one epoch: by public randomness, or by what was released in the last one."""

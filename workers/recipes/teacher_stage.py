@@ -23,6 +23,7 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise, derive_key
+from workers.distribution import from_first, join_on_first, pay_once, rank, ranks, share, sum_on_first
 from workers.recipes.interface import Budget, Progress
 
 
@@ -116,16 +117,22 @@ class TeacherStageState:
     releases: list[Release] = field(default_factory=list)
 
     def tensors(self) -> dict[str, Any]:
-        """Return a dict of tensors and numbers from which `restore` goes on (PRIVATE)."""
+        """Return a dict of tensors and numbers from which `restore` goes on (PRIVATE).
+
+        Every rank calls it; what rank 0 gets holds all teachers.
+        """
+        teachers = self.ensemble.state_dict()
         return {
             "iteration": self.iteration,
-            "teachers": self.ensemble.state_dict(),
+            "teachers": {name: join_on_first(value) if value.dim() else value for name, value in teachers.items()},
             "releases": [vars(release) for release in self.releases],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `tensors` returned."""
-        self.ensemble.load_state_dict(state["teachers"])
+        teachers: Mapping[str, torch.Tensor] = state["teachers"]
+        mine = share(len(teachers["first"]))
+        self.ensemble.load_state_dict({name: value[mine] if value.dim() else value for name, value in teachers.items()})
         self.releases = [Release(**release) for release in state["releases"]]
         self.iteration = int(state["iteration"])
 
@@ -138,9 +145,20 @@ def private_generator(secret: bytes, *labels: str | int, device: torch.device | 
 def start_teacher_stage(
     cfg: TeacherStageConfig, *, secret: bytes, attempt: int, device: torch.device | str = "cpu"
 ) -> TeacherStageState:
-    """Make untrained teachers."""
+    """Make untrained teachers; on several ranks, each its share of those that one process would make."""
     generator = private_generator(secret, "teachers", attempt, device=device)
-    return TeacherStageState(TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device))
+    ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)
+    if ranks() > 1:
+        mine, weights = share(ensemble.teachers), ensemble.state_dict()
+        own = private_generator(secret, "teachers", attempt, *_apart(), device=device)
+        ensemble = TeacherEnsemble(cfg.teacher, mine.stop - mine.start, generator=own, device=device)
+        ensemble.load_state_dict({name: value[mine] for name, value in weights.items()})
+    return TeacherStageState(ensemble)
+
+
+def _apart() -> tuple[str | int, ...]:
+    """Labels that keep this rank's secret randomness apart from that of the others; rank 0 has what one process has."""
+    return () if rank() == 0 else ("rank", rank())
 
 
 def run_teacher_stage(
@@ -185,27 +203,30 @@ def run_teacher_stage(
         raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
     labels = private_generator(secret, "labels", attempt)  # apart from the rest: labels are released
     rows = private_generator(secret, "shard rows", attempt)
-    coins = private_generator(secret, "vote coins", attempt)
-    active = private_shards.active
+    coins = private_generator(secret, "vote coins", attempt, *_apart())
+    mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
+    active = private_shards.active[mine]
     paid_until = state.iteration
     while state.iteration < cfg.iterations:
         if state.iteration == paid_until:
             ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
             try:
-                budget.charge(cfg.event(ahead), cfg.stage)
+                pay_once(budget, cfg.event(ahead), cfg.stage)
             except BudgetExceeded:
                 break
             paid_until += ahead
         y = uniform_labels(cfg.images, cfg.teacher.classes, labels).to(ensemble.device)
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
             fake = student.propose(y).detach()  # (m, d)
-            ensemble.update(private_shards.batch(cfg.shard_batch, rows), fake, y)  # descend the loss of Gamma_i
+            ensemble.update(private_shards.batch(cfg.shard_batch, rows, mine), fake, y)  # descend the loss of Gamma_i
         x = student.propose(y).detach()  # (m, d) = Psi(z, y)
         votes = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
         noise = SecureNoise.derive(secret, "votes", attempt, cfg.stage, state.iteration)
-        g_star = topagg.noisy_sum(votes, agg, noise)  # paid above
+        votes = sum_on_first(votes)  # over all ranks
+        g_star = topagg.noisy_sum(votes, agg, noise) if rank() == 0 else votes.to(torch.int64)  # paid above
+        g_star = from_first(g_star)  # one release for all ranks; what others than rank 0 pass is overwritten
         g_bar = topagg.threshold(g_star, agg)
         state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         student.learn(state.releases)

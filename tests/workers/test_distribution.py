@@ -1,0 +1,135 @@
+"""Two processes that train together release what one process releases, once, and pay once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privacy.errors import BudgetExceeded
+from workers.distribution import from_first, join_on_first, pay_once, rank, ranks, release_once, share, sum_on_first
+
+Runs = list[dict[str, dict[str, Any]]]
+Both = Callable[[str], tuple[Any, Any, Any]]
+
+
+def start(kind: str, out: Path, together: int) -> list[subprocess.Popen[bytes]]:
+    out.mkdir()
+    command = [sys.executable, "-m", "tests.workers.training_ranks", kind]
+    return [subprocess.Popen([*command, str(number), str(together), str(out)]) for number in range(together)]
+
+
+def run_all(out: Path, together: int) -> Runs:
+    processes = start("all", out, together)
+    assert [process.wait(timeout=280) for process in processes] == [0] * together
+    return [torch.load(out / f"{number}.pt", weights_only=True) for number in range(together)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, Runs]:
+    """Every scenario on one process and on two, which start once for all tests."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return run_all(folder / "alone", 1), run_all(folder / "together", 2)
+
+
+@pytest.fixture
+def both(runs: tuple[Runs, Runs]) -> Both:
+    (alone,), (first, second) = runs
+    return lambda scenario: (alone[scenario], first[scenario], second[scenario])
+
+
+@pytest.mark.parametrize("estimator", ["dpsgd", "topagg", "gep", "rgp"])
+def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator: str, both: Both) -> None:
+    alone, first, second = both(estimator)
+    assert torch.equal(first["weights"], second["weights"])
+    # Float sums are added in another order. Without one rank's records, or with noise drawn twice, all would be off.
+    torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
+    assert first["paid"] == alone["paid"] != []
+    assert second["paid"] == []
+    assert first["draws"] == alone["draws"] > 0
+    assert second["draws"] == 0
+    assert first["writes"] == alone["writes"] > 0
+    assert second["writes"] == 0
+
+
+def test_votes_of_two_ranks_are_those_of_one_to_the_last_bit(both: Both) -> None:
+    alone, first, second = both("votes")
+    assert len(alone["sums"]) == 4
+    for name in ("sums", "inputs"):
+        for one, here, there in zip(alone[name], first[name], second[name], strict=True):
+            assert torch.equal(one, here)
+            assert torch.equal(here, there)
+    assert (first["own_teachers"], second["own_teachers"]) == (10, 11)
+    assert (first["paid"], second["paid"]) == (alone["paid"], [])
+    assert (first["draws"], second["draws"]) == (alone["draws"], 0)
+    for one, here in zip(alone["kept"], first["kept"], strict=True):  # rank 0's checkpoint holds every rank's teachers
+        assert one["iteration"] == here["iteration"]
+        assert one["survived"]
+        assert here["survived"]
+        for name, value in one["teachers"].items():
+            torch.testing.assert_close(here["teachers"][name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_two_ranks_train_the_generator_of_one(both: Both) -> None:
+    alone, first, second = both("generator")
+    for name, value in alone["state"].items():
+        torch.testing.assert_close(first["state"][name], value)
+        assert torch.equal(first["state"][name], second["state"][name])
+    assert (first["paid"], second["paid"]) == (alone["paid"], [])
+    assert (first["draws"], second["draws"]) == (alone["draws"], 0)
+    assert (second["writes"], second["reads"]) == (0, 0)
+
+
+def test_both_ranks_stop_where_the_budget_ends(both: Both) -> None:
+    _, first, second = both("votes of a poor purse")
+    assert (sum(first["paid"]), second["paid"]) == (12, [])
+    assert len(first["sums"]) == len(second["sums"]) == 2
+
+
+def test_both_ranks_go_on_from_the_checkpoint_of_the_first(both: Both) -> None:
+    alone, first, second = both("two attempts")
+    assert first["first_paid"] == alone["first_paid"] != []
+    assert first["paid"] == alone["paid"]
+    assert sum(first["first_paid"]) + sum(first["paid"]) == sum(both("dpsgd")[1]["paid"])
+    assert torch.equal(first["first_weights"], second["first_weights"])
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
+    assert not torch.allclose(first["weights"], first["first_weights"], atol=2e-2)
+
+
+def test_the_noise_of_two_ranks_is_that_of_one_release(both: Both) -> None:
+    _, first, second = both("noise")  # every rank with a secret of its own
+    assert torch.equal(first["released"], second["released"])
+    deviation = float(first["released"].std()) * 10.0 / (1.5 * 2.0)  # 40,000 draws: 0.35% of standard error
+    assert abs(deviation - 1) < 0.02
+    assert (first["draws"], second["draws"]) == (1, 0)
+
+
+def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
+    started = time.monotonic()
+    processes = start("death", tmp_path / "together", 2)
+    assert [process.wait(timeout=120) != 0 for process in processes] == [True, True]
+    assert time.monotonic() - started < 120
+    assert not list((tmp_path / "together").glob("*.pt"))
+
+
+def test_alone_everything_passes_through() -> None:
+    values = torch.arange(3.0)
+    assert (rank(), ranks(), share(7)) == (0, 1, slice(0, 7))
+    assert all(done(values) is values for done in (sum_on_first, from_first, join_on_first))
+    assert release_once({"a": values}, lambda sums: {"a": sums["a"] + 1})["a"].tolist() == [1, 2, 3]
+
+    class Empty:
+        def charge(self, event: Any, stage: str) -> None:
+            assert (event, stage) == (None, "votes")
+            raise BudgetExceeded(4, 2)
+
+    with pytest.raises(BudgetExceeded) as refused:
+        pay_once(Empty(), None, "votes")  # type: ignore[arg-type]
+    assert (refused.value.requested_nano, refused.value.remaining_nano) == (4, 2)

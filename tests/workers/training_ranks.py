@@ -1,0 +1,216 @@
+"""One rank of several small trainings, for the tests: `python -m tests.workers.training_ranks KIND RANK RANKS OUT`.
+
+Writes to `OUT/RANK.pt`, for every scenario, what was released, what was paid, who drew noise and who kept checkpoints.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import distributed
+
+from models.shards import Shards
+from models.teacher_ensemble import TeacherConfig
+from privacy.accounting.filters import open_filter
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import BudgetExceeded
+from privacy.gradients.dpsgd import DpSgd
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
+from workers.distribution import object_from_first, release_once
+from workers.recipes import datalens, dp_classifier
+from workers.recipes.interface import TrainingData
+from workers.recipes.teacher_stage import (
+    Release,
+    TeacherStageConfig,
+    TeacherStageState,
+    run_teacher_stage,
+    start_teacher_stage,
+)
+
+SECRET = bytes(range(32))
+CLASSES = ("a", "b", "c")
+INPUTS, TEACHERS = 9, 21  # an odd number: ranks have shares of different sizes
+
+
+class Purse:
+    """Writes down what was paid for, and refuses when it is empty."""
+
+    def __init__(self, left: int = 10**9) -> None:
+        self.left, self.paid = left, list[int]()
+
+    def charge(self, event: Any, stage: str) -> None:  # noqa: ARG002 - the protocol's
+        if event.count > self.left:
+            raise BudgetExceeded(7, 3)
+        self.left -= event.count
+        self.paid.append(event.count)
+
+
+class Memory:
+    """A checkpoint folder without a disk."""
+
+    def __init__(self, kept: bytes | None = None) -> None:
+        self.kept, self.writes, self.reads = kept, 0, 0
+
+    def replace(self, write: Any) -> None:
+        file = io.BytesIO()
+        write(file)
+        self.kept, self.writes = file.getvalue(), self.writes + 1
+
+    def open(self) -> BinaryIO | None:
+        self.reads += 1
+        return None if self.kept is None else io.BytesIO(self.kept)
+
+
+class Pupil:
+    """Proposes from a public stream and moves with what it is taught."""
+
+    def __init__(self) -> None:
+        self.stream, self.mean = torch.Generator().manual_seed(1), torch.zeros(INPUTS)
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        return self.mean + torch.randn(len(labels), INPUTS, generator=self.stream) * 0.1
+
+    def learn(self, releases: list[Release]) -> None:
+        self.mean = self.mean + 0.1 * releases[-1].released_direction.mean(dim=0)
+
+
+def images(n: int = 240) -> TrainingData:
+    stream = np.random.default_rng(0)
+    labels = stream.integers(0, len(CLASSES), n)
+    shown = stream.integers(0, 90, (n, 8, 8)) + 60 * labels[:, None, None]
+    return TrainingData(shown.astype(np.uint8), labels.astype(np.int64), CLASSES)
+
+
+def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
+    account = open_filter("rdp", 8.0, 1e-5)
+    options = {"architecture": "cnn", "expected_batch": 60, "epochs": 2.0, "learning_rate": 1.0, "clip": 0.5}
+    options |= {"anchors": 20, "basis_size": 10, "rank": 2, "estimator": estimator}
+    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
+    plan = build_plan("dp_classifier", options, account, account.capacity_nano, facts)
+    given: dict[str, Any] = {"budget": Purse(), "checkpoint_dir": Memory(), "attempt": 1, **changes}
+    model = dp_classifier.train(
+        plan, facts, images(), secret=SECRET, progress=lambda **_: None, device=torch.device("cpu"), **given
+    )
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.head.parameters()])
+    kept = given["checkpoint_dir"]
+    return {"weights": weights, "paid": given["budget"].paid, "kept": kept.kept, "writes": kept.writes}
+
+
+def run_votes(left: int = 10**9) -> dict[str, Any]:
+    aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.2, teachers=TEACHERS, dimension=INPUTS)
+    teacher = TeacherConfig(inputs=INPUTS, classes=3, hidden=4, learning_rate=1e-2)
+    cfg = TeacherStageConfig(aggregation, teacher, images=6, iterations=4, charge_iterations=2)
+    stream = np.random.default_rng(0)
+    owner = stream.integers(0, TEACHERS - 2, 120)
+    records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
+    members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
+    shards = Shards(records, torch.from_numpy(stream.integers(0, 3, 120)), members)
+    state, purse, kept = start_teacher_stage(cfg, secret=SECRET, attempt=1), Purse(left), list[dict[str, Any]]()
+
+    def keep(reached: TeacherStageState) -> None:
+        saved = reached.tensors()
+        teachers = {name: value.clone() for name, value in saved["teachers"].items()}
+        kept.append({"iteration": saved["iteration"], "teachers": teachers})
+        again = start_teacher_stage(cfg, secret=SECRET, attempt=2)
+        again.restore({**object_from_first(kept[-1]), "releases": []})
+        restored = again.tensors()["teachers"]
+        kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
+
+    releases = run_teacher_stage(
+        cfg, shards, Pupil(), state, budget=purse, secret=SECRET, attempt=1, progress=lambda **_: None, checkpoint=keep
+    )
+    return {
+        "sums": [release.released_sums for release in releases],
+        "inputs": [release.released_inputs for release in releases],
+        "paid": purse.paid,
+        "kept": kept,
+        "own_teachers": state.ensemble.teachers,
+    }
+
+
+def train_generator() -> dict[str, Any]:
+    account = open_filter("gdp", 20.0, 1e-5)
+    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
+    # Without noise and coins of the teachers' own, which ranks draw apart, both trainings are the same.
+    options = {"teachers": 20, "images": 20, "components": 6, "top_k": 3}
+    options |= {"instance_noise": 0.0, "use_stochastic_sign": False}
+    plan = build_plan("datalens", options, account, account.capacity_nano, facts)
+    purse, memory = Purse(), Memory()
+    generator = datalens.train(
+        plan,
+        facts,
+        images(),
+        budget=purse,
+        secret=SECRET,
+        attempt=1,
+        progress=lambda **_: None,
+        checkpoint_dir=memory,
+        device=torch.device("cpu"),
+    )
+    state = {name: value for name, value in generator.state_dict().items() if value.is_floating_point()}
+    return {"state": state, "paid": purse.paid, "writes": memory.writes, "reads": memory.reads}
+
+
+def release_noise() -> dict[str, Any]:
+    """An empty sample: what is released is noise, with a fresh secret on rank 0 and others elsewhere."""
+    estimator = DpSgd({"w": torch.Size([40_000])}, clip=2.0, noise_multiplier=1.5, expected_batch=10.0)
+    estimator.release_together = release_once
+    return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
+
+
+def train_in_two_attempts() -> dict[str, Any]:
+    """The first attempt's budget ends after 5 steps; the second goes on from its checkpoint."""
+    memory = Memory()
+    first = train_classifier("dpsgd", budget=Purse(5), checkpoint_dir=memory)
+    second = train_classifier("dpsgd", checkpoint_dir=memory, attempt=2)
+    return {**second, "first_weights": first["weights"], "first_paid": first["paid"]}
+
+
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    **{name: partial(train_classifier, name) for name in ("dpsgd", "topagg", "gep", "rgp")},
+    "two attempts": train_in_two_attempts,
+    "votes": run_votes,
+    "votes of a poor purse": partial(run_votes, left=12),
+    "generator": train_generator,
+    "noise": release_noise,
+}
+
+
+def main() -> None:
+    """Run every scenario, or with "death" lose rank 1 before the first."""
+    kind, number, together, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    torch.set_num_threads(1)
+    draws = 0
+    draw = SecureNoise.discrete_gaussian
+
+    def counted(self: SecureNoise, shape: Any, stddev: float) -> Any:
+        nonlocal draws
+        draws += 1
+        return draw(self, shape, stddev)
+
+    SecureNoise.discrete_gaussian = counted  # type: ignore[method-assign]
+    if together > 1:
+        distributed.init_process_group("gloo", init_method=f"file://{out}/meet", rank=number, world_size=together)
+    if kind == "death" and number == 1:
+        os._exit(3)
+    found = {}
+    for name, work in SCENARIOS.items():
+        draws = 0
+        found[name] = {**work(), "draws": draws}
+    torch.save(found, out / f"{number}.pt")
+    if together > 1:
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

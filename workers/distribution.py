@@ -1,0 +1,141 @@
+"""One training on several processes of one machine, as `torchrun` starts them, each with a device of its own.
+
+Without a process group, or alone in one, every function here does nothing but what one process needs. A recipe is the
+same program on every rank: each computes the whole public part, and its share of what looks at private records.
+
+Privacy:
+    The processes together are the curator: what they send to one another (partial sums, teachers' weights, checkpoints)
+    is private and stays between them. A release is made once: rank 0 holds the whole sum, adds the noise and hands the
+    result to the others. Drawing the same derived noise on every rank looks equivalent and is not. Float sums may
+    differ in their last bits between ranks, and two releases of one noise tell the difference of their sums without
+    any; and noise that each rank drew for its own share would be the wrong amount. So a rank other than 0 draws no
+    noise, and no two ranks round a sum. Payments, too, are made once, by rank 0, before any rank goes on.
+
+    Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
+    its vote. Integer votes add up exactly; of float sums, partial sums are rounded, as in any order of adding.
+
+    A rank that dies ends the training: the others fail at their next exchange, or the launcher ends them. What was
+    paid and not released is lost then, as in any crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import torch
+from torch import Tensor, distributed
+
+from privacy.errors import BudgetExceeded
+
+if TYPE_CHECKING:
+    from privacy.accounting.events import Event
+    from privacy.gradients.layers import Shares
+    from workers.recipes.interface import Budget
+
+T = TypeVar("T")
+
+
+def ranks() -> int:
+    """Return how many processes train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process among them; 0 pays, adds noise and keeps checkpoints."""
+    return distributed.get_rank() if ranks() > 1 else 0
+
+
+def share(count: int) -> slice:
+    """Return this process's part of so many things in a row; the parts of all ranks are disjoint and cover them."""
+    return slice(rank() * count // ranks(), (rank() + 1) * count // ranks())
+
+
+def sum_on_first(values: Tensor) -> Tensor:
+    """Add up the tensors of all ranks, which have one shape and type.
+
+    Returns:
+        The sum on rank 0. PRIVATE. Elsewhere nothing of use.
+    """
+    if ranks() == 1:
+        return values
+    total = values.to(_exchange_device(), copy=True)
+    distributed.reduce(total, dst=0)
+    return total.to(values.device)
+
+
+def from_first(values: Tensor) -> Tensor:
+    """Return rank 0's tensor on every rank; the others pass one of its shape and type."""
+    if ranks() == 1:
+        return values
+    sent = values.to(_exchange_device(), copy=True)
+    distributed.broadcast(sent, src=0)
+    return sent.to(values.device)
+
+
+def object_from_first(value: T | None) -> T:
+    """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
+    box: list[T | None] = [value]
+    if ranks() > 1:
+        distributed.broadcast_object_list(box, src=0, device=_exchange_device())
+    return cast("T", box[0])  # rank 0 passes a value of the type
+
+
+def join_on_first(rows: Tensor) -> Tensor:
+    """Return the rows of all ranks one after the other, in the order of `share`, on rank 0; elsewhere its own rows."""
+    if ranks() == 1:
+        return rows
+    parts: list[Tensor] | None = [rows] * ranks() if rank() == 0 else None
+    distributed.gather_object(rows.cpu(), parts, dst=0)
+    return rows if parts is None else torch.cat(parts).to(rows.device)
+
+
+def release_once(private_sums: Shares, release: Callable[[Shares], Shares]) -> Shares:
+    """Add up the float sums of all ranks, let rank 0 release them, and return the release on every rank.
+
+    Args:
+        private_sums: of this rank's share, by name; names and shapes are the same everywhere. PRIVATE.
+        release: adds the noise that was paid for. Called on rank 0 alone.
+    """
+    if ranks() == 1:
+        return release(private_sums)
+    flat = torch.cat([value.detach().reshape(-1).double().cpu() for value in private_sums.values()])
+    flat = sum_on_first(flat)
+    if rank() == 0:
+        released = release(_like(private_sums, flat))
+        flat = torch.cat([value.reshape(-1).double().cpu() for value in released.values()])
+    return _like(private_sums, from_first(flat))
+
+
+def pay_once(budget: Budget, event: Event, stage: str) -> None:
+    """Charge on rank 0, and let every rank go on when it is paid.
+
+    Raises:
+        BudgetExceeded: on every rank, when the hold does not cover the event.
+    """
+    refused: BudgetExceeded | None = None
+    if rank() == 0:
+        try:
+            budget.charge(event, stage)
+        except BudgetExceeded as error:
+            refused = error
+    if ranks() > 1:
+        amounts = None if refused is None else (refused.requested_nano, refused.remaining_nano)
+        amounts = object_from_first(amounts)
+        if refused is None and amounts is not None:
+            refused = BudgetExceeded(*amounts)
+    if refused is not None:
+        raise refused
+
+
+def _like(template: Shares, flat: Tensor) -> Shares:
+    values = torch.split(flat, [value.numel() for value in template.values()])
+    return {
+        name: part.reshape(value.shape).to(value) for (name, value), part in zip(template.items(), values, strict=True)
+    }
+
+
+def _exchange_device() -> torch.device:
+    """NCCL exchanges what is on the GPU, gloo what is in memory."""
+    on_gpu = distributed.get_backend() == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
