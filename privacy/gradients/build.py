@@ -42,7 +42,7 @@ def build_estimator(
     shapes, name = shapes_of(model), config.estimator
     common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
     if name == "dpsgd":
-        return DpSgd(shapes, clip=config.clip, **common)
+        return DpSgd(shapes, clip=config.clip, freeze_after_clipping=config.freeze == "posterior", **common)
     if name == "topagg":
         return TopAggSgd(shapes, clip=config.clip, keep=config.keep, **common)
     if name in ("gep", "bgep"):

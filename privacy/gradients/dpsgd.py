@@ -5,11 +5,13 @@ Event: `PoissonGaussianEvent(probability, noise_multiplier)` for each step, with
 
 Sensitivity: each record of a batch contributes its gradient scaled to norm at most C, and the sum is over the sampled
 records; so one record more changes the sum by at most C, attained by a record whose gradient is longer than C. The
-released sum is divided by the *expected* batch size, a public number. Frozen coordinates are dropped before clipping.
+released sum is divided by the *expected* batch size, a public number. Frozen coordinates are dropped before clipping,
+or, in the posterior variant of random freeze, after it: dropping shortens, so the bound holds there as well.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -29,13 +31,21 @@ class DpSgd(Estimator):
         clip: C, the largest norm of one record's gradient. Public.
         noise_multiplier: noise deviation over C. Public.
         expected_batch: as for every estimator.
+        freeze_after_clipping: frozen coordinates still count towards the clip (posterior freeze). Public.
     """
 
     def __init__(
-        self, shapes: Mapping[str, torch.Size], *, clip: float, noise_multiplier: float, expected_batch: float
+        self,
+        shapes: Mapping[str, torch.Size],
+        *,
+        clip: float,
+        noise_multiplier: float,
+        expected_batch: float,
+        freeze_after_clipping: bool = False,
     ) -> None:
         super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
         self.clip = positive_finite("clip", clip)
+        self.freeze_after_clipping = freeze_after_clipping
 
     @property
     def sensitivity(self) -> float:
@@ -44,7 +54,7 @@ class DpSgd(Estimator):
 
     def add(self, traces: Traces) -> None:
         """Without frozen coordinates no record's gradient is ever written out for layers that have a short cut."""
-        if self.active is not None:
+        if self.active is not None and not self.freeze_after_clipping:
             for rows, norms in self.row_blocks(traces):  # (n, d_active) and (n,)
                 self._accumulate({"": clip_factors(norms, self.clip) @ rows})
             return
@@ -53,7 +63,17 @@ class DpSgd(Estimator):
         if bool(broken.any()):
             traces = traces.without(broken)
             norms = torch.where(broken, torch.zeros_like(norms), norms)
-        self._accumulate(traces.weighted_sum(clip_factors(norms, self.clip)))
+        total = traces.weighted_sum(clip_factors(norms, self.clip))
+        self._accumulate(total if self.active is None else {"": self._active_of(total)})
+
+    def _active_of(self, total: Shares) -> torch.Tensor:
+        """Return a sum's active coordinates: (d_active,)."""
+        assert self.active is not None
+        parts = [
+            total[name].reshape(-1) if name in total else self.active.new_zeros(math.prod(shape), dtype=torch.float32)
+            for name, shape in self.shapes.items()
+        ]
+        return torch.cat(parts)[self.active]
 
     def release(self, noise: SecureNoise) -> Shares:
         """As every estimator."""

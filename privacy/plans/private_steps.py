@@ -21,7 +21,7 @@ STEPS = "gradient_steps"
 STEPS_MAX = 200_000
 EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
 ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random")
-FREEZES = ("none", "random", "ranked")
+FREEZES = ("none", "random", "ranked", "posterior")
 # RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
@@ -41,7 +41,8 @@ class StepsConfig:
         anchors: GEP's m, public anchor images.
         rank: RGP's r.
         warm_up_share: share of the steps in which RGP's carriers come from the weights themselves.
-        freeze: which coordinates rest in an epoch: none, random ones, or those whose released gradients were smallest.
+        freeze: which coordinates rest in an epoch: none, random ones, those whose released gradients were smallest, or
+            (posterior) random ones that still count towards the clip.
         freeze_rate: r*, the share of frozen coordinates at the end.
         freeze_cooling: e*, share of the epochs over which the frozen share grows to that.
         learning_rate: of the optimiser.
@@ -78,6 +79,8 @@ class StepsConfig:
             raise InvalidParameter(
                 "freeze", self.freeze, f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have"
             )
+        if self.freeze == "posterior" and self.estimator != "dpsgd":
+            raise InvalidParameter("freeze", self.freeze, "freezing after clipping is a variant of plain dpsgd alone")
 
     def sampling_probability(self, facts: PublicFacts) -> float:
         """q: the chance of each unit to be in a step's sample."""

@@ -57,6 +57,7 @@ EVERY_ESTIMATOR = [
     {"estimator": "rgp", "warm_up_share": 0.3},
     {"estimator": "rgp_random"},
     {"estimator": "dpsgd", "freeze": "ranked", "freeze_cooling": 0.0},
+    {"estimator": "dpsgd", "freeze": "posterior", "freeze_cooling": 0.0},
     {"estimator": "dpsgd", "optimiser": "adam", "learning_rate": 0.01, "ema": 0.9},
 ]
 

@@ -179,7 +179,7 @@ class PrivateSteps:
         if self.config.freeze == "none":
             return
         rate, d = self._schedule.at(epoch), self.estimator.coordinates
-        if self.config.freeze == "random" or self.state.released_sum is None:
+        if self.config.freeze != "ranked" or self.state.released_sum is None:
             mask = random_mask(d, rate, torch.Generator().manual_seed(self.seed * 1_000_003 + epoch))
         else:
             mask = ranked_mask(self.state.released_sum, rate).cpu()

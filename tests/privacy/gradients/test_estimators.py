@@ -188,6 +188,20 @@ def test_a_frozen_coordinate_does_not_count_towards_the_clip() -> None:
     assert float(sums(estimator, model, inputs, targets).norm()) == pytest.approx(0.01, rel=2e-3)
 
 
+def test_a_posterior_mask_drops_coordinates_of_what_was_clipped_whole() -> None:
+    model, (inputs, targets) = network(), batch(6)
+    whole = DpSgd(shapes_of(model), clip=0.01, **QUIET)
+    posterior = DpSgd(shapes_of(model), clip=0.01, freeze_after_clipping=True, **QUIET)
+    mask = random_mask(posterior.coordinates, 0.9, torch.Generator().manual_seed(1))
+    posterior.freeze(mask)
+    found = sums(posterior, model, inputs, targets)
+    torch.testing.assert_close(found, sums(whole, model, inputs, targets)[mask])
+    assert float(sums(posterior, model, inputs[:1], targets[:1]).norm()) < 0.6 * posterior.sensitivity
+    posterior.begin_step(model)
+    flat = torch.cat([value.flatten() for value in posterior.release(noise()).values()])
+    assert bool((flat[~mask] == 0).all())
+
+
 def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
     generator = torch.Generator().manual_seed(0)
     assert int(random_mask(1000, 0.7, generator).sum()) == 300

@@ -74,6 +74,8 @@ def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
     for estimator in ("rgp", "rgp_random"):
         with pytest.raises(InvalidParameter, match="no coordinates to freeze"):
             plan(estimator=estimator, freeze="random")
+    with pytest.raises(InvalidParameter, match="plain dpsgd alone"):
+        plan(estimator="gep", freeze="posterior")
 
 
 @pytest.mark.parametrize(
