@@ -17,20 +17,23 @@ import torch
 from benchmarks.audited import Audited, Coins, Scores
 from benchmarks.audited_trainings import FilterBudget
 from benchmarks.broken_mechanisms import no_noise
-from privacy.accounting.events import GaussianEvent
+from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filters import NANO, open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.units import Unit
 from service.sealing import new_key
 from workers.checkpoints import SealedFolder
 from workers.recipes import class_histogram, warm_start
+from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import TrainingData
+from workers.recipes.private_rows import Units
 
 _CLIP = 1.0
 _BASE = 40  # records of each class beside the canary: counts stay away from their lower bound
@@ -178,6 +181,27 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
     claim = plan.stages[0].event
     assert isinstance(claim, GaussianEvent)
     return Audited(f"class histogram ({unit}s)", claim, draw, draws=20_000)
+
+
+def audited_central_images(mu: float, probability: float = 0.5) -> Audited:
+    """A diffusion model's central images, of one pixel: the canary is a white image; each class is a draw.
+
+    What is released is cut at black, below where the auditor decides.
+    """
+    event = PoissonGaussianEvent(probability, 1 / mu)
+    bound, divisor = _CLIP / 4, 20.0  # a quarter of a white pixel: the clip decides what the canary adds
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        labels = np.arange(draws if present else 0)
+        facts = PublicFacts(tuple(map(str, range(draws))), 2, 2, 1, draws, "record")
+        data = TrainingData(np.full((len(labels), 2, 2), 255, dtype=np.uint8), labels, facts.classes)
+        config = CentralConfig(draws, 1, (1, 1), bound, event, divisor)
+        coins, noise = SecureNoise.derive(secret, "coins"), SecureNoise.derive(secret, "central images")
+        units = Units(facts, DpDiffusionConfig(), data)
+        released = release_central_images(config, data, units, coins, noise)  # (draws, 1, 1, 1)
+        return released.flatten().double().numpy() * divisor / bound
+
+    return Audited("central images", event, draw, draws=2000, cut=0.9)
 
 
 def audited_mechanisms(mu: float) -> tuple[Audited, ...]:

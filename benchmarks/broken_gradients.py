@@ -24,20 +24,20 @@ from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
 from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes import private_steps
+from workers.recipes import central_images, private_steps
 
 ESTIMATORS: tuple[type[Estimator], ...] = (dpsgd.DpSgd, topagg.TopAggSgd, Gep, Rgp)
 
 
 @contextmanager
 def no_clip() -> Iterator[None]:
-    """Sum gradients as long as they are."""
+    """Sum gradients, and images, as long as they are."""
 
     def as_they_are(norms: torch.Tensor, _bound: float) -> torch.Tensor:
         return torch.ones_like(norms)
 
     with ExitStack() as stack:
-        for module in (dpsgd, topagg, gep, rgp):
+        for module in (dpsgd, topagg, gep, rgp, central_images):
             stack.enter_context(mock.patch.object(module, "clip_factors", as_they_are))
         yield
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.audited import Audited
-from benchmarks.audited_releases import audited_mechanisms
+from benchmarks.audited_releases import audited_central_images, audited_mechanisms
 from benchmarks.audited_trainings import digits_population, fashion_population
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
@@ -41,6 +41,7 @@ APPLIES = {  # which faults a mechanism can have; moments vote on every coordina
     "votes on an image": ("no noise", "half the noise", "votes beyond k", "votes beyond one", "shared shards"),
     "moment votes": ("no noise", "half the noise", "votes beyond one", "shared shards"),
     "warm start": ("no noise", "half the noise", "sums beyond the clip"),
+    "central images": ("no noise", "half the noise", "no clip"),
     "class histogram (records)": ("no noise", "half the noise"),
     "class histogram (subjects)": ("no noise", "half the noise", "subjects by record"),
 }
@@ -91,7 +92,7 @@ def show(rows: list[Row], name: str) -> None:
 
 def collect_mechanisms(effort: int) -> list[Row]:
     """Measure all rows of the second part."""
-    everything = (*audited_mechanisms(1.5), *audited_gradients(1.5))
+    everything = (*audited_mechanisms(1.5), audited_central_images(1.5), *audited_gradients(1.5))
     return [
         audit_mechanism(audited, variant, effort) for audited in everything for variant in ("correct", *faults(audited))
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.writers import WriterQueue
@@ -54,14 +56,15 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         return engine
     if parsed.get_backend_name() != "postgresql":
         raise ValueError(f"obscura runs on SQLite or PostgreSQL, not on {parsed.get_backend_name()}")
-    return create_engine(
+    engine = create_engine(
         parsed.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_pre_ping=True,
         isolation_level="READ COMMITTED",
         connect_args={"options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}"},
     )
+    event.listen(engine, "checkout", _replace_closed)
+    return engine
 
 
 def make_session_factory(engine: Engine) -> SessionFactory:
@@ -112,6 +115,23 @@ def _is_busy(error: BaseException | None) -> bool:
 
 def _read_only_options(engine: Engine) -> dict[str, Any]:
     return {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {READ_ONLY: True}
+
+
+def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: Any) -> None:
+    """Let the pool open new connections when the server has closed this one, as after its restart.
+
+    A connection that is at rest has nothing to read. Only if there is something it is asked, so that transactions do
+    not pay a round trip for what is true nearly always.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if not poll.poll(0):
+        return
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

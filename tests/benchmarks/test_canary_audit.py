@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.audited_gradients import dpsgd
-from benchmarks.audited_releases import audited_mechanisms
+from benchmarks.audited_releases import audited_central_images, audited_mechanisms
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
 from benchmarks.canary_audit import audit_mechanism, faults, wrong
@@ -56,7 +56,7 @@ def test_a_row_without_a_claimed_mu_is_judged_by_epsilon_alone() -> None:
 
 
 def test_every_mechanism_is_audited_with_every_fault_it_can_have() -> None:
-    everything = [*audited_mechanisms(1.5), *audited_gradients(1.5)]
+    everything = [*audited_mechanisms(1.5), audited_central_images(1.5), *audited_gradients(1.5)]
     assert len({audited.name for audited in everything}) == len(everything)
     assert {fault for audited in everything for fault in faults(audited)} == {*BROKEN, *BROKEN_GRADIENTS} - {"correct"}
 

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.audited import Audited
 from benchmarks.audited_gradients import SETTINGS, Setting, b_gep, dpsgd, frozen, gep, play, projection, rgp, topagg
+from benchmarks.audited_releases import audited_central_images
 from benchmarks.audited_steps import train_steps, watched
 from benchmarks.audited_trainings import FilterBudget
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
@@ -71,6 +72,7 @@ OTHER_FAULTS = [
     (spread(b_gep), "private basis"),
     (spread(rgp), "private basis"),
     (ranked(), "private ranks"),
+    *((audited_central_images(MU, 0.5), fault) for fault in ("no noise", "half the noise", "no clip")),
 ]
 
 
@@ -83,7 +85,10 @@ def test_a_fault_is_flagged_by_the_game_that_is_made_for_it(audited: Audited, fa
 
 @pytest.mark.parametrize(
     "audited",
-    [exchanged(dpsgd, MU), owned(topagg, MU, 0.5), scaled(frozen), spread(gep), spread(rgp), ranked()],
+    [
+        *(exchanged(dpsgd, MU), owned(topagg, MU, 0.5), scaled(frozen), spread(gep), spread(rgp), ranked()),
+        audited_central_images(MU, 0.5),
+    ],
     ids=lambda audited: audited.name,
 )
 def test_a_correct_estimator_stays_below_its_claim_in_these_games_too(audited: Audited) -> None:
