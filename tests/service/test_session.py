@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from service import ledger
 from service.db import session as sessions
@@ -135,4 +136,22 @@ def test_what_refers_to_a_locked_account_need_not_wait(
     account_id = open_account(factory)
     with elsewhere(factory, account_id):
         declare_dataset(factory, account_id=account_id)  # would otherwise fail after the lock timeout
+    engine.dispose()
+
+
+@pytest.mark.services
+def test_a_connection_that_the_server_has_closed_is_replaced(postgres_url: str, postgres_server: Engine) -> None:
+    engine = make_engine(postgres_url, pool_size=2)
+    factory = make_session_factory(engine)
+    backend = text("SELECT pg_backend_pid()")
+    with transaction(factory, read_only=True) as session:
+        closed = session.scalar(backend)
+    with transaction(factory, read_only=True) as session:
+        assert session.scalar(backend) == closed  # one that is at rest is used again
+    with postgres_server.connect() as server:
+        server.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": closed})
+        while server.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": closed}):
+            time.sleep(0.01)
+    with transaction(factory, read_only=True) as session:
+        assert session.scalar(backend) != closed
     engine.dispose()
