@@ -31,6 +31,7 @@ DOWNLOADS = (
     "generator.json",
     "classifier.safetensors",
     "classifier.json",
+    "extractor.safetensors",
     "histogram.json",
 )
 

@@ -192,11 +192,13 @@ def _assumed_public(order: Order) -> tuple[str, ...]:
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
+    extractor = order.plan.config.get("extractor")
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
         count,
         "the recipe, its options and the code",
+        *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
     )
 
 

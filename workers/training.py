@@ -11,10 +11,12 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from models.extractor import Extractor, ExtractorUnusable, read_extractor
 from privacy.mechanisms.noise import derive_key
 from service import artifacts, jobs, ledger
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
+from service.extractors import folder_of
 from service.failpoints import failpoint
 from service.ledger.receipts import keep_receipt
 from service.ledger.signing import open_signing_key
@@ -129,8 +131,12 @@ def _train(
     work: Path,
     trained: Path,
 ) -> None:
-    """Arm, open the private data, train, and keep the outcome under `trained`, whole or not at all."""
+    """Arm, open the private data, train, and keep the outcome under `trained`, whole or not at all.
+
+    Public things come first: without them nothing is armed, opened or paid.
+    """
     trainer = trainers[order.plan.recipe]
+    public_extractor = _extractor(context, order)
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
@@ -143,7 +149,7 @@ def _train(
     outcome = trainer(
         order.plan,
         order.facts,
-        TrainingData(private_images, private_labels, order.facts.classes, private_subjects),
+        TrainingData(private_images, private_labels, order.facts.classes, private_subjects, public_extractor),
         budget=budget,
         # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
         secret=derive_key(order.secret + key, "training", order.job.id),
@@ -160,6 +166,21 @@ def _train(
     _put_in_place(partial, trained)
     failpoint("trained.after")
     shutil.rmtree(partial, ignore_errors=True)
+
+
+def _extractor(context: Context, order: Order) -> Extractor | None:
+    """Read the extractor that the plan names; None where it names none.
+
+    Raises:
+        Conflict: it is missing or unusable.
+    """
+    name = order.plan.config.get("extractor")
+    if not name:
+        return None
+    try:
+        return read_extractor(folder_of(context.settings.data_dir), name)
+    except ExtractorUnusable as error:
+        raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
 
 
 def _put_in_place(staging: Path, target: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig, steps_facts, steps_notes, steps_stage
 
-ARCHITECTURES = ("cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn")
+ARCHITECTURES = ("cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear")
 SCATTER_SIZE_MIN = 8
+_EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +23,15 @@ class DpClassifierConfig(StepsConfig):
     """Public parameters of one classifier.
 
     Attributes:
-        architecture: a small CNN, a ResNet or wide ResNet with GroupNorm, or logistic regression or a small CNN on
-            scattering coefficients, which are a fixed public transform of each image.
+        architecture: a small CNN, a ResNet or wide ResNet with GroupNorm, logistic regression or a small CNN on
+            scattering coefficients, which are a fixed public transform of each image, or logistic regression on the
+            features of a network that was trained on public data.
+        extractor: name of that network among those that the operator provides; given for pretrained_linear alone.
         initial_seed: public seed of the initial weights.
     """
 
     architecture: str = "scatter_linear"
+    extractor: str = ""
     initial_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -34,6 +39,17 @@ class DpClassifierConfig(StepsConfig):
         check_values(self, integers={"initial_seed": (0, 2**31 - 1)}, numbers={}, choices=_CHOICES)
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")
+        if self.architecture != "pretrained_linear" and self.extractor != "":
+            raise InvalidParameter("extractor", self.extractor, "only the architecture pretrained_linear takes one")
+        if self.architecture == "pretrained_linear" and (
+            not isinstance(self.extractor, str) or not _EXTRACTOR_NAME.fullmatch(self.extractor)
+        ):
+            raise InvalidParameter(
+                "extractor",
+                self.extractor,
+                "pretrained_linear needs the name of an extractor that the operator provides: at most 64 letters, "
+                "digits, - and _",
+            )
 
 
 _CHOICES = {"architecture": ARCHITECTURES}
@@ -72,6 +88,16 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         stages=(stage,),
         price_nano=stage.price_nano,
         budget_nano=budget_nano,
-        notes=steps_notes(config, stage, facts),
+        notes=(*steps_notes(config, stage, facts), *_extractor_notes(config)),
         facts={"architecture": config.architecture, **steps_facts(config, stage, facts)},
+    )
+
+
+def _extractor_notes(config: DpClassifierConfig) -> tuple[str, ...]:
+    if not config.extractor:
+        return ()
+    return (
+        f"Features of each image come from the extractor {config.extractor}. The guarantee assumes that this network "
+        "was trained on public data alone, with no image of this account: the operator vouches for that, no program "
+        "can check it.",
     )

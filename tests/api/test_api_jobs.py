@@ -207,3 +207,32 @@ def test_a_broker_that_is_away_loses_no_job(served: Any, dataset: dict[str, Any]
         waiting = session.execute(text("SELECT count(*) FROM outbox WHERE sent_at IS NULL")).scalar_one()
     assert waiting == 1
     assert served.claim(job["id"]) == 1
+
+
+def test_a_missing_extractor_is_refused_before_anything_is_held(served: Any) -> None:
+    dataset = dict(served.ready_dataset(served.account(filter="rdp")["id"]))
+    options = {"architecture": "pretrained_linear", "extractor": "imagenet"}
+    asked: dict[str, Any] = {"recipe": "dp_classifier", "options": options}
+    client, sweep = (
+        served.client(),
+        {"name": "s", "dataset_id": dataset["id"], "recipe": "dp_classifier", "epsilon": 0.5},
+    )
+    sweep["trials"] = [{"options": {"architecture": "cnn"}}, {"options": options}]
+
+    def sweep_answer() -> Any:
+        return client.post("/v1/sweeps", json=sweep, headers={"Idempotency-Key": new_id("key")})
+
+    folder = served.data_dir / "extractors"
+    folder.mkdir()
+    (folder / "imagenet.json").write_text("{}")
+    (folder / "other.json").write_text("{}")
+    (folder / "other.safetensors").write_bytes(b"")
+    for answer in (plan(served, dataset, **asked), served.train(dataset["id"], **asked), sweep_answer()):
+        assert answer.status_code == 422
+        assert "no extractor imagenet: there are other" in answer.json()["detail"]
+    assert balance(served, dataset)["held_nano"] == 0
+    assert client.get("/v1/jobs").json()["items"] == []
+    (folder / "imagenet.safetensors").write_bytes(b"")
+    assert plan(served, dataset, **asked).status_code == 200
+    assert served.train(dataset["id"], **asked).status_code == 202
+    assert sweep_answer().status_code == 202

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
+import json
 import math
 import threading
 from datetime import UTC, datetime
@@ -15,6 +17,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from models.extractor import ExtractorUnusable
 from models.private_classifier import PrivateClassifier, load_classifier
 from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded, ContributionUnbounded
@@ -25,11 +28,14 @@ from privacy.plans.registry import build_plan
 from service import jobs
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.tables import JobState, ReleaseKind
+from service.db.tables import HoldState, JobState, ReleaseKind
 from service.errors import Conflict
+from service.extractors import folder_of
+from service.jobs import FailureCode
+from tests.models.small_extractors import extractor, write_extractor
 from workers.exits import ExitStatus
 from workers.recipes import private_steps
-from workers.recipes.dp_classifier import train
+from workers.recipes.dp_classifier import FEATURES, train
 from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.private_rows import Units
 from workers.recipes.registry import TRAINERS
@@ -234,24 +240,92 @@ def test_subject_accounts_refuse_records_of_nobody() -> None:
     assert purse.paid == []
 
 
+# --- on a pretrained extractor --------------------------------------------------------------------------------------
+
+PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
+
+
+def with_extractor(data: TrainingData, seed: int = 0) -> TrainingData:
+    return dataclasses.replace(data, public_extractor=extractor(seed))
+
+
+def test_a_linear_layer_learns_on_an_extractors_features_and_nothing_without_signal() -> None:
+    plan = plan_of(**PRETRAINED, epochs=4.0, learning_rate=4.0, clip=0.1)
+    assert accuracy(fit(plan, with_extractor(digits()))) > 0.6
+    shuffled = with_extractor(digits())
+    np.random.default_rng(1).shuffle(shuffled.private_labels)
+    assert accuracy(fit(plan, shuffled)) < 0.4
+
+
+@pytest.mark.parametrize("estimator", ["dpsgd", "gep", "rgp"])
+def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator: str) -> None:
+    reports: list[int] = []
+
+    def listen(*, stage: str, step: int, steps: int) -> None:
+        if stage == FEATURES:
+            reports.append(step)
+
+    data, plan = with_extractor(digits(600)), plan_of(**PRETRAINED, estimator=estimator)
+    first = fit(plan, data, progress=listen)
+    assert reports == [0, 1]
+    assert torch.isfinite(weights(first)).all()
+    assert torch.equal(weights(fit(plan, data)), weights(first))
+    assert not torch.equal(weights(fit(plan, with_extractor(digits(600), seed=1))), weights(first))
+
+
+def test_without_its_extractor_nothing_is_paid() -> None:
+    purse = Purse()
+    with pytest.raises(ExtractorUnusable, match="tiny is not there"):
+        fit(plan_of(**PRETRAINED), digits(50), budget=purse)
+    with pytest.raises(ExtractorUnusable, match="other is not there"):
+        fit(plan_of(**{**PRETRAINED, "extractor": "other"}), with_extractor(digits(50)), budget=purse)
+    assert purse.paid == []
+
+
+def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> None:
+    plan, data, folder = plan_of(**PRETRAINED, epochs=2.0), with_extractor(digits(300)), Memory()
+    whole = weights(fit(plan, data))
+
+    def stop(*, stage: str, step: int, steps: int) -> None:
+        if stage == STEPS and step == 13:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        fit(plan, data, checkpoint_dir=folder, progress=stop)
+    purse = Purse()
+    with pytest.raises(ExtractorUnusable, match="replaced"):
+        fit(plan, with_extractor(digits(300), seed=1), checkpoint_dir=folder, budget=purse)
+    assert purse.paid == []
+    assert torch.equal(weights(fit(plan, data, checkpoint_dir=folder)), whole)
+
+
 # --- as a job -------------------------------------------------------------------------------------------------------
 
 
-def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def ask(workshop: Any, **options: Any) -> str:
     with transaction(workshop.factory) as session:
-        job_id = jobs.submit_training(
+        return jobs.submit_training(
             session,
             principal="key_test",
             idempotency_key=None,
             dataset_id=workshop.dataset_id,
             recipe="dp_classifier",
             epsilon=8.0,
-            options={**OPTIONS, "estimator": "gep", "freeze": "random", "epochs": 2.0},
+            options={**OPTIONS, **options},
             evaluation_dataset_id=workshop.public_id,
             now=datetime.now(UTC),
         ).id
-    assert run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
+
+
+def work(workshop: Any, job_id: str) -> None:
+    status = run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert status == ExitStatus.ENDED
+
+
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any) -> None:
+    workshop = rdp_workshop
+    job_id = ask(workshop, estimator="gep", freeze="random", epochs=2.0)
+    work(workshop, job_id)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     with transaction(workshop.factory, read_only=True) as session:
         published = jobs.get_release(session, workshop.job(job_id).release_id)
@@ -271,3 +345,29 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any
     assert published.card["events"][0]["type"] == "poisson_gaussian"
     with pytest.raises(Conflict, match="not a generator"):
         workshop.sample(published.id)
+
+
+def test_a_job_publishes_its_extractor_with_the_classifier(rdp_workshop: Any) -> None:
+    workshop = rdp_workshop
+    write_extractor(folder_of(workshop.settings.data_dir))
+    job_id = ask(workshop, **PRETRAINED)
+    work(workshop, job_id)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        published = jobs.get_release(session, workshop.job(job_id).release_id)
+    directory = workshop.settings.data_dir / published.artifact_dir
+    described = json.loads((directory / "classifier.json").read_text())["extractor"]
+    assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
+    assert described["sha256"] == extractor().sha256
+    assert published.summary["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
+    assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
+
+
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(rdp_workshop: Any) -> None:
+    workshop = rdp_workshop
+    job_id = ask(workshop, **PRETRAINED)
+    work(workshop, job_id)
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
+    assert (hold.state, hold.charged_nano) == (HoldState.RELEASED, 0)
+    assert workshop.balance().spent_nano == workshop.balance().held_nano == 0

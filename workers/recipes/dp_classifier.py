@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.extractor import Extractor, ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from models.public_patterns import public_patterns
 from privacy.accounting.events import PoissonGaussianEvent
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FEATURES = "features"
-_BLOCK = 2000
+_BLOCK = 512
 _ANCHORS_SEED, _ANCHOR_LABELS_SEED = 1, 2
 
 
@@ -56,11 +57,14 @@ def train(
 
     Raises:
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        ExtractorUnusable: the plan's extractor is not there, or not the one that the training began with; raised
+            before anything is charged by this attempt.
         Cancelled: from `progress`.
     """
     config = DpClassifierConfig(**plan.config)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
-    classifier = PrivateClassifier(shape, config.initial_seed).to(device)
+    extractor = _extractor_of(config, data.public_extractor)
+    classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(device)
     fit(
         classifier,
         plan,
@@ -149,15 +153,27 @@ def fit(
         seed=config.initial_seed,
         device=device,
     )
+    header = {"extractor_sha256": None if classifier.extractor is None else classifier.extractor.sha256}
     saved = load_checkpoint(checkpoint_dir, device=device)
     if saved is not None:
+        if saved.header.get("extractor_sha256") != header["extractor_sha256"]:
+            raise ExtractorUnusable("the extractor's file was replaced since the training began")
         steps.restore(saved.state)
 
     def checkpoint() -> None:
-        save_checkpoint(checkpoint_dir, step=steps.state.step, state=steps.checkpoint_state())
+        save_checkpoint(checkpoint_dir, step=steps.state.step, state=steps.checkpoint_state(), header=header)
 
     steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
     steps.load_average()
+
+
+def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:
+    """Return the extractor that the plan names; None where it names none."""
+    if not config.extractor:
+        return None
+    if found is None or found.config.name != config.extractor:
+        raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
+    return found
 
 
 def public_anchors(config: DpClassifierConfig, facts: PublicFacts) -> tuple[Tensor, Tensor]:
@@ -180,7 +196,7 @@ class FeaturesOf:
     ) -> None:
         self._images, self._classifier = private_images, classifier
         self._kept: Tensor | None = None
-        if classifier.scattering is None:
+        if classifier.transform is None:
             return
         n, parts = len(private_images), []
         blocks = max(1, -(-n // _BLOCK))

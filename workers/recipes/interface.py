@@ -20,6 +20,7 @@ from workers.distribution import object_from_first, rank, ranks
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from models.extractor import Extractor
     from privacy.accounting.events import Event
     from privacy.plans.plan import Plan
     from privacy.plans.registry import PublicFacts
@@ -70,12 +71,14 @@ class TrainingData:
         classes: the declared (public) class names, in label order.
         private_subjects: `(n,)` int64, the random number of each record's subject (`service.ingest.subjects`); None
             where the account's unit is the record.
+        public_extractor: what the plan's option `extractor` names; None where it names none.
     """
 
     private_images: npt.NDArray[np.uint8] = field(repr=False)
     private_labels: npt.NDArray[np.int64] = field(repr=False)
     classes: tuple[str, ...]
     private_subjects: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    public_extractor: Extractor | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"TrainingData(<private>, classes={len(self.classes)})"

@@ -17,6 +17,7 @@ from service.api.pages import cut, newest_first
 from service.api.schemas import FINAL_STATES, JobRecord, JobRequest, Page
 from service.db.session import transaction
 from service.db.tables import Job
+from service.extractors import require_extractor
 from service.failpoints import failpoint
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
@@ -43,6 +44,7 @@ def create_job(
         job = jobs.submit_training(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
+        require_extractor(service.settings.data_dir, job.plan)
         record = views.jobs(session, [job])[0]
         failpoint("accept.before")
     failpoint("accept.after")

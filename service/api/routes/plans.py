@@ -11,6 +11,7 @@ from service.api.schemas import PlanRecord, PlanRequest
 from service.datasets import find
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.extractors import require_extractor
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 
@@ -22,6 +23,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
         plan = jobs.plan_job(
             session, dataset_id=body.dataset_id, recipe=body.recipe, epsilon=body.epsilon, options=body.options
         )
+        require_extractor(service.settings.data_dir, plan.to_json())
         account_id = find(session, body.dataset_id).account_id
         if account_id is None:
             raise InvalidInput("Training needs a private dataset, which belongs to an account.")

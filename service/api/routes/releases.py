@@ -98,7 +98,7 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
     summary="Download a file",
 )
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download what was trained: `classifier.safetensors` and `classifier.json`, `generator.*`, or `histogram.json`."""
+    """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*`, or `histogram.json`."""
     if name not in artifacts.DOWNLOADS:
         raise NotFound(f"The files of a release are {', '.join(artifacts.DOWNLOADS)}.", name=name)
     return _send(

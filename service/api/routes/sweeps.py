@@ -17,6 +17,7 @@ from service.api.schemas import Page, SweepRecord, SweepRequest
 from service.db.session import transaction
 from service.db.tables import Sweep
 from service.errors import InvalidInput
+from service.extractors import require_extractor
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
 SweepId = Annotated[str, Path(max_length=64)]
@@ -45,6 +46,8 @@ def create_sweep(
             evaluation_dataset_id=body.evaluation_dataset_id,
             now=service.clock(),
         )
+        for trial in jobs.jobs_of_sweep(session, sweep.id):
+            require_extractor(service.settings.data_dir, trial.plan)
         record = _record(session, sweep)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})

@@ -90,11 +90,25 @@ def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
         ({"architecture": "vgg"}, "choose one of"),
         ({"multiplicity": 4}, "one view"),
         ({"momentum": True}, "number"),
+        ({"architecture": "pretrained_linear"}, "name of an extractor"),
+        ({"architecture": "pretrained_linear", "extractor": "../keys"}, "name of an extractor"),
+        ({"architecture": "pretrained_linear", "extractor": "a.b"}, "name of an extractor"),
+        ({"architecture": "pretrained_linear", "extractor": "a\n"}, "name of an extractor"),
+        ({"architecture": "pretrained_linear", "extractor": 7}, "name of an extractor"),
+        ({"extractor": "imagenet"}, "only the architecture pretrained_linear"),
     ],
 )
 def test_bad_options_are_refused_with_a_reason(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidParameter, match=reason):
         plan(**options)
+
+
+def test_a_plan_says_what_an_extractor_assumes_and_costs_no_more_for_it() -> None:
+    made = plan(architecture="pretrained_linear", extractor="imagenet_18")
+    assert made.config["extractor"] == "imagenet_18"
+    assert made.stages == plan().stages
+    assert any("imagenet_18" in note and "assumes" in note and "public data alone" in note for note in made.notes)
+    assert not any("extractor" in note for note in plan().notes)
 
 
 def test_scattering_needs_room() -> None:

@@ -1,0 +1,206 @@
+"""Features of images from a network that was trained on public data: the network without its last layer, fixed.
+
+Like scattering (`models.scattering`) it looks at one image at a time. Batch normalisation uses the averages of the
+file, never those of a batch, so an image's features are a function of that image alone. They cost no privacy if the
+network has seen no private image: the file cannot show that, and whoever provides it vouches for it. A linear layer on
+such features is the strongest private classifier known at small budgets (Tramèr & Boneh 2021, arXiv:2011.11660; De et
+al. 2022, arXiv:2204.13650).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+from torch.nn import functional
+
+NETWORKS = ("resnet18", "resnet50", "shufflenet_v2_x0_5")  # of torchvision; the last layer of each is called fc
+WEIGHTS_BYTES_MAX = 2**29
+INPUT_SIZES = (16, 1024)
+_CHANNELS = 3
+_TEXT_CHARACTERS_MAX = 500
+_BLOCK = 32
+
+
+class ExtractorUnusable(ValueError):
+    """There is no such extractor, or its files are not what they should be. No private image was looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractorConfig:
+    """What is known of an extractor beside its weights. All of it is public.
+
+    Attributes:
+        name: by which options call it.
+        network: one of NETWORKS.
+        input_size: pixels a side, to which every image is resized.
+        mean: of each of three channels, subtracted from pixels in [0, 1].
+        std: of each channel, by which the difference is divided.
+        trained_on: the public data that the network was trained on, in words.
+    """
+
+    name: str
+    network: str
+    input_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    trained_on: str
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ExtractorUnusable: one is missing its meaning.
+        """
+        low, high = INPUT_SIZES
+        if self.network not in NETWORKS:
+            raise ExtractorUnusable(f"the network of an extractor is one of {', '.join(NETWORKS)}")
+        if type(self.input_size) is not int or not low <= self.input_size <= high:
+            raise ExtractorUnusable(f"the input_size of an extractor is an integer between {low} and {high}")
+        for field in ("mean", "std"):
+            values = getattr(self, field)
+            if not isinstance(values, list | tuple) or len(values) != _CHANNELS or not all(map(_is_number, values)):
+                raise ExtractorUnusable(f"the {field} of an extractor is a list of {_CHANNELS} finite numbers")
+            object.__setattr__(self, field, tuple(map(float, values)))
+        if min(self.std) <= 0:
+            raise ExtractorUnusable("the std of an extractor is above 0")
+        if not isinstance(self.trained_on, str) or not 1 <= len(self.trained_on.strip()) <= _TEXT_CHARACTERS_MAX:
+            raise ExtractorUnusable("trained_on must say in words which public data the extractor was trained on")
+
+
+class Extractor(nn.Module):
+    """Images (n, 1 or 3, h, w) in [0, 1] to features (n, size). Nothing in it learns.
+
+    Args:
+        config: of the network.
+        weights: the bytes of its safetensors file, kept so that a release carries exactly what was used.
+
+    Attributes:
+        sha256: of the weights' bytes, in hexadecimal.
+        size: features of an image.
+
+    Raises:
+        ExtractorUnusable: the weights are damaged, not finite, or of another network.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: ExtractorConfig, weights: bytes) -> None:
+        super().__init__()
+        self.config, self.weights = config, weights
+        self.sha256 = hashlib.sha256(weights).hexdigest()
+        self.network, self.size = _network(config, weights)
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(config, name))[:, None, None]  # (3, 1, 1)
+            self.register_buffer(name, values, persistent=False)
+        self.eval()
+
+    def train(self, _mode: bool = True) -> Extractor:
+        """Stay in evaluation mode, whatever is asked for: otherwise batch normalisation would mix records."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the features of images (n, 1 or 3, h, w) in [0, 1]."""
+        # Blocks are of one size, the last one filled up: kernels are chosen by size and round differently, and an
+        # image's features must not tell, not even in their last bits, how many others there are.
+        missing = -len(images) % _BLOCK
+        filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
+        found = [
+            images.new_zeros(0, self.size),
+            *(self._features(block) for block in filled.split(_BLOCK) if len(block)),
+        ]
+        return torch.cat(found)[: len(images)]
+
+    def _features(self, images: Tensor) -> Tensor:
+        colour = images.float().expand(-1, _CHANNELS, -1, -1)
+        size = (self.config.input_size, self.config.input_size)
+        resized = functional.interpolate(colour, size, mode="bilinear", antialias=True)
+        found: Tensor = self.network((resized - self.mean) / self.std)
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a release says about the extractor; `described` reads it back."""
+        return {**dataclasses.asdict(self.config), "sha256": self.sha256}
+
+
+def described(document: Mapping[str, Any], weights: bytes) -> Extractor:
+    """Build the extractor of a release from its description and its file.
+
+    Raises:
+        ExtractorUnusable: they do not fit each other, or the file is not the one that was trained with.
+    """
+    fields = dict(document)
+    if fields.pop("sha256", None) != hashlib.sha256(weights).hexdigest():
+        raise ExtractorUnusable("the extractor's file is not the one that the classifier was trained with")
+    return Extractor(_config(fields), weights)
+
+
+def read_extractor(folder: Path, name: str) -> Extractor:
+    """Read `NAME.json` and `NAME.safetensors`, which an operator has put into a folder.
+
+    Args:
+        folder: of all extractors.
+        name: of the form that `privacy.plans.dp_classifier` checks, so no path.
+
+    Raises:
+        ExtractorUnusable: a file is missing, too long, damaged, or does not fit the other.
+    """
+    try:
+        document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        with (folder / f"{name}.safetensors").open("rb") as file:
+            weights = file.read(WEIGHTS_BYTES_MAX + 1)
+    except OSError:
+        raise ExtractorUnusable(f"the extractor {name} lacks its JSON or its safetensors file") from None
+    except ValueError:
+        raise ExtractorUnusable(f"the description of the extractor {name} is no JSON") from None
+    if len(weights) > WEIGHTS_BYTES_MAX:
+        raise ExtractorUnusable(f"the file of an extractor has at most {WEIGHTS_BYTES_MAX} bytes")
+    if not isinstance(document, dict) or "name" in document:
+        raise ExtractorUnusable("the description of an extractor is a JSON object, named by its file alone")
+    return Extractor(_config({**document, "name": name}), weights)
+
+
+def _config(fields: Mapping[str, Any]) -> ExtractorConfig:
+    try:
+        return ExtractorConfig(**fields)
+    except TypeError:
+        known = ", ".join(field.name for field in dataclasses.fields(ExtractorConfig) if field.name != "name")
+        raise ExtractorUnusable(f"the description of an extractor has the fields {known} and no others") from None
+
+
+def _network(config: ExtractorConfig, weights: bytes) -> tuple[nn.Module, int]:
+    from torchvision.models import get_model  # here, because it takes seconds that few trainings need
+
+    try:
+        tensors = load(weights)
+    except SafetensorError:
+        raise ExtractorUnusable("the extractor's file is no safetensors file") from None
+    floats = {name: value.float() if value.is_floating_point() else value for name, value in tensors.items()}
+    if not all(bool(value.isfinite().all()) for value in floats.values()):
+        raise ExtractorUnusable("the extractor has weights that are not finite")
+    with torch.device("meta"):  # no memory, and no draw from torch's own generator, for weights that are replaced
+        network: nn.Module = get_model(config.network, weights=None)
+    assert isinstance(network.fc, nn.Linear)
+    size = network.fc.in_features
+    network.fc = nn.Identity()
+    kept = {name: value for name, value in floats.items() if not name.startswith("fc.")}
+    try:
+        network.load_state_dict(kept, assign=True)
+    except RuntimeError:
+        raise ExtractorUnusable(f"the extractor's weights are not those of a {config.network}") from None
+    return network.requires_grad_(False), size
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,41 @@
+"""The folder of extractors: networks trained on public data that the operator provides for `pretrained_linear`.
+
+An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which says what they are; both lie in
+`extractors` below the data folder. Only workers read them, with torch. Here it is only seen whether they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.errors import InvalidInput
+
+_FILES_NAMED_MAX = 10
+
+
+def folder_of(data_dir: Path) -> Path:
+    """Return where the operator puts extractors."""
+    return data_dir / "extractors"
+
+
+def require_extractor(data_dir: Path, plan: Mapping[str, Any]) -> None:
+    """Let a plan pass whose extractor is there, or that needs none.
+
+    Args:
+        data_dir: of the service.
+        plan: as JSON; it was planned, so an extractor's name has the form of one and is no path.
+
+    Raises:
+        InvalidInput: one of its files is missing.
+    """
+    name = plan["config"].get("extractor")
+    if not name:
+        return
+    folder = folder_of(data_dir)
+    if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
+        return
+    known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
+    there = f"there are {', '.join(known[:_FILES_NAMED_MAX])}" if known else "there is none so far"
+    raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)
