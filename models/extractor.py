@@ -118,7 +118,7 @@ class Extractor(nn.Module):
         filled = torch.cat([images, images.new_zeros(missing, *images.shape[1:])])
         found = [
             images.new_zeros(0, self.size),
-            *(self._features(block) for block in filled.split(_BLOCK) if len(block)),
+            *(self._features(block) for block in torch.split(filled, _BLOCK) if len(block)),
         ]
         return torch.cat(found)[: len(images)]
 
