@@ -61,8 +61,8 @@ ROWS = (
     Row("dpsgd, C=0.1, momentum 0.9", {**_CNN, "clip": 0.1, "momentum": 0.9, "learning_rate": 4.0}, ()),
     Row("topagg, k=0.8", {**_CNN, "estimator": "topagg", "learning_rate": 4.0}, ()),
     Row("random freeze", {**_CNN, **_FROZEN, "learning_rate": 4.0}, ()),
-    Row("gep", {**_CNN, **_GEP, "estimator": "gep", "learning_rate": 4.0}, (4.0, 8.0)),
-    Row("bgep", {**_CNN, **_GEP, "estimator": "bgep", "learning_rate": 4.0}, ()),
+    Row("gep", {**_CNN, **_GEP, "estimator": "gep", "learning_rate": 8.0}, (4.0, 8.0)),
+    Row("bgep", {**_CNN, **_GEP, "estimator": "bgep", "learning_rate": 8.0}, ()),
     Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 4.0}, (4.0, 8.0)),
     Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 4.0}, ()),
 )
