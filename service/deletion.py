@@ -138,7 +138,8 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
     """Trainings that have not ended and read this dataset. Drawing from a release needs none."""
-    needed = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
+    anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
+    needed = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, anchors_id == dataset_id)
     return and_(needed, Job.kind == JobKind.TRAIN, Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
 
 

@@ -28,6 +28,7 @@ class Order:
     account: ledger.Account
     dataset: Dataset
     evaluation: Dataset | None
+    anchors: Dataset | None
     plan: Plan
     facts: PublicFacts
     privacy_filter: Filter
@@ -57,12 +58,18 @@ def read_order(context: Context, job_id: str) -> Order:
             evaluation = session.get_one(Dataset, job.evaluation_dataset_id)
             if evaluation.visibility is not Visibility.PUBLIC:
                 raise LedgerCorruption("A job's evaluation dataset is not public.", job_id=job.id)
+        plan = plan_from_json(job.plan)
+        anchors_id = plan.config.get("anchors_dataset_id")
+        anchors = session.get_one(Dataset, anchors_id) if anchors_id else None
+        if anchors is not None and anchors.visibility is not Visibility.PUBLIC:
+            raise LedgerCorruption("The dataset of a job's anchors is not public.", job_id=job.id)
         return Order(
             job=job,
             account=account,
             dataset=dataset,
             evaluation=evaluation,
-            plan=plan_from_json(job.plan),
+            anchors=anchors,
+            plan=plan,
             facts=facts_of(dataset, account),
             privacy_filter=ledger.filter_of(account),
             hold_id=job.hold_id,

@@ -198,6 +198,7 @@ def _assumed_public(order: Order) -> tuple[str, ...]:
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
         count,
         "the recipe, its options and the code",
+        *((f"every image of the dataset {order.anchors.id}, of the gradient's basis",) if order.anchors else ()),
         *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
     )
 

@@ -137,6 +137,7 @@ def _train(
     """
     trainer = trainers[order.plan.recipe]
     public_extractor = _extractor(context, order)
+    public_anchors = None if order.anchors is None else open_dataset(context.settings, order.anchors.id)[0]
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
@@ -149,7 +150,14 @@ def _train(
     outcome = trainer(
         order.plan,
         order.facts,
-        TrainingData(private_images, private_labels, order.facts.classes, private_subjects, public_extractor),
+        TrainingData(
+            private_images,
+            private_labels,
+            order.facts.classes,
+            private_subjects,
+            public_extractor=public_extractor,
+            public_anchors=public_anchors,
+        ),
         budget=budget,
         # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
         secret=derive_key(order.secret + key, "training", order.job.id),

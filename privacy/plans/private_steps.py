@@ -22,6 +22,8 @@ STEPS_MAX = 200_000
 EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
 ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random")
 FREEZES = ("none", "random", "ranked", "posterior")
+_ANCHORED = ("gep", "bgep")
+_ID_CHARACTERS_MAX = 64
 # RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
@@ -39,6 +41,7 @@ class StepsConfig:
         clip_residual: GEP's S2.
         basis_size: GEP's k, vectors of the anchors' basis.
         anchors: GEP's m, public anchor images.
+        anchors_dataset_id: public dataset that they are drawn from; without one they are patterns from a public seed.
         rank: RGP's r.
         warm_up_share: share of the steps in which RGP's carriers come from the weights themselves.
         freeze: which coordinates rest in an epoch: none, random ones, those whose released gradients were smallest, or
@@ -61,6 +64,7 @@ class StepsConfig:
     clip_residual: float = 0.5
     basis_size: int = 200
     anchors: int = 400
+    anchors_dataset_id: str = ""
     rank: int = 8
     warm_up_share: float = 0.1
     freeze: str = "none"
@@ -75,6 +79,12 @@ class StepsConfig:
 
     def __post_init__(self) -> None:
         check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices=_CHOICES)
+        if not isinstance(self.anchors_dataset_id, str) or len(self.anchors_dataset_id) > _ID_CHARACTERS_MAX:
+            raise InvalidParameter("anchors_dataset_id", self.anchors_dataset_id, "it is the id of a public dataset")
+        if self.anchors_dataset_id and self.estimator not in _ANCHORED:
+            raise InvalidParameter(
+                "anchors_dataset_id", self.anchors_dataset_id, f"{self.estimator} has no anchors; gep and bgep have"
+            )
         if self.freeze != "none" and self.estimator not in _FREEZABLE:
             raise InvalidParameter(
                 "freeze", self.freeze, f"{self.estimator} has no coordinates to freeze; {', '.join(_FREEZABLE)} have"
@@ -161,7 +171,12 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
         f"{stage.event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
         f"noise of {stage.event.noise_multiplier:.3g} times what one {facts.unit} can add."
     ]
-    if config.estimator in ("gep", "bgep"):
+    if config.anchors_dataset_id:
+        notes.append(
+            f"The gradient's basis comes from at most {config.anchors:,} images of the public dataset "
+            f"{config.anchors_dataset_id}, with random labels; no private image has a part in it."
+        )
+    elif config.estimator in _ANCHORED:
         notes.append(
             f"The gradient's basis comes from {config.anchors:,} public patterns made from a public seed, with random "
             "labels; no private image has a part in it."

@@ -33,9 +33,11 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     Raises:
         NotFound: no such dataset.
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
-            contributes, or the dataset cannot be trained on.
+            contributes, the dataset cannot be trained on, or the options name anchors that are not public.
     """
-    return _plan(*training_set(session, dataset_id), recipe=recipe, epsilon=epsilon, options=options)
+    plan = _plan(*training_set(session, dataset_id), recipe=recipe, epsilon=epsilon, options=options)
+    anchors_set(session, plan)
+    return plan
 
 
 def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
@@ -102,6 +104,34 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
             )
     require_ready(session, dataset, "evaluation dataset")
     return dataset
+
+
+def anchors_set(session: Session, plan: Plan) -> Dataset | None:
+    """Return the public dataset from which a plan's gradient basis comes; None where it names none.
+
+    Classes and shape may be any: its labels are not used and its images are resized.
+
+    Raises:
+        NotFound: no such dataset.
+        InvalidInput: it is private.
+    """
+    dataset_id = plan.config.get("anchors_dataset_id")
+    if not dataset_id:
+        return None
+    dataset = get_dataset(session, dataset_id)
+    if dataset.visibility is not Visibility.PUBLIC:
+        raise InvalidInput(
+            "The dataset of the anchors must be public: the basis that is computed from it gets no noise, so private "
+            "images would leak through it."
+        )
+    return dataset
+
+
+def require_anchors_ready(session: Session, plan: Plan) -> None:
+    """As `require_ready`, for the public dataset that a plan's anchors come from, if it names one."""
+    anchors = anchors_set(session, plan)
+    if anchors is not None:
+        require_ready(session, anchors, "dataset of the anchors")
 
 
 def require_ready(session: Session, dataset: Dataset, role: str) -> None:

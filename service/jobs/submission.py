@@ -25,6 +25,7 @@ from service.jobs.planning import (
     evaluation_set,
     get_dataset,
     plan_job,
+    require_anchors_ready,
     require_ready,
     training_set,
 )
@@ -87,6 +88,7 @@ def submit_training(
         evaluation_set(session, evaluation_dataset_id, dataset)
     _require_affordable(session, account, epsilon)
     plan = plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=epsilon, options=options)
+    require_anchors_ready(session, plan)
     return accept(
         session,
         account,

@@ -25,7 +25,14 @@ from service.db.base import new_id
 from service.db.job_tables import Job, JobState, Sweep
 from service.errors import AccountFrozen, InvalidInput, NotFound, SweepTooExpensive
 from service.jobs.lifecycle import ENDED, request_cancel
-from service.jobs.planning import budget_of, evaluation_set, plan_job, require_ready, training_set
+from service.jobs.planning import (
+    budget_of,
+    evaluation_set,
+    plan_job,
+    require_anchors_ready,
+    require_ready,
+    training_set,
+)
 from service.jobs.submission import accept, newest_release, remember, require_measurable
 from service.ledger import Account
 
@@ -95,6 +102,8 @@ def submit_sweep(
         require_measurable(recipe)
         evaluation_set(session, evaluation_dataset_id, dataset)
     plans = [_plan(session, dataset_id, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+    for plan in plans:  # before the account is locked: a deletion locks datasets first, and accounts after them
+        require_anchors_ready(session, plan)
     account = ledger.lock_account(session, account.id)
     _require_affordable(session, account, trials)
     sweep = Sweep(

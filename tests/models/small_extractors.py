@@ -25,11 +25,11 @@ SPEC: dict[str, Any] = {
 
 
 @functools.cache
-def network(seed: int = 0) -> nn.Module:
+def network(seed: int = 0, kind: str = "shufflenet_v2_x0_5") -> nn.Module:
     """Return the whole network, whose batch normalisation has seen patterns: untouched averages would silence it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = get_model(SPEC["network"], weights=None)
+        model: nn.Module = get_model(kind, weights=None)
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.momentum = None
@@ -40,14 +40,15 @@ def network(seed: int = 0) -> nn.Module:
 
 
 @functools.cache
-def weights(seed: int = 0) -> bytes:
+def weights(seed: int = 0, kind: str = "shufflenet_v2_x0_5") -> bytes:
     """Return the network as the bytes of a safetensors file."""
-    return save({name: value.contiguous() for name, value in network(seed).state_dict().items()})
+    return save({name: value.contiguous() for name, value in network(seed, kind).state_dict().items()})
 
 
 def extractor(seed: int = 0, **changes: Any) -> Extractor:
     """Return an extractor in memory."""
-    return Extractor(ExtractorConfig(**{"name": "tiny", **SPEC, **changes}), weights(seed))
+    config = ExtractorConfig(**{"name": "tiny", **SPEC, **changes})
+    return Extractor(config, weights(seed, config.network))
 
 
 def write_extractor(folder: Path, name: str = "tiny", /, *, seed: int = 0, **changes: Any) -> None:

@@ -164,6 +164,30 @@ def test_a_dataset_that_jobs_need_is_not_deleted(
         assert delete(factory, settings, wanted) is DatasetState.DELETED
 
 
+def test_a_public_dataset_is_not_deleted_while_a_training_needs_it_for_its_basis(
+    factory: SessionFactory, open_account: Make, declare_dataset: Make, now: datetime
+) -> None:
+    private = declare_dataset(factory, account_id=open_account(factory, filter_name="rdp"))
+    anchors, other = (declare_dataset(factory, account_id=None) for _ in range(2))
+    with transaction(factory) as session:
+        job_id = jobs.submit_training(
+            session,
+            principal="key_test",
+            idempotency_key=None,
+            dataset_id=private,
+            recipe="dp_classifier",
+            epsilon=6.0,
+            options={"estimator": "gep", "anchors_dataset_id": anchors},
+            evaluation_dataset_id=None,
+            now=now,
+        ).id
+    with pytest.raises(Conflict) as refused:
+        begin(factory, anchors)
+    assert refused.value.numbers["jobs"] == [job_id]
+    assert begin(factory, other) is DatasetState.DELETING
+    assert begin(factory, anchors, cancel_jobs=True) is DatasetState.DELETING
+
+
 def test_queued_trainings_are_cancelled_with_the_deletion_and_running_ones_are_waited_for(
     factory: SessionFactory, settings: Settings, stored: Callable[..., str], now: datetime
 ) -> None:

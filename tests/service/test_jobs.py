@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -325,6 +326,33 @@ def test_datasets_must_fit_their_role(desk: Desk) -> None:
         with pytest.raises(error):
             desk.train(key="k", **change)
     assert set(desk.counts().values()) == {0}
+
+
+def test_a_gradient_basis_comes_from_public_images_alone(desk: Desk) -> None:
+    account_id = desk.open_account(desk.factory, name="steps", filter_name="rdp")
+    dataset_id = desk.declare(desk.factory, account_id=account_id)
+
+    def anchored(anchors_id: str) -> dict[str, Any]:
+        options = {"estimator": "gep", "anchors_dataset_id": anchors_id}
+        return {"dataset_id": dataset_id, "recipe": "dp_classifier", "options": options, "epsilon": 6.0}
+
+    for private_id in (dataset_id, desk.dataset_id):
+        for ask in (partial(plan, desk), desk.train):
+            with pytest.raises(InvalidInput, match=r"must be public: the basis .* private images would leak"):
+                ask(**anchored(private_id))
+    with pytest.raises(NotFound):
+        plan(desk, **anchored("ds_none"))
+    unready = desk.declare(
+        desk.factory, account_id=None, state=DatasetState.DECLARED, content_sha256=None, ready_at=None
+    )
+    plan(desk, **anchored(unready))
+    with pytest.raises(Conflict, match="dataset of the anchors is declared, not ready"):
+        desk.train(**anchored(unready))
+    assert set(desk.counts().values()) == {0}
+    other_shape = desk.declare(desk.factory, account_id=None, height=5, classes=["x"])
+    assert other_shape in " ".join(plan(desk, **anchored(other_shape)).notes)
+    job_id = desk.train(**anchored(other_shape))
+    assert desk.job(job_id).plan["config"]["anchors_dataset_id"] == other_shape
 
 
 # --- idempotency ----------------------------------------------------------------------------------------------------

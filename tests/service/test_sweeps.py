@@ -12,9 +12,10 @@ from sqlalchemy import func, select
 
 from service import jobs, ledger
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Hold, HoldState, Idempotency, Job, JobState, Outbox, Sweep
+from service.db.tables import DatasetState, Hold, HoldState, Idempotency, Job, JobState, Outbox, Sweep
 from service.errors import (
     AccountFrozen,
+    Conflict,
     IdempotencyMismatch,
     InsufficientBudget,
     InvalidInput,
@@ -37,6 +38,7 @@ class Desk:
         **account: Any,
     ) -> None:
         self.factory, self.now = factory, now
+        self.open_account, self.declare = open_account, declare_dataset
         self.account_id = open_account(factory, **account)
         self.dataset_id = declare_dataset(factory, account_id=self.account_id)
         self.public_id = declare_dataset(factory, account_id=None)
@@ -196,6 +198,20 @@ def test_sweeps_that_cannot_be(desk: Desk) -> None:
         ledger.set_frozen(session, account_id=desk.account_id, frozen=True, reason="audit", now=desk.now)
     with pytest.raises(AccountFrozen):
         desk.sweep(0.2, 0.3)
+    assert desk.counts() == NOTHING
+
+
+def test_the_anchors_of_every_trial_must_be_public_and_there(desk: Desk) -> None:
+    account_id = desk.open_account(desk.factory, name="steps", filter_name="rdp")
+    dataset_id = desk.declare(desk.factory, account_id=account_id)
+    unready = desk.declare(
+        desk.factory, account_id=None, state=DatasetState.DECLARED, content_sha256=None, ready_at=None
+    )
+    for anchors_id, error in ((desk.dataset_id, InvalidInput), (unready, Conflict)):
+        options = [{"architecture": "cnn"}, {"estimator": "gep", "anchors_dataset_id": anchors_id}]
+        trials = [jobs.Trial(4.5, chosen) for chosen in options]
+        with pytest.raises(error, match="anchors"):
+            desk.sweep(4.5, 4.5, dataset_id=dataset_id, recipe="dp_classifier", trials=trials)
     assert desk.counts() == NOTHING
 
 

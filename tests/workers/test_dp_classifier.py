@@ -245,14 +245,14 @@ def test_subject_accounts_refuse_records_of_nobody() -> None:
 PRETRAINED: dict[str, Any] = {"architecture": "pretrained_linear", "extractor": "tiny"}
 
 
-def with_extractor(data: TrainingData, seed: int = 0) -> TrainingData:
-    return dataclasses.replace(data, public_extractor=extractor(seed))
+def with_extractor(data: TrainingData, seed: int = 0, **changes: Any) -> TrainingData:
+    return dataclasses.replace(data, public_extractor=extractor(seed, **changes))
 
 
 def test_a_linear_layer_learns_on_an_extractors_features_and_nothing_without_signal() -> None:
     plan = plan_of(**PRETRAINED, epochs=4.0, learning_rate=4.0, clip=0.1)
-    assert accuracy(fit(plan, with_extractor(digits()))) > 0.6
-    shuffled = with_extractor(digits())
+    assert accuracy(fit(plan, with_extractor(digits(), network="resnet18"))) > 0.6
+    shuffled = with_extractor(digits(), network="resnet18")
     np.random.default_rng(1).shuffle(shuffled.private_labels)
     assert accuracy(fit(plan, shuffled)) < 0.4
 
@@ -324,7 +324,7 @@ def work(workshop: Any, job_id: str) -> None:
 
 def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any) -> None:
     workshop = rdp_workshop
-    job_id = ask(workshop, estimator="gep", freeze="random", epochs=2.0)
+    job_id = ask(workshop, estimator="gep", freeze="random", epochs=2.0, anchors_dataset_id=workshop.public_id)
     work(workshop, job_id)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     with transaction(workshop.factory, read_only=True) as session:
@@ -343,6 +343,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any
     assert published.card["epsilon"] <= 8.0
     assert math.isfinite(published.card["epsilon"])
     assert published.card["events"][0]["type"] == "poisson_gaussian"
+    assert any(workshop.public_id in assumed for assumed in published.card["assumed_public"])
     with pytest.raises(Conflict, match="not a generator"):
         workshop.sample(published.id)
 
@@ -371,3 +372,14 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(rdp
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
     assert (hold.state, hold.charged_nano) == (HoldState.RELEASED, 0)
     assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
+
+
+def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(rdp_workshop: Any) -> None:
+    workshop = rdp_workshop
+    job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
+    with transaction(workshop.factory) as session:
+        job = jobs.get_job(session, job_id)
+        job.plan = {**job.plan, "config": {**job.plan["config"], "anchors_dataset_id": workshop.dataset_id}}
+    work(workshop, job_id)
+    assert workshop.job(job_id).state is JobState.FAILED
+    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RELEASED, 0)

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from models.extractor import Extractor, ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from models.public_patterns import public_patterns
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.per_sample import Traces, trace_gradients
@@ -23,6 +22,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
+from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, pixels_of
 from workers.recipes.private_steps import PrivateSteps
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FEATURES = "features"
 _BLOCK = 512
-_ANCHORS_SEED, _ANCHOR_LABELS_SEED = 1, 2
+_ANCHOR_LABELS_SEED = 2
 
 
 def train(
@@ -59,9 +59,11 @@ def train(
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
         ExtractorUnusable: the plan's extractor is not there, or not the one that the training began with; raised
             before anything is charged by this attempt.
+        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         Cancelled: from `progress`.
     """
     config = DpClassifierConfig(**plan.config)
+    require_anchors(config, data)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = _extractor_of(config, data.public_extractor)
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(device)
@@ -72,7 +74,7 @@ def train(
         FeaturesOf(classifier, data.private_images, progress),
         torch.from_numpy(np.array(data.private_labels, dtype=np.int64)),
         Units(facts, config, data),
-        public_anchors(config, facts),
+        public_anchors(config, facts, data),
         budget=budget,
         secret=secret,
         attempt=attempt,
@@ -176,11 +178,11 @@ def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extrac
     return found
 
 
-def public_anchors(config: DpClassifierConfig, facts: PublicFacts) -> tuple[Tensor, Tensor]:
-    """Return public patterns (m, c, h, w) with random labels (m,), both from public seeds."""
+def public_anchors(config: DpClassifierConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
+    """Return public images (m, c, h, w) with random labels (m,) from a public seed."""
     stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
-    targets = torch.randint(len(facts.classes), (config.anchors,), generator=stream)
-    return public_patterns(config.anchors, facts.channels, facts.height, facts.width, _ANCHORS_SEED), targets
+    images = anchor_images(config, facts, data)
+    return images, torch.randint(len(facts.classes), (len(images),), generator=stream)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:

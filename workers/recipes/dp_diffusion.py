@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
-from models.public_patterns import public_patterns
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.gep import AnchorTraces
@@ -24,6 +23,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
+from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, labels_of, pixels_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 WARM_UP = "warm_up"
 _WARM_UP_BATCH = 64
-_WARM_UP_SEED, _ANCHORS_SEED, _ANCHOR_ROWS_SEED = 3, 1, 2
+_WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
 
 
 def train(
@@ -62,10 +62,12 @@ def train(
     Raises:
         BudgetExceeded: the central images were paid for and lost in crashes more often than the hold can make up for.
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
         Cancelled: from `progress`.
     """
     config = DpDiffusionConfig(**plan.config)
+    require_anchors(config, data)
     stage = plan.stage(STEPS)
     assert stage is not None
     assert isinstance(stage.event, PoissonGaussianEvent)
@@ -101,7 +103,7 @@ def train(
             noise_multiplier=event.noise_multiplier,
             expected_batch=event.sampling_probability * facts.units_declared,
             steps=event.count,
-            anchors=_anchor_traces(config, facts, device),
+            anchors=_anchor_traces(config, facts, data, device),
             seed=config.initial_seed,
         ),
         losses=losses,
@@ -201,14 +203,16 @@ def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, p
     optimiser.zero_grad(set_to_none=True)
 
 
-def _anchor_traces(config: DpDiffusionConfig, facts: PublicFacts, device: torch.device) -> AnchorTraces:
-    """Trace public patterns with random labels and noise levels: GEP finds its basis on these."""
+def _anchor_traces(
+    config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData, device: torch.device
+) -> AnchorTraces:
+    """Trace public images with random labels and noise levels: GEP finds its basis on these."""
 
     @functools.cache
     def rows() -> tuple[Tensor, Tensor]:
         stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
-        labels = torch.randint(len(facts.classes), (config.anchors,), generator=stream)
-        images = 2 * public_patterns(config.anchors, facts.channels, facts.height, facts.width, _ANCHORS_SEED) - 1
+        images = 2 * anchor_images(config, facts, data) - 1
+        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
         made = noisy_rows(images, labels, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
         return made[0].to(device), made[1].to(device)
 

@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
-from models.public_patterns import public_patterns
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.gep import AnchorTraces
@@ -27,6 +26,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
+from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import PrivateSteps
@@ -39,7 +39,7 @@ REAL, GENERATED = 1.0, 0.0
 _BETAS = (0.5, 0.999)  # of Adam in both networks (Radford et al. 2016)
 _ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 2023)
 _BLOCK = 1024  # images generated at once
-_ANCHORS_SEED, _ANCHOR_LABELS_SEED = 1, 2
+_ANCHOR_LABELS_SEED = 2
 _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
 
 
@@ -64,10 +64,12 @@ def train(
 
     Raises:
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
         Cancelled: from `progress`.
     """
     config = DpGanConfig(**plan.config)
+    require_anchors(config, data)
     stage = plan.stage(STEPS)
     assert stage is not None
     assert isinstance(stage.event, PoissonGaussianEvent)
@@ -94,7 +96,7 @@ def train(
         noise_multiplier=event.noise_multiplier,
         expected_batch=expected_batch,
         steps=event.count,
-        anchors=_anchor_traces(config, facts, device),
+        anchors=_anchor_traces(config, facts, data, device),
         seed=config.initial_seed,
     )
     steps = PrivateSteps(
@@ -226,15 +228,15 @@ class GeneratorSide:
         self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
 
 
-def _anchor_traces(config: DpGanConfig, facts: PublicFacts, device: torch.device) -> AnchorTraces:
-    """Trace public patterns with random labels, half of them called generated: GEP finds its basis on these."""
+def _anchor_traces(config: DpGanConfig, facts: PublicFacts, data: TrainingData, device: torch.device) -> AnchorTraces:
+    """Trace public images with random labels, half of them called generated: GEP finds its basis on these."""
 
     @functools.cache
     def rows() -> tuple[Tensor, Tensor]:
         stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
-        labels = torch.randint(len(facts.classes), (config.anchors,), generator=stream)
-        real = torch.randint(2, (config.anchors,), generator=stream).float()
-        images = 2 * public_patterns(config.anchors, facts.channels, facts.height, facts.width, _ANCHORS_SEED) - 1
+        images = 2 * anchor_images(config, facts, data) - 1
+        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+        real = torch.randint(2, (len(images),), generator=stream).float()
         return with_planes(images, labels).to(device), real.to(device)
 
     return lambda model: trace_gradients(model, losses, *rows())

@@ -72,6 +72,8 @@ class TrainingData:
         private_subjects: `(n,)` int64, the random number of each record's subject (`service.ingest.subjects`); None
             where the account's unit is the record.
         public_extractor: what the plan's option `extractor` names; None where it names none.
+        public_anchors: uint8 images, shaped as private ones but of any size, of the dataset that the plan's option
+            `anchors_dataset_id` names; None where it names none.
     """
 
     private_images: npt.NDArray[np.uint8] = field(repr=False)
@@ -79,6 +81,7 @@ class TrainingData:
     classes: tuple[str, ...]
     private_subjects: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     public_extractor: Extractor | None = field(default=None, repr=False)
+    public_anchors: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"TrainingData(<private>, classes={len(self.classes)})"

@@ -95,6 +95,9 @@ def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
         ({"architecture": "pretrained_linear", "extractor": "a.b"}, "name of an extractor"),
         ({"architecture": "pretrained_linear", "extractor": "a\n"}, "name of an extractor"),
         ({"architecture": "pretrained_linear", "extractor": 7}, "name of an extractor"),
+        ({"anchors_dataset_id": "ds_x"}, "dpsgd has no anchors"),
+        ({"estimator": "gep", "anchors_dataset_id": 7}, "id of a public dataset"),
+        ({"estimator": "gep", "anchors_dataset_id": "x" * 65}, "id of a public dataset"),
         ({"extractor": "imagenet"}, "only the architecture pretrained_linear"),
     ],
 )
@@ -109,6 +112,13 @@ def test_a_plan_says_what_an_extractor_assumes_and_costs_no_more_for_it() -> Non
     assert made.stages == plan().stages
     assert any("imagenet_18" in note and "assumes" in note and "public data alone" in note for note in made.notes)
     assert not any("extractor" in note for note in plan().notes)
+
+
+def test_a_plan_says_where_its_basis_comes_from() -> None:
+    made = plan(estimator="bgep", anchors_dataset_id="ds_flowers")
+    assert made.stages == plan(estimator="bgep").stages
+    assert any("basis" in note and "public dataset ds_flowers" in note for note in made.notes)
+    assert any("basis" in note and "public patterns" in note for note in plan(estimator="bgep").notes)
 
 
 def test_scattering_needs_room() -> None:

@@ -1,0 +1,120 @@
+"""GEP's anchors from a public dataset: the basis depends on that dataset alone, and without it nothing is paid."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privacy.accounting.filters import open_filter
+from privacy.gradients.gep import Gep
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import StepsConfig
+from privacy.plans.registry import build_plan
+from tests.workers.small_trainings import Memory, Purse
+from workers.recipes.anchors import AnchorsMissing, anchor_images
+from workers.recipes.interface import TrainingData
+from workers.recipes.registry import TRAINERS
+
+RDP = open_filter("rdp", 8.0, 1e-5)
+FACTS = PublicFacts(("a", "b"), 8, 8, 1, 60, "record")
+ANCHORED = StepsConfig(estimator="gep", anchors=20, anchors_dataset_id="ds_public")
+SMALL: dict[str, dict[str, Any]] = {
+    "dp_classifier": {"architecture": "cnn"},
+    "dpgan": {"features": 4, "latent": 4, "generator_batch": 4},
+    "dp_diffusion": {"features": 8, "blocks": 1, "multiplicity": 1, "sampling_steps": 2},
+}
+
+
+def picture(seed: int, count: int = 60, *shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, (count, *(shape or (8, 8))), dtype=np.uint8)
+
+
+def data(private: int = 1, public: int | None = 2) -> TrainingData:
+    """Private images and public anchors, each from a seed of its own."""
+    labels = np.arange(60, dtype=np.int64) % 2
+    anchors = None if public is None else picture(public, 30, 12, 10, 3)
+    return TrainingData(picture(private), labels, ("a", "b"), public_anchors=anchors)
+
+
+def plan_of(recipe: str, **options: Any) -> Plan:
+    chosen = {"estimator": "gep", "anchors": 20, "basis_size": 40, "expected_batch": 20, "epochs": 0.3}
+    chosen |= {"anchors_dataset_id": "ds_public", **SMALL[recipe], **options}
+    return build_plan(recipe, chosen, RDP, RDP.nano_of(8.0), FACTS)
+
+
+def train(plan: Plan, given: TrainingData, purse: Purse) -> None:
+    TRAINERS[plan.recipe](
+        plan,
+        FACTS,
+        given,
+        budget=purse,
+        secret=bytes(32),
+        attempt=1,
+        progress=lambda **_: None,
+        checkpoint_dir=Memory(),
+        device=torch.device("cpu"),
+    )
+
+
+def test_images_of_any_shape_are_brought_to_the_declared_one() -> None:
+    found = anchor_images(ANCHORED, FACTS, data())
+    assert found.shape == (20, 1, 8, 8)
+    assert 0 <= found.min() < found.max() <= 1
+    assert found.std() > 0.05
+    colour = dataclasses.replace(FACTS, channels=3)
+    grey = dataclasses.replace(data(), public_anchors=picture(3, 30, 8, 8))
+    wide = anchor_images(ANCHORED, colour, grey)
+    assert wide.shape == (20, 3, 8, 8)
+    assert torch.equal(wide[:, 0], wide[:, 2])
+    assert grey.public_anchors is not None
+    originals = {tuple(image.flatten().tolist()) for image in grey.public_anchors}
+    drawn = {tuple((255 * image[0]).round().int().flatten().tolist()) for image in wide}
+    assert len(drawn) == 20, "each image once"
+    assert drawn <= originals
+
+
+def test_a_dataset_with_fewer_images_gives_all_of_them() -> None:
+    few = dataclasses.replace(data(), public_anchors=picture(3, 7, 8, 8))
+    assert len(anchor_images(ANCHORED, FACTS, few)) == 7
+
+
+def test_without_a_dataset_they_are_patterns() -> None:
+    patterns = anchor_images(dataclasses.replace(ANCHORED, anchors_dataset_id=""), FACTS, data())
+    assert torch.equal(patterns, anchor_images(dataclasses.replace(ANCHORED, anchors_dataset_id=""), FACTS, data(9, 9)))
+    assert not torch.equal(patterns, anchor_images(ANCHORED, FACTS, data()))
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step's, as the networks of later ones know what was released."""
+    bases: list[torch.Tensor] = []
+    find = Gep.find_basis
+
+    def watched(estimator: Gep, anchors: torch.Tensor) -> None:
+        find(estimator, anchors)
+        bases.append(torch.cat([basis.flatten() for _, basis in estimator._bases]))
+
+    monkeypatch.setattr(Gep, "find_basis", watched)
+
+    def first_basis(given: TrainingData, **options: Any) -> torch.Tensor:
+        bases.clear()
+        train(plan_of(recipe, **options), given, Purse())
+        return bases[0]
+
+    basis = first_basis(data())
+    assert torch.equal(first_basis(data(private=7)), basis)
+    assert not torch.allclose(first_basis(data(public=7)), basis, rtol=1e-2)
+    assert not torch.allclose(first_basis(data(), anchors_dataset_id=""), basis, rtol=1e-2)
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_without_the_images_nothing_is_paid(recipe: str) -> None:
+    for given in (data(public=None), dataclasses.replace(data(), public_anchors=picture(2, 0, 8, 8))):
+        purse = Purse()
+        with pytest.raises(AnchorsMissing):
+            train(plan_of(recipe), given, purse)
+        assert purse.paid == []
