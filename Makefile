@@ -20,7 +20,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$python"; break; }; done)
 
-# Test files are dealt out to so many processes, each with databases of its own and about 1.5 GB of memory.
+# Tests are dealt out to so many processes, each with databases of its own and about 1.5 GB of memory.
 TEST_PROCESSES ?= 2
 
 .PHONY: help setup demo test check bench serve worker
@@ -51,7 +51,7 @@ demo: setup ## the main job from upload to private synthetic images, with a repo
 
 test: setup ## the whole test suite; PostgreSQL and Redis are used when they can be had
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/with_services.py \
-		$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGUMENTS)
+		$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGUMENTS)
 
 check: setup ## style, types and the rules about who may import whom
 	@$(BIN)/ruff check $(CODE)

@@ -24,16 +24,16 @@ PATIENCE_SECONDS = 120
 Step = Callable[[Session], Any]
 Timed = Callable[[Step], Any]
 Work = Literal["pair", "job", "life"]
-ARMED_PER_SECOND = 80  # holds that a client is given for captures: more than it can capture
+ARMED_PER_SECOND = 1200  # holds that wait to be captured, for all clients: more than they can capture
 
 
 def one_pair(account_id: str, armed: list[str], dice: random.Random, timed: Timed) -> None:
     """Hold for a new job; capture another job's hold, which waits armed and charged. Two transactions."""
     now, planned = datetime.now(UTC), dice.randint(1, COUNT_MAX)
     held = {"amount_nano": priced(planned).price_nano, "details": stages(planned)}
-    timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held))
     captured = {"artifact_sha256": "ab" * 32, "reason": "published", "attempt": 1, "now": now}
     hold_id = armed.pop()  # IndexError: ARMED_PER_SECOND is too low for this machine
+    timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held))
     timed(lambda s: ledger.capture(s, hold_id=hold_id, **captured))
 
 
@@ -119,7 +119,7 @@ def throughput(
 def _armed(url: str, accounts: list[str], clients: int, seconds: float) -> list[list[str]]:
     """Return for each client the holds of its account that it may capture."""
     engine = make_engine(url)
-    count = math.ceil(ARMED_PER_SECOND * (seconds + WARM_UP_SECONDS))
+    count = math.ceil(ARMED_PER_SECOND / clients * (seconds + WARM_UP_SECONDS))
     factory = make_session_factory(engine)
     found = [leave_armed(factory, accounts[n % len(accounts)], count) for n in range(clients)]
     engine.dispose()
