@@ -66,7 +66,6 @@ _HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("jo
 _SAMPLE_OF_JOB = Prepared(
     select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE)
 )
-_ADD_ACCOUNT, _ADD_ENTRY = insert(ACCOUNTS), insert(ENTRIES)
 
 
 def _add(table: Table, prefix: str) -> Insert:
@@ -98,8 +97,8 @@ _RESERVE = _MOVE_ACCOUNT.where(
     ACCOUNTS.c.spent_nano + ACCOUNTS.c.held_nano + bindparam("more_nano", type_=ACCOUNTS.c.held_nano.type)
     <= ACCOUNTS.c.capacity_nano,
 )
-_ADD_HOLD, _MOVE_HOLD = _add(HOLDS, "hold"), _move(HOLDS, "hold", _HOLD_GUARDS, _HOLD_COLUMNS)
-_APPEND = _add(ENTRIES, "entry")
+_MOVE_HOLD = _move(HOLDS, "hold", _HOLD_GUARDS, _HOLD_COLUMNS)
+_ADD_ACCOUNT, _ADD_HOLD, _ADD_ENTRY = _add(ACCOUNTS, "account"), _add(HOLDS, "hold"), _add(ENTRIES, "entry")
 
 
 @functools.cache
@@ -185,7 +184,7 @@ def write_entry(
     if reserves:
         changes["more_nano"] = more_nano
     writes.append((_RESERVE if reserves else _MOVE_ACCOUNT, changes))
-    writes.append((_APPEND, _prefixed("entry", entry)))
+    writes.append((_ADD_ENTRY, _prefixed("entry", entry)))
     if moved_hold is not None:
         writes.append((_MOVE_HOLD, _changes("hold", moved_hold[0], _HOLD_GUARDS, _HOLD_COLUMNS, moved_hold[1])))
     touched = dict(zip((statement.table for statement, _ in writes), _execute(session, writes), strict=True))
@@ -212,12 +211,12 @@ def move_hold(session: Session, reserved: Hold, moves: Mapping[str, Any]) -> Non
 
 def add_account(session: Session, account: Account) -> None:
     """Insert an account."""
-    session.connection().execute(_ADD_ACCOUNT, _values(account))
+    _execute(session, [(_ADD_ACCOUNT, _prefixed("account", account))])
 
 
 def add_entry(session: Session, entry: Entry) -> None:
     """Insert an entry."""
-    session.connection().execute(_ADD_ENTRY, _values(entry))
+    _execute(session, [(_ADD_ENTRY, _prefixed("entry", entry))])
 
 
 def _read(session: Session, statement: Prepared, entries: tuple[int, ...], **key: str) -> tuple[Any, ...] | None:
@@ -237,11 +236,8 @@ def _entry(columns: tuple[Any, ...]) -> Entry | None:
     return None if columns[0] is None else Entry(*columns)
 
 
-def _values(record: Account | Hold | Entry) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-def _prefixed(prefix: str, record: Hold | Entry) -> dict[str, Any]:
+def _prefixed(prefix: str, record: Account | Hold | Entry) -> dict[str, Any]:
+    """Return the parameters of an `_add`."""
     return {f"{prefix}_{name}": getattr(record, name) for name in record.__slots__}
 
 
