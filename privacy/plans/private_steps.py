@@ -15,7 +15,7 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values
-from privacy.plans.plan import PublicFacts, Stage
+from privacy.plans.plan import Plan, PublicFacts, Stage
 
 STEPS = "gradient_steps"
 STEPS_MAX = 200_000
@@ -148,6 +148,14 @@ def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, f
     multiplier = noise_multiplier_for(privacy_filter, probability, steps, budget_nano)
     event = PoissonGaussianEvent(probability, multiplier, steps)
     return Stage(STEPS, event, privacy_filter.price_nano(event))
+
+
+def poisson_event(plan: Plan, name: str = STEPS) -> PoissonGaussianEvent:
+    """Return what a stage of a plan releases; the plan has that stage, and it is Poisson-sampled."""
+    stage = plan.stage(name)
+    assert stage is not None
+    assert isinstance(stage.event, PoissonGaussianEvent)
+    return stage.event
 
 
 def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[str, Any]:

@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from models.extractor import Extractor, ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from privacy.accounting.events import PoissonGaussianEvent
-from privacy.gradients.build import build_estimator
-from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, pixels_of
-from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.private_steps import planned_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,42 +110,25 @@ def fit(
         budget: as for every recipe, and so the rest.
     """
     config = DpClassifierConfig(**plan.config)
-    stage = plan.stage(STEPS)
-    assert stage is not None
-    assert isinstance(stage.event, PoissonGaussianEvent)
-    event = stage.event
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
         return features(records), labels[torch.from_numpy(records)]
 
-    anchor_features: list[Tensor] = []  # computed when they are first needed
+    @torch.no_grad()
+    def anchor_rows() -> tuple[Tensor, Tensor]:
+        return classifier.features(anchors[0].to(device)), anchors[1]
 
-    def anchor_traces(model: nn.Module) -> Traces:
-        if not anchor_features:
-            with torch.no_grad():
-                anchor_features.append(classifier.features(anchors[0].to(device)))
-        return trace_gradients(model, losses, anchor_features[0], anchors[1].to(device))
-
-    estimator = build_estimator(
+    steps = planned_steps(
+        plan,
         config,
+        facts,
         classifier.head,
-        noise_multiplier=event.noise_multiplier,
-        expected_batch=event.sampling_probability * facts.units_declared,
-        steps=event.count,
-        anchors=anchor_traces,
-        seed=config.initial_seed,
-    )
-    steps = PrivateSteps(
-        config=config,
-        event=event,
-        epoch_steps=config.epoch_steps(facts),
-        model=classifier.head,
-        estimator=estimator,
         losses=losses,
         rows=rows,
         units=units.count,
         repeats=units.rows_each,
+        anchor_rows=anchor_rows,
         secret=secret,
         attempt=attempt,
         seed=config.initial_seed,

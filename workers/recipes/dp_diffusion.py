@@ -7,7 +7,6 @@ the plan says so, noisy mean images of the classes are released and learned with
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,19 +14,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
-from privacy.accounting.events import PoissonGaussianEvent
-from privacy.gradients.build import build_estimator
-from privacy.gradients.gep import AnchorTraces
-from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS
+from privacy.plans.private_steps import poisson_event
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, labels_of, pixels_of
-from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.private_steps import planned_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,10 +63,7 @@ def train(
     """
     config = DpDiffusionConfig(**plan.config)
     require_anchors(config, data)
-    stage = plan.stage(STEPS)
-    assert stage is not None
-    assert isinstance(stage.event, PoissonGaussianEvent)
-    event, units = stage.event, Units(facts, config, data)
+    units = Units(facts, config, data)
     denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(device)
     saved = load_checkpoint(checkpoint_dir, device=device)
     state: Mapping[str, Any] = {} if saved is None else saved.state
@@ -92,24 +84,16 @@ def train(
         several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
         return noisy_rows(*several, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
 
-    steps = PrivateSteps(
-        config=config,
-        event=event,
-        epoch_steps=config.epoch_steps(facts),
-        model=denoiser,
-        estimator=build_estimator(
-            config,
-            denoiser,
-            noise_multiplier=event.noise_multiplier,
-            expected_batch=event.sampling_probability * facts.units_declared,
-            steps=event.count,
-            anchors=_anchor_traces(config, facts, data, device),
-            seed=config.initial_seed,
-        ),
+    steps = planned_steps(
+        plan,
+        config,
+        facts,
+        denoiser,
         losses=losses,
         rows=rows,
         units=units.count,
         repeats=config.multiplicity * units.rows_each,
+        anchor_rows=lambda: _anchor_rows(config, facts, data),
         secret=secret,
         attempt=attempt,
         seed=config.initial_seed,
@@ -153,10 +137,7 @@ def _release_central(
     progress: Progress,
 ) -> Tensor:
     """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
-    stage = plan.stage(CENTRAL)
-    assert stage is not None
-    assert isinstance(stage.event, PoissonGaussianEvent)
-    event = stage.event
+    event = poisson_event(plan, CENTRAL)
     release = CentralConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -203,17 +184,9 @@ def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, p
     optimiser.zero_grad(set_to_none=True)
 
 
-def _anchor_traces(
-    config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData, device: torch.device
-) -> AnchorTraces:
-    """Trace public images with random labels and noise levels: GEP finds its basis on these."""
-
-    @functools.cache
-    def rows() -> tuple[Tensor, Tensor]:
-        stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
-        images = 2 * anchor_images(config, facts, data) - 1
-        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-        made = noisy_rows(images, labels, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
-        return made[0].to(device), made[1].to(device)
-
-    return lambda model: trace_gradients(model, losses, *rows())
+def _anchor_rows(config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
+    """Return public images with random labels and noise levels: GEP finds its basis on these."""
+    stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
+    images = 2 * anchor_images(config, facts, data) - 1
+    labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+    return noisy_rows(images, labels, of_any=len(facts.classes), drop=config.label_drop, stream=stream)

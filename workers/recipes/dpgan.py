@@ -8,7 +8,6 @@ generated images, which are public.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +17,13 @@ from torch.nn import functional
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
-from privacy.accounting.events import PoissonGaussianEvent
-from privacy.gradients.build import build_estimator
-from privacy.gradients.gep import AnchorTraces
-from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, labels_of, pixels_of
-from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.private_steps import average_decay, planned_steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,10 +64,7 @@ def train(
     """
     config = DpGanConfig(**plan.config)
     require_anchors(config, data)
-    stage = plan.stage(STEPS)
-    assert stage is not None
-    assert isinstance(stage.event, PoissonGaussianEvent)
-    event, units = stage.event, Units(facts, config, data)
+    units = Units(facts, config, data)
     shape = DcganConfig(len(facts.classes), facts.channels, facts.height, facts.width, config.latent, config.features)
     discriminator = Discriminator(shape, config.initial_seed).to(device)
     generator_side = GeneratorSide(config, DcganGenerator(shape, config.initial_seed).to(device), discriminator)
@@ -83,32 +74,21 @@ def train(
         images = with_planes(2 * pixels_of(data.private_images, records) - 1, labels_of(data.private_labels, records))
         return images, torch.full((len(images),), REAL)
 
-    expected_batch = event.sampling_probability * facts.units_declared
-    generated = max(1, round(expected_batch)) * units.rows_each
-
     def public_rows() -> tuple[Tensor, Tensor]:
+        generated = max(1, round(steps.estimator.expected_batch)) * units.rows_each
         images = generator_side.images(generated, steps.state.step)
         return images, torch.full((generated,), GENERATED)
 
-    estimator = build_estimator(
-        config,
+    steps = planned_steps(
+        plan,
+        dataclasses.replace(config, ema=0.0),  # the average is the generator's
+        facts,
         discriminator,
-        noise_multiplier=event.noise_multiplier,
-        expected_batch=expected_batch,
-        steps=event.count,
-        anchors=_anchor_traces(config, facts, data, device),
-        seed=config.initial_seed,
-    )
-    steps = PrivateSteps(
-        config=dataclasses.replace(config, ema=0.0),  # the average is the generator's
-        event=event,
-        epoch_steps=config.epoch_steps(facts),
-        model=discriminator,
-        estimator=estimator,
         losses=losses,
         rows=rows,
         units=units.count,
         repeats=units.rows_each,
+        anchor_rows=lambda: _anchor_rows(config, facts, data),
         secret=secret,
         attempt=attempt,
         seed=config.initial_seed,
@@ -178,7 +158,7 @@ class GeneratorSide:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.steps += 1
-        decay = min(self.config.ema, (1 + self.steps) / (10 + self.steps))
+        decay = average_decay(self.config.ema, self.steps)
         for name, value in self.generator.state_dict().items():
             self.average[name].lerp_(value, 1 - decay)
         return float((logits < 0).float().mean())
@@ -228,15 +208,10 @@ class GeneratorSide:
         self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
 
 
-def _anchor_traces(config: DpGanConfig, facts: PublicFacts, data: TrainingData, device: torch.device) -> AnchorTraces:
-    """Trace public images with random labels, half of them called generated: GEP finds its basis on these."""
-
-    @functools.cache
-    def rows() -> tuple[Tensor, Tensor]:
-        stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
-        images = 2 * anchor_images(config, facts, data) - 1
-        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-        real = torch.randint(2, (len(images),), generator=stream).float()
-        return with_planes(images, labels).to(device), real.to(device)
-
-    return lambda model: trace_gradients(model, losses, *rows())
+def _anchor_rows(config: DpGanConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
+    """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
+    stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
+    images = 2 * anchor_images(config, facts, data) - 1
+    labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+    real = torch.randint(2, (len(images),), generator=stream).float()
+    return with_planes(images, labels), real

@@ -7,6 +7,7 @@ what `after_step` does with the network.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded
+from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
 from privacy.gradients.per_sample import Losses, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
-from privacy.plans.private_steps import STEPS, StepsConfig
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
 from workers.distribution import pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
@@ -200,10 +203,9 @@ class PrivateSteps:
         self.state.released_sum = flat if self.state.released_sum is None else self.state.released_sum + flat
 
     def _move_average(self) -> None:
-        """EMA with a decay that grows to its end over the first steps, so that the start is forgotten."""
         if not self.config.ema:
             return
-        decay = min(self.config.ema, (1 + self.state.step) / (10 + self.state.step))
+        decay = average_decay(self.config.ema, self.state.step)
         for name, parameter in trainable(self.model).items():
             self.state.average[name].lerp_(parameter.detach(), 1 - decay)
 
@@ -235,6 +237,83 @@ class PrivateSteps:
         self.state.step = int(saved["step"])
         self.state.released_sum = saved["released_sum"]
         self.state.average = {name: value.to(self.device) for name, value in saved["average"].items()}
+
+
+def planned_steps(
+    plan: Plan,
+    config: StepsConfig,
+    facts: PublicFacts,
+    model: nn.Module,
+    *,
+    losses: Losses,
+    rows: Rows,
+    units: int,
+    repeats: int,
+    anchor_rows: Callable[[], tuple[Tensor, Tensor]],
+    secret: bytes,
+    attempt: int,
+    seed: int,
+    device: torch.device,
+    **of_loop: Any,
+) -> PrivateSteps:
+    """Return the private steps that a recipe's plan announces, with the estimator that it names.
+
+    Args:
+        plan: of the recipe.
+        config: its public parameters.
+        facts: declared.
+        model: the network that sees private records; the arguments after it are those of `PrivateSteps`.
+        losses: likewise.
+        rows: likewise.
+        units: likewise.
+        repeats: likewise.
+        anchor_rows: gives public inputs and targets, from whose gradients GEP finds its basis; called at most once.
+        secret: likewise.
+        attempt: likewise.
+        seed: likewise.
+        device: likewise.
+        of_loop: what else `PrivateSteps` takes.
+
+    Raises:
+        InvalidParameter: the estimator does not fit the network.
+    """
+    event = poisson_event(plan)
+
+    @functools.cache
+    def anchors() -> tuple[Tensor, Tensor]:
+        inputs, targets = anchor_rows()
+        return inputs.to(device), targets.to(device)
+
+    estimator = build_estimator(
+        config,
+        model,
+        noise_multiplier=event.noise_multiplier,
+        expected_batch=event.sampling_probability * facts.units_declared,
+        steps=event.count,
+        anchors=lambda network: trace_gradients(network, losses, *anchors()),
+        seed=seed,
+    )
+    return PrivateSteps(
+        config=config,
+        event=event,
+        epoch_steps=config.epoch_steps(facts),
+        model=model,
+        estimator=estimator,
+        losses=losses,
+        rows=rows,
+        units=units,
+        repeats=repeats,
+        secret=secret,
+        attempt=attempt,
+        seed=seed,
+        device=device,
+        **of_loop,
+    )
+
+
+def average_decay(most: float, step: int) -> float:
+    """Return an EMA's decay after so many steps: it grows to its end, so that the start is forgotten."""
+    return min(most, (1 + step) / (10 + step))
 
 
 def micro_units(coordinates: int, repeats: int, device: torch.device) -> int:
