@@ -29,6 +29,7 @@ import torch
 from benchmarks.audited_trainings import FilterBudget
 from benchmarks.datalens_utility import CLASSES
 from benchmarks.fashion_mnist import load_split
+from benchmarks.openclipart import load_clipart
 from models.private_classifier import PrivateClassifier
 from privacy.accounting.filters import open_filter
 from privacy.plans.plan import PublicFacts
@@ -42,29 +43,39 @@ DELTA = 1e-5
 EPSILON = 3.0
 HELD_OUT = 10_000
 _CNN: dict[str, Any] = {"architecture": "cnn", "expected_batch": 512, "epochs": 3.0, "clip": 1.0, "momentum": 0.0}
-_GEP: dict[str, Any] = {"anchors": 200, "basis_size": 100}
+_GEP: dict[str, Any] = {
+    "anchors_dataset_id": "openclipart",
+    "anchors": 200,
+    "basis_size": 100,
+    "clip_residual": 0.5,
+    "learning_rate": 4.0,
+}
 _FROZEN: dict[str, Any] = {"freeze": "random", "freeze_rate": 0.7, "freeze_cooling": 0.65}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One way to train, and the learning rates that are tried for it."""
+    """One way to train, and the options that are tried for it in the search."""
 
     name: str
     options: dict[str, Any]
-    rates: tuple[float, ...]
+    tries: tuple[dict[str, Any], ...] = ()
+
+
+def _rates(*rates: float) -> tuple[dict[str, Any], ...]:
+    return tuple({"learning_rate": rate} for rate in rates)
 
 
 ROWS = (
-    Row("scatter_linear", {"preset": "default"}, ()),
-    Row("dpsgd", {**_CNN, "estimator": "dpsgd", "learning_rate": 4.0}, (1.0, 2.0, 4.0, 8.0)),
-    Row("dpsgd, C=0.1, momentum 0.9", {**_CNN, "clip": 0.1, "momentum": 0.9, "learning_rate": 4.0}, ()),
-    Row("topagg, k=0.8", {**_CNN, "estimator": "topagg", "learning_rate": 4.0}, ()),
-    Row("random freeze", {**_CNN, **_FROZEN, "learning_rate": 4.0}, ()),
-    Row("gep", {**_CNN, **_GEP, "estimator": "gep", "learning_rate": 8.0}, (4.0, 8.0)),
-    Row("bgep", {**_CNN, **_GEP, "estimator": "bgep", "learning_rate": 8.0}, ()),
-    Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 4.0}, (4.0, 8.0)),
-    Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 4.0}, ()),
+    Row("scatter_linear", {"preset": "default", "learning_rate": 12.0}, _rates(4.0, 12.0)),
+    Row("dpsgd", {**_CNN, "estimator": "dpsgd", "learning_rate": 4.0}, _rates(1.0, 2.0, 4.0, 8.0)),
+    Row("dpsgd, C=0.1, momentum 0.9", {**_CNN, "clip": 0.1, "momentum": 0.9, "learning_rate": 4.0}),
+    Row("topagg, k=0.8", {**_CNN, "estimator": "topagg", "learning_rate": 4.0}, _rates(4.0, 8.0)),
+    Row("random freeze", {**_CNN, **_FROZEN, "learning_rate": 4.0}),
+    Row("gep", {**_CNN, **_GEP, "estimator": "gep"}, (*_rates(4.0, 8.0), {"clip_residual": 1.0})),
+    Row("bgep", {**_CNN, **_GEP, "estimator": "bgep"}, _rates(4.0, 8.0)),
+    Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 4.0}, _rates(4.0, 8.0)),
+    Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 4.0}),
 )
 # What the papers found: the first is better than the second, or (True) at least as good.
 ORDERS = (
@@ -87,6 +98,7 @@ def accuracy_of(
     images, labels = train_set
     facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
     privacy_filter = open_filter("rdp", epsilon, DELTA)
+    anchors = load_clipart(options["anchors"], 28) if "anchors_dataset_id" in options else None
     plan = build_plan(
         "dp_classifier", {**options, "initial_seed": seed}, privacy_filter, privacy_filter.capacity_nano, facts
     )
@@ -94,7 +106,7 @@ def accuracy_of(
         classifier: PrivateClassifier = train(
             plan,
             facts,
-            TrainingData(images, labels, CLASSES),
+            TrainingData(images, labels, CLASSES, public_anchors=anchors),
             budget=FilterBudget(privacy_filter, privacy_filter.capacity_nano),
             secret=secrets.token_bytes(32),
             attempt=1,
@@ -106,11 +118,8 @@ def accuracy_of(
     return float((predicted == torch.from_numpy(test_set[1])).double().mean())
 
 
-def measure(row: Row, rate: float | None, seed: int, *, held_out: bool) -> dict[str, Any]:
+def measure(name: str, options: dict[str, Any], seed: int, *, held_out: bool) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
-    options = dict(row.options)
-    if rate is not None:
-        options["learning_rate"] = rate
     images, labels = load_split("train")
     train_set, test_set = (images, labels), load_split("test")
     if held_out:
@@ -119,8 +128,8 @@ def measure(row: Row, rate: float | None, seed: int, *, held_out: bool) -> dict[
     started = time.monotonic()
     accuracy = accuracy_of(options, train_set, test_set, seed)
     seconds = round(time.monotonic() - started, 1)
-    print(f"  {row.name} rate {options.get('learning_rate')} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
-    return {"row": row.name, "options": options, "seed": seed, "accuracy": accuracy, "seconds": seconds}
+    print(f"  {name} {json.dumps(options)} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
+    return {"row": name, "options": options, "seed": seed, "accuracy": accuracy, "seconds": seconds}
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -169,7 +178,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--search", action="store_true", help="compare learning rates on held-out training images")
+    parser.add_argument("--search", action="store_true", help="compare rates and sizes on held-out training images")
     options = parser.parse_args()
     key = "search" if options.search else "runs"
     document: dict[str, Any] = {"runs": [], "search": []}
@@ -178,12 +187,12 @@ def main() -> None:
     for row in ROWS:
         if row.name not in options.rows:
             continue
-        for rate in row.rates if options.search else (None,):
+        for tried in row.tries if options.search else ({},):
             for seed in (100,) if options.search else options.seeds:
-                wanted = {**row.options, **({} if rate is None else {"learning_rate": rate})}
+                wanted = {**row.options, **tried}
                 if any((run["options"], run["seed"]) == (wanted, seed) for run in document[key]):
                     continue
-                document[key].append(measure(row, rate, seed, held_out=options.search))
+                document[key].append(measure(row.name, wanted, seed, held_out=options.search))
                 keep(document, options.json)
     for found in document["rows"] if document["runs"] else []:
         spread = "" if found["sd"] is None else f" +- {found['sd']:.4f}"

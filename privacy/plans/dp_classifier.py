@@ -59,7 +59,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "expected_batch": 8192,
         "epochs": 40.0,
         "clip": 0.1,
-        "learning_rate": 4.0,
+        "learning_rate": 12.0,
         "momentum": 0.9,
     },
     "cnn": {"architecture": "cnn", "expected_batch": 2048, "epochs": 30.0, "clip": 0.1, "learning_rate": 4.0},

@@ -1,0 +1,48 @@
+"""Public pictures from a source of their own for GEP's anchors: Debian's package openclipart-png, or a folder of PNGs.
+
+Clip art is drawn on white or on nothing. Here it stands on black, as light as the ink is dark, which is how the images
+of the MNIST family stand.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+_FOLDER = "/usr/share/openclipart/png"
+_SEED = 1
+_BYTES_MAX = 100_000  # larger files are posters of up to 600 million pixels
+
+
+def load_clipart(count: int, size: int) -> npt.NDArray[np.uint8]:
+    """Return pictures (n, size, size), n at most `count`: a draw of a public seed from all that the folder has.
+
+    Raises:
+        FileNotFoundError: there are none; the message says how to get them.
+    """
+    folder = Path(os.environ.get("OBSCURA_OPENCLIPART", _FOLDER))
+    paths = [path for path in sorted(folder.rglob("*.png")) if path.stat().st_size <= _BYTES_MAX]
+    if not paths:
+        raise FileNotFoundError(
+            "Public pictures were not found: install Debian's package openclipart-png, or set OBSCURA_OPENCLIPART to a "
+            "folder of PNG files"
+        )
+    order = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(paths))
+    pictures = []
+    for place in order[:count]:
+        with Image.open(paths[place]) as picture:
+            pictures.append(_on_black(picture, size))
+    return np.stack(pictures)
+
+
+def _on_black(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
+    """Return one picture as grey values (size, size), whole and in the middle."""
+    drawn = picture.convert("RGBA")
+    side = max(drawn.size)
+    white = Image.new("RGBA", (side, side), "white")
+    white.alpha_composite(drawn, ((side - drawn.width) // 2, (side - drawn.height) // 2))
+    return np.asarray(255 - np.asarray(white.convert("L").resize((size, size), Image.Resampling.BOX)), dtype=np.uint8)
