@@ -63,16 +63,16 @@ class Workshop:
     public_id: str
     made: list[str] = field(default_factory=list)
 
-    def train(self, *, epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
+    def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         with transaction(self.factory) as session:
             job = jobs.submit_training(
                 session,
                 principal="key_test",
                 idempotency_key=None,
                 dataset_id=self.dataset_id,
-                recipe="datalens",
+                recipe=recipe,
                 epsilon=epsilon,
-                options={**OPTIONS, **options},
+                options={**OPTIONS, **options} if recipe == "datalens" else options,
                 evaluation_dataset_id=self.public_id if evaluate else None,
                 now=datetime.now(UTC),
             )

@@ -1,12 +1,14 @@
-"""What the tests of the generator recipes share: digits, a purse, a checkpoint in memory, and how to train on them."""
+"""What the tests of the DP-SGD family's recipes share: digits, a purse, a checkpoint in memory, trainings and jobs."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+import threading
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from sklearn.datasets import load_digits
 
@@ -14,15 +16,36 @@ from models.released import ReleasedGenerator
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded
+from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
+from service import jobs
+from service.db.session import transaction
+from service.db.tables import JobState, Release
+from workers.exits import ExitStatus
 from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.registry import TRAINERS
+from workers.runner import run
 
 RDP = open_filter("rdp", 8.0, 1e-5)
 SECRET = bytes(range(32))
 DIGITS = tuple(str(digit) for digit in range(10))
 FACTS = PublicFacts(DIGITS, 8, 8, 1, 1500, "record")
+EVERY_ESTIMATOR: list[dict[str, Any]] = [
+    {"estimator": "dpsgd"},
+    {"estimator": "topagg", "freeze": "random"},
+    {"estimator": "gep"},
+    {"estimator": "bgep", "freeze": "ranked", "freeze_cooling": 0.0},
+    {"estimator": "rgp", "warm_up_share": 0.3},
+    {"estimator": "rgp_random"},
+]
+CUT_OFF = [EVERY_ESTIMATOR[index] for index in (0, 2, 3, 4)]  # those whose trainings are cut off and go on
+
+
+def named(options: dict[str, Any]) -> str:
+    """What a test with these options is called."""
+    return "-".join(map(str, options.values()))
 
 
 class Purse:
@@ -121,3 +144,55 @@ def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, 
     images = generator.sample(labels, torch.Generator().manual_seed(1)).flatten(1)
     nearest = torch.cdist(images, torch.from_numpy(means).float().flatten(1)).argmin(dim=1)
     return float((nearest == labels).float().mean())
+
+
+def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
+    """In place of `SecureNoise.discrete_gaussian`: no noise."""
+    return np.zeros(shape, np.int64)
+
+
+def assert_it_pays_its_plan_and_repeats_with_its_secret(plan: Plan, learned: str = "") -> None:
+    """Every step is paid as planned; secret and attempt decide the weights, of the outcome or of its part `learned`."""
+
+    def trained(**changes: Any) -> torch.Tensor:
+        outcome = train(plan, digits(300), **changes)
+        return weights(getattr(outcome, learned) if learned else outcome)
+
+    purse, event = Purse(), plan.stages[0].event
+    first = trained(budget=purse)
+    assert purse.releases(STEPS) == event.count
+    assert {(stage, dataclasses.replace(paid, count=1)) for stage, paid in purse.paid} == {
+        (STEPS, dataclasses.replace(event, count=1))
+    }
+    assert torch.isfinite(first).all()
+    assert torch.equal(trained(), first)
+    assert not torch.equal(trained(attempt=2), first)
+
+
+def work(workshop: Any, job_id: str) -> None:
+    """Run one attempt of a job, here, to its end."""
+    status = run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert status == ExitStatus.ENDED
+
+
+def published_by(workshop: Any, job_id: str) -> Release:
+    """Run a training and return the release that it became; the account shows what was charged."""
+    work(workshop, job_id)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        return jobs.get_release(session, workshop.job(job_id).release_id)
+
+
+def drawn_twice(workshop: Any, release: Release) -> npt.NDArray[np.uint8]:
+    """Draw 30 images (30, 8, 8) from a release in two jobs of one seed, whose files are the same."""
+    samples = []
+    for _ in range(2):
+        job_id = workshop.sample(release.id, count=30, seed=11)
+        work(workshop, job_id)
+        with transaction(workshop.factory, read_only=True) as session:
+            samples.append(jobs.sample_of(session, job_id))
+    assert samples[0].sha256 == samples[1].sha256
+    with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
+        images: npt.NDArray[np.uint8] = arrays["images"]
+    assert images.shape == (30, 8, 8)
+    return images

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from privacy.accounting.filters import open_filter
 from privacy.gradients.gep import Gep
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import Memory, Purse
+from tests.workers.small_trainings import RDP, Memory, Purse
 from workers.recipes.anchors import AnchorsMissing, anchor_images
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 
-RDP = open_filter("rdp", 8.0, 1e-5)
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 60, "record")
 ANCHORED = StepsConfig(estimator="gep", anchors=20, anchors_dataset_id="ds_public")
 SMALL: dict[str, dict[str, Any]] = {

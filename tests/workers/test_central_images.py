@@ -13,16 +13,12 @@ import torch
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.private_steps import StepsConfig
-from tests.workers.small_trainings import FACTS, SECRET, digits
+from tests.workers.small_trainings import FACTS, SECRET, digits, silence
 from workers.recipes.central_images import CentralConfig, private_sums, release_central_images
 from workers.recipes.interface import TrainingData
 from workers.recipes.private_rows import Units
 
 CONFIG = CentralConfig(10, 1, (4, 4), bound=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
-
-
-def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
-    return np.zeros(shape, np.int64)
 
 
 def release(config: CentralConfig, data: TrainingData, units: Units | None = None) -> torch.Tensor:

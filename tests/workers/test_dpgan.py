@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
@@ -19,28 +16,30 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
-from service import jobs
 from service.artifacts import digest_directory
-from service.db.session import transaction
-from service.db.tables import JobState, ReleaseKind
+from service.db.tables import ReleaseKind
 from tests.workers.small_trainings import (
+    CUT_OFF,
     DIGITS,
+    EVERY_ESTIMATOR,
     FACTS,
     Memory,
     Purse,
+    assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
+    drawn_twice,
+    named,
     nearly_without_noise,
     plan_of,
+    published_by,
     share_nearest_to_own_class,
+    silence,
     stop_at,
     train,
     weights,
 )
-from workers.exits import ExitStatus
 from workers.recipes.dpgan import GeneratorSide, losses
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
-from workers.recipes.registry import TRAINERS
-from workers.runner import run
 
 OPTIONS: dict[str, Any] = {
     "features": 4,
@@ -55,23 +54,11 @@ OPTIONS: dict[str, Any] = {
     "rank": 2,
     "evaluation_samples": 500,
 }
-EVERY_ESTIMATOR: list[dict[str, Any]] = [
-    {"estimator": "dpsgd"},
-    {"estimator": "topagg", "freeze": "random"},
-    {"estimator": "gep"},
-    {"estimator": "bgep", "freeze": "ranked", "freeze_cooling": 0.0},
-    {"estimator": "rgp", "warm_up_share": 0.3},
-    {"estimator": "rgp_random"},
-]
 ADAPTIVE = {"accuracy_floor": 1.0, "patience": 2}
 
 
 def gan_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
     return plan_of("dpgan", {**OPTIONS, **options}, facts)
-
-
-def named(options: dict[str, Any]) -> str:
-    return "-".join(map(str, options.values()))
 
 
 def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing() -> None:
@@ -92,18 +79,12 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
 
 @pytest.mark.parametrize("options", EVERY_ESTIMATOR, ids=named)
 def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(options: dict[str, Any]) -> None:
-    plan, purse = gan_plan(**options), Purse()
-    first = weights(train(plan, digits(300), budget=purse))
-    assert purse.releases(STEPS) == plan.stages[0].event.count == 10
-    assert {dataclasses.replace(event, count=1) for _, event in purse.paid} == {
-        dataclasses.replace(plan.stages[0].event, count=1)
-    }
-    assert torch.isfinite(first).all()
-    assert torch.equal(weights(train(plan, digits(300))), first)
-    assert not torch.equal(weights(train(plan, digits(300), attempt=2)), first)
+    plan = gan_plan(**options)
+    assert plan.stages[0].event.count == 10
+    assert_it_pays_its_plan_and_repeats_with_its_secret(plan)
 
 
-@pytest.mark.parametrize("options", [EVERY_ESTIMATOR[i] for i in (0, 2, 3, 4)], ids=named)
+@pytest.mark.parametrize("options", CUT_OFF, ids=named)
 def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[str, Any]) -> None:
     plan = gan_plan(**{**options, **ADAPTIVE, "epochs": 2.0, "ema": 0.9})
     whole = weights(train(plan, digits(300)))
@@ -160,10 +141,6 @@ def test_the_generators_step_is_the_same_without_private_data(wiped: str, monkey
     monkeypatch.setattr(GeneratorSide, "after_step", after_wiping)
     assert torch.equal(weights(train(plan, data)), untouched) == (wiped == "before the generator's step")
     assert int(data.private_images.min()) == 255
-
-
-def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
-    return np.zeros(shape, np.int64)
 
 
 def discriminator_after(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
@@ -302,22 +279,9 @@ def test_the_average_of_the_generator_is_what_is_released() -> None:
 
 def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(rdp_workshop: Any) -> None:
     workshop = rdp_workshop
-    with transaction(workshop.factory) as session:
-        job_id = jobs.submit_training(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            dataset_id=workshop.dataset_id,
-            recipe="dpgan",
-            epsilon=8.0,
-            options={**OPTIONS, "estimator": "topagg", "freeze": "random"},
-            evaluation_dataset_id=workshop.public_id,
-            now=datetime.now(UTC),
-        ).id
-    assert run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        published = jobs.get_release(session, workshop.job(job_id).release_id)
+    options = {**OPTIONS, "estimator": "topagg", "freeze": "random"}
+    job_id = workshop.train(recipe="dpgan", epsilon=8.0, evaluate=True, **options)
+    published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.GENERATOR
     directory = workshop.settings.data_dir / published.artifact_dir
     assert digest_directory(directory) == published.artifact_sha256
@@ -325,15 +289,5 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(rdp_worksho
     assert published.card["epsilon"] <= 8.0
     assert published.card["events"][0]["type"] == "poisson_gaussian"
     assert set(published.summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
-    drawn = []
-    for _ in range(2):
-        sample = workshop.sample(published.id, count=30, seed=11)
-        stopped = run(workshop.settings, workshop.claim(sample), stop=threading.Event(), trainers=TRAINERS)
-        assert stopped == ExitStatus.ENDED
-        with transaction(workshop.factory, read_only=True) as session:
-            drawn.append(jobs.sample_of(session, sample))
-    assert drawn[0].sha256 == drawn[1].sha256
-    with np.load(workshop.settings.data_dir / drawn[0].path, allow_pickle=False) as arrays:
-        assert arrays["images"].shape == (30, 8, 8)
-        assert len(np.unique(arrays["images"], axis=0)) == 30
+    assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30
     assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano
