@@ -11,7 +11,7 @@ from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens_config import IMAGES_MAX, DataLensConfig, config_from_options
+from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
 from privacy.plans.moment_votes import MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Stage
 
@@ -36,7 +36,8 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         facts: what the owner declared.
 
     Raises:
-        InvalidParameter: k > d, more teachers than the declared units support, or a budget that buys nothing.
+        InvalidParameter: k > d, more teachers than the declared units support or than fit in memory, or a budget that
+            buys nothing.
     """
     _check_facts(config, facts)
     vote_nano = int(budget_nano * config.vote_share) if config.has_start else budget_nano
@@ -99,6 +100,23 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
             f"{facts.units_declared} declared {facts.unit}s support at most {teachers_max} teachers "
             f"({UNITS_PER_TEACHER_MIN} {facts.unit}s each)",
         )
+    if config.vote_share > 0:
+        _check_teachers_memory(config, facts)
+
+
+def _check_teachers_memory(config: DataLensConfig, facts: PublicFacts) -> None:
+    each = config.parameters_per_teacher(facts)
+    if config.teachers * each <= TEACHER_PARAMETERS_MAX:
+        return
+    fewer = ["teachers", *(["teacher_hidden"] if config.teacher_hidden else [])]
+    fewer += [] if config.moment_votes else ["components"]
+    raise InvalidParameter(
+        "teachers",
+        config.teachers,
+        f"with {each:,} parameters each they have {config.teachers * each:,} together, above "
+        f"{TEACHER_PARAMETERS_MAX:,}: lower {' or '.join(fewer)}; of this size "
+        f"{TEACHER_PARAMETERS_MAX // each:,} teachers would fit",
+    )
 
 
 def warm_start_event(name: str, stddev: float) -> GaussianEvent:

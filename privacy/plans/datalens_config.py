@@ -14,6 +14,7 @@ from privacy.plans.plan import PublicFacts
 
 IMAGES_MAX = 200_000
 EVALUATION_SAMPLES_MAX = 200_000
+TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +153,12 @@ class DataLensConfig:
             return self.moments(facts).coefficients
         rows, columns = self.grid(facts)
         return min(self.components, facts.channels * rows * columns)
+
+    def parameters_per_teacher(self, facts: PublicFacts) -> int:
+        """Trained numbers of one teacher on latents, as `models.teacher_ensemble.TeacherConfig` counts them."""
+        classes = len(facts.classes)
+        inputs = self.latent_size(facts) + classes
+        return self.teacher_hidden * (inputs + 1) + 1 if self.teacher_hidden else classes * inputs
 
     def grid(self, facts: PublicFacts) -> tuple[int, int]:
         """Cosine frequencies kept along height and width."""

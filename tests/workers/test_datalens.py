@@ -21,12 +21,14 @@ from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
+from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.checkpoints import SealedFolder
 from workers.evaluation.utility import train_and_test
 from workers.recipes import datalens
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.teacher_stage import start_teacher_stage
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
 GDP = open_filter("gdp", 1.0, 1e-5)
@@ -366,6 +368,17 @@ def test_ablations_and_edges_run_and_pay_their_plan(options: dict[str, Any], tra
     generator = train(made, purse)
     assert purse.releases_paid() == {stage.name: stage.event.count for stage in made.stages}
     assert torch.isfinite(generator.bend).all()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"teacher_hidden": 0}, {"components": 1024}, {"warm_start": False, "moment_votes": True}], ids=str
+)
+def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dict[str, Any]) -> None:
+    made = plan(**options)
+    config = DataLensConfig(**made.config)
+    teachers = start_teacher_stage(datalens._stage_config(made, config, FACTS), secret=SECRET, attempt=1).ensemble
+    numbers = sum(value.numel() for value in teachers.state_dict().values())
+    assert numbers == config.teachers * config.parameters_per_teacher(FACTS)
 
 
 def test_votes_alone_start_from_the_prior(train: Callable[..., Generator]) -> None:

@@ -26,7 +26,7 @@ from privacy.plans.datalens import (
     plan_datalens,
     warm_start_event,
 )
-from privacy.plans.datalens_config import PRESETS, DataLensConfig, config_from_options
+from privacy.plans.datalens_config import PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
 from privacy.plans.plan import Plan, PublicFacts, plan_from_json
 
 FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
@@ -221,6 +221,37 @@ def test_too_many_teachers_do_not_matter_where_none_votes() -> None:
     assert plan({"preset": "warm_start_only"}, facts=few).stage(VOTES) is None
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
         plan({}, facts=few)
+
+
+@pytest.mark.parametrize(
+    ("options", "classes", "lower"),
+    [
+        ({"teacher_hidden": 1024}, 10, "teachers or teacher_hidden or components"),
+        ({"teacher_hidden": 0, "components": 256}, 1000, "teachers or components"),
+        ({"teacher_hidden": 1024, "warm_start": False, "moment_votes": True}, 10, "teachers or teacher_hidden;"),
+    ],
+    ids=str,
+)
+def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], classes: int, lower: str) -> None:
+    facts = dataclasses.replace(FACTS, classes=tuple(map(str, range(classes))))
+    each = config_from_options(options).parameters_per_teacher(facts)
+    fit = TEACHER_PARAMETERS_MAX // each
+    plan({**options, "teachers": fit}, facts=facts)
+    with pytest.raises(InvalidParameter, match=lower) as refusal:
+        plan({**options, "teachers": fit + 1}, facts=facts)
+    assert refusal.value.name == "teachers"
+    assert f"{(fit + 1) * each:,} together" in refusal.value.why
+    assert f"{fit:,} teachers would fit" in refusal.value.why
+    plan({**options, "teachers": fit + 1, "vote_share": 0.0, "warm_start": "moment_votes" not in options}, facts=facts)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"teacher_hidden": 0}, {"teacher_hidden": 32, "components": 784, "frequencies": 28}], ids=str
+)
+def test_four_thousand_teachers_fit_with_room_to_spare(options: dict[str, Any]) -> None:
+    """The last ones are as large as those of the paper, which look at 28 x 28 pixels."""
+    made = plan({"teachers": 4000, **options})
+    assert 9 * 4000 * DataLensConfig(**made.config).parameters_per_teacher(FACTS) < TEACHER_PARAMETERS_MAX
 
 
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=2_000)
