@@ -11,7 +11,7 @@ from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import StepsConfig, steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 
 ARCHITECTURES = ("cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear")
 SCATTER_SIZE_MIN = 8
@@ -53,6 +53,16 @@ class DpClassifierConfig(StepsConfig):
 
 
 _CHOICES = {"architecture": ARCHITECTURES}
+# Layers with parameters of what learns; those of `models.networks`.
+_LAYERS = {
+    "cnn": 7,
+    "resnet20": 41,
+    "wrn16_4": 30,
+    "wrn28_4": 54,
+    "scatter_linear": 1,
+    "scatter_cnn": 3,
+    "pretrained_linear": 1,
+}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {
         "architecture": "scatter_linear",
@@ -81,6 +91,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         raise InvalidParameter(
             "architecture", config.architecture, f"scattering needs images of at least {SCATTER_SIZE_MIN} pixels a side"
         )
+    check_basis(config, _LAYERS[config.architecture])
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     return Plan(
         recipe="dp_classifier",

@@ -18,7 +18,7 @@ from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Stage
-from privacy.plans.private_steps import StepsConfig, steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 
 CENTRAL = "central_images"
 
@@ -70,6 +70,14 @@ class DpDiffusionConfig(StepsConfig):
             raise InvalidParameter(
                 "central_share", self.central_share, "central images cost a share of the budget: give one above 0"
             )
+
+    def layers(self, facts: PublicFacts) -> int:
+        """Return the denoiser's layers with parameters: those of `models.unet.UNet`."""
+        halvings = sum(min(facts.height, facts.width) >= 7 * 2**count for count in (1, 2, 3, 4))
+        sizes = halvings + 1
+        down = 5 * self.blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
+        up = 6 * (self.blocks + 1) * sizes
+        return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end
 
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of a central image."""
@@ -123,6 +131,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
+    check_basis(config, config.layers(facts))
     central = central_stage(config, privacy_filter, budget_nano, facts)
     paid_nano = 0 if central is None else central.price_nano
     steps = steps_stage(config, privacy_filter, budget_nano - paid_nano, facts)

@@ -10,7 +10,7 @@ from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import StepsConfig, steps_facts, steps_notes, steps_stage
+from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +53,12 @@ class DpGanConfig(StepsConfig):
                 f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
             )
 
+    def layers(self, facts: PublicFacts) -> int:
+        """Return the discriminator's layers with parameters: those of `models.dcgan.Discriminator`."""
+        side = min(facts.height, facts.width)
+        halvings = 1 + sum(-(-side // 2**count) >= 4 for count in (2, 3, 4))
+        return 2 * halvings + 1  # a convolution each, norms after all but the first, and two for the logit
+
 
 _INTEGERS = {
     "features": (4, 512),
@@ -81,6 +87,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpGanConfig, options, PRESETS, "dpgan")
+    check_basis(config, config.layers(facts))
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     notes = (
         *steps_notes(config, stage, facts),

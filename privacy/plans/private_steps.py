@@ -137,6 +137,25 @@ _NUMBERS = {
 _CHOICES = {"estimator": ESTIMATORS, "freeze": FREEZES, "optimiser": ("sgd", "adam")}
 
 
+def check_basis(config: StepsConfig, groups: int) -> None:
+    """Refuse a basis that has no vector for some of the network's groups of parameters.
+
+    Args:
+        config: public parameters.
+        groups: layers with parameters of the network that sees private records; GEP makes a group of each.
+
+    Raises:
+        InvalidParameter: the estimator is GEP or B-GEP, and its basis has fewer vectors than there are groups.
+    """
+    if config.estimator in _ANCHORED and config.basis_size < groups:
+        raise InvalidParameter(
+            "basis_size",
+            config.basis_size,
+            f"{config.estimator} takes a vector of each layer at least, and this network has {groups} layers with "
+            f"parameters: take {groups} or more",
+        )
+
+
 def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
     """Turn a budget into the noise of the private steps.
 

@@ -109,6 +109,11 @@ def nearly_without_noise(plan: Plan) -> Plan:
     )
 
 
+def with_basis_of_one(plan: Plan) -> Plan:
+    """The plan with a basis that fits no network. No planner would make it."""
+    return dataclasses.replace(plan, config={**plan.config, "basis_size": 1})
+
+
 def train(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> Any:
     given: dict[str, Any] = {
         "budget": Purse(),

@@ -35,6 +35,7 @@ from tests.workers.small_trainings import (
     stop_at,
     train,
     weights,
+    with_basis_of_one,
     zeros_and_ones,
 )
 from workers.recipes import dp_diffusion, private_steps
@@ -109,7 +110,7 @@ def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
 def test_an_estimator_that_does_not_fit_is_refused_before_a_step_is_paid() -> None:
     purse = Purse()
     with pytest.raises(InvalidParameter, match="basis_size"):
-        train(diffusion_plan(estimator="gep", basis_size=1), digits(100), budget=purse)
+        train(with_basis_of_one(diffusion_plan(estimator="gep")), digits(100), budget=purse)
     assert purse.paid == []
 
 

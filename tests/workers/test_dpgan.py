@@ -37,6 +37,7 @@ from tests.workers.small_trainings import (
     stop_at,
     train,
     weights,
+    with_basis_of_one,
 )
 from workers.recipes.dpgan import GeneratorSide, losses
 from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
@@ -113,7 +114,7 @@ def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
 def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid() -> None:
     purse = Purse()
     with pytest.raises(InvalidParameter, match="basis_size"):
-        train(gan_plan(estimator="gep", basis_size=1), digits(100), budget=purse)
+        train(with_basis_of_one(gan_plan(estimator="gep")), digits(100), budget=purse)
     assert purse.paid == []
 
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import dp_accounting.rdp
 import pytest
+from torch import nn
 
+from models.dcgan import DcganConfig, Discriminator
+from models.edm import EdmConfig, EdmDenoiser
+from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.errors import EventRefused, InvalidParameter
+from privacy.gradients.estimator import shapes_of
+from privacy.gradients.gep import Gep
+from privacy.plans.dp_classifier import ARCHITECTURES
 from privacy.plans.plan import Plan, PublicFacts, plan_from_json
 from privacy.plans.private_steps import ESTIMATORS, STEPS
 from privacy.plans.registry import RECIPES, build_plan
+from tests.models.small_extractors import extractor
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
 RDP = open_filter("rdp", 3.0, 1e-5)
@@ -130,3 +138,57 @@ def test_it_publishes_a_classifier_and_bounds_subjects() -> None:
     assert RECIPES["dp_classifier"].publishes == "classifier"
     made = plan(facts=PublicFacts(FACTS.classes, 28, 28, 1, 60_000, "subject", 1200))
     assert any("subject" in note for note in made.notes)
+
+
+def network(recipe: str, facts: PublicFacts, options: dict[str, Any]) -> nn.Module:
+    """What sees private records."""
+    sizes = (facts.channels, facts.height, facts.width)
+    if recipe == "dpgan":
+        return Discriminator(DcganConfig(len(facts.classes), *sizes, 4, 4))
+    if recipe == "dp_diffusion":
+        return EdmDenoiser(EdmConfig(len(facts.classes), *sizes, 4, options["blocks"], 2, 0.0, 0.0))
+    architecture = options["architecture"]
+    shape = ClassifierConfig(architecture, facts.classes, *sizes)
+    return PrivateClassifier(shape, 0, extractor() if architecture == PRETRAINED else None).head
+
+
+def fits(model: nn.Module, basis_size: int) -> bool:
+    given: dict[str, Any] = {"clip": 1.0, "clip_residual": 1.0, "noise_multiplier": 1.0, "expected_batch": 1.0}
+    try:
+        Gep(shapes_of(model), lambda _: {}, basis_size=basis_size, **given)
+    except InvalidParameter:
+        return False
+    return True
+
+
+OF_EACH_ARCHITECTURE: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
+    *(("dp_classifier", {"architecture": name}, (28, 32)) for name in ARCHITECTURES),
+    *(("dpgan", {}, size) for size in ((1, 1), (8, 8), (13, 100), (17, 17), (28, 28), (29, 29), (64, 48), (256, 256))),
+    *(("dp_diffusion", {"blocks": 1}, size) for size in ((1, 1), (13, 40), (14, 14), (28, 28), (56, 64), (112, 112))),
+    *(("dp_diffusion", {"blocks": blocks}, (28, 28)) for blocks in (2, 8)),
+    ("dp_diffusion", {"blocks": 2}, (250, 250)),
+]
+
+
+@pytest.mark.parametrize(("recipe", "options", "size"), OF_EACH_ARCHITECTURE, ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_basis_that_no_training_takes_is_no_plan(
+    recipe: str, options: dict[str, Any], size: tuple[int, int], channels: int
+) -> None:
+    facts = dataclasses.replace(FACTS, height=size[0], width=size[1], channels=channels)
+    model = network(recipe, facts, options)
+    needed = next(count for count in range(1, 1000) if fits(model, count))
+    chosen = {**options, "estimator": "gep"}
+    if options.get("architecture") == PRETRAINED:
+        chosen["extractor"] = "tiny"
+
+    def build(**more: Any) -> Plan:
+        return build_plan(recipe, {**chosen, **more}, RDP, RDP.capacity_nano, facts)
+
+    assert build(basis_size=needed).config["basis_size"] == needed
+    if needed > 1:
+        for estimator in ("gep", "bgep"):
+            with pytest.raises(InvalidParameter, match=f"take {needed} or more") as refusal:
+                build(estimator=estimator, basis_size=needed - 1)
+            assert refusal.value.name == "basis_size"
+        build(estimator="rgp", basis_size=1)
