@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models import dcgan, edm
 from models.dcgan import DcganConfig, DcganGenerator
@@ -32,6 +32,9 @@ class ReleasedGenerator(Protocol):
 
     def eval(self) -> Any:
         """Leave training mode."""
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Go through the network and all its parts."""
 
     def to(self, device: torch.device) -> Any:
         """Move the weights to a device, in place."""

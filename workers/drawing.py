@@ -53,7 +53,7 @@ def run_sampling(context: Context, job_id: str) -> None:
                 sample_format=sample.format.value,
                 title=release.name,
                 card=release.card,
-                on_batch=lambda drawn: progress(stage=STAGE, step=drawn, steps=sample.count),
+                on_drawn=lambda drawn: progress(stage=STAGE, step=drawn, steps=sample.count),
             )
             failpoint("sample.before")
             artifacts.publish_directory(staging, directory)

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
+from models.watching import between_layers
 from service.errors import StaleAttempt
 from service.logs import get_logger
 from service.vault import open_dataset
@@ -27,6 +30,7 @@ from workers.traces import trace_of
 
 T = TypeVar("T")
 STAGE = "evaluate"
+DRAWING = "draw_images"  # for the evaluation, and those that a release shows
 SAMPLES = 30_000
 SEED = 0
 
@@ -46,7 +50,7 @@ def measure_usefulness(directory: Path, order: Order, context: Context, progress
         directory: with the finished generator.
         order: names the public dataset, and how many images to draw.
         context: of this process.
-        progress: is told about each classifier.
+        progress: is told about the images that are drawn, and about each classifier.
 
     Returns:
         None when the job names no public dataset, or when the measurement broke: the release was paid for and is
@@ -75,9 +79,12 @@ def measure_classifier(directory: Path, order: Order, context: Context, progress
     evaluation_id = order.evaluation.id
 
     def test() -> tuple[float, int]:
-        progress(stage=STAGE, step=0, steps=1)
+        look = partial(progress, stage=STAGE, step=0, steps=1)
+        look()
         test = _public_images(context, evaluation_id)
-        predicted = load_classifier(directory).to(context.device).predict(test.images)
+        classifier = load_classifier(directory).to(context.device)
+        with between_layers(classifier.modules(), look):
+            predicted = classifier.predict(test.images)
         return float((predicted == test.labels).double().mean()), len(test.labels)
 
     return _unless_it_breaks(order, test)
@@ -104,10 +111,12 @@ def _measure(directory: Path, order: Order, dataset_id: str, context: Context, p
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     for which, generator in generators.items():
         generator.to(context.device)
-        train = _synthetic_images(generator, order.facts.classes, count, seed, context.device)
+        request = SampleRequest(count=count, seed=seed, names=order.facts.classes)
+        train = _synthetic_images(generator, request, context.device, progress)
         results[which] = {}
         for kind in CLASSIFIER_KINDS:
-            progress(stage=STAGE, step=sum(len(found) for found in results.values()), steps=steps)
+            look = partial(progress, stage=STAGE, step=sum(len(found) for found in results.values()), steps=steps)
+            look()
             results[which][kind] = train_and_test(
                 kind,
                 train.images,
@@ -117,6 +126,7 @@ def _measure(directory: Path, order: Order, dataset_id: str, context: Context, p
                 classes=len(order.facts.classes),
                 seed=seed,
                 device=context.device,
+                look=look,
             )
     accuracy = {
         which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
@@ -140,8 +150,24 @@ def _public_images(context: Context, dataset_id: str) -> Images:
 
 
 def _synthetic_images(
-    generator: ReleasedGenerator, classes: tuple[str, ...], count: int, seed: int, device: torch.device
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
 ) -> Images:
-    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=seed, names=classes), device)
+    images, labels = draw_with_progress(generator, request, device, progress)
     pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (n, c, h, w)
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels))
+
+
+def draw_with_progress(
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Draw images as `workers.sampling.draw_arrays` does, and tell how many there are.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+    """
+    return draw_arrays(
+        generator,
+        request,
+        device,
+        on_drawn=lambda drawn: progress(stage=DRAWING, step=drawn, steps=request.count),
+    )

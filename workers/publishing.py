@@ -31,11 +31,11 @@ from service.ledger.chain import body_hash
 from workers.context import Context
 from workers.evaluation.grid import write_grid
 from workers.evaluation.report import ReleaseFacts, StageFacts, Usefulness, write_report
-from workers.measuring import measure_classifier, measure_usefulness
+from workers.measuring import draw_with_progress, measure_classifier, measure_usefulness
 from workers.orders import Order, charged_by_stage
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Progress
-from workers.sampling import SampleRequest, draw_arrays
+from workers.sampling import SampleRequest
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
@@ -53,7 +53,7 @@ def write_artifact(directory: Path, *, trained: Path, order: Order, context: Con
         trained: folder with what the recipe handed over.
         order: the training.
         context: of this process.
-        progress: is told about the evaluation.
+        progress: is told about the evaluation, and about the images that are drawn to be shown.
 
     Raises:
         Cancelled: the attempt was told to stop.
@@ -104,7 +104,7 @@ def _describe_generator(
     usefulness = measure_usefulness(directory, order, context, progress)
     with transaction(context.factory, read_only=True) as session:
         spent_nano = ledger.balance(session, order.account.id).spent_nano + description.charged.total()
-    _write_grid(directory / GRID_FILE, generator, order.facts.classes, context.device)
+    _write_grid(directory / GRID_FILE, generator, order.facts.classes, context.device, progress)
     facts = ReleaseFacts(
         name=description.name,
         dataset=order.dataset.name,
@@ -121,7 +121,18 @@ def _describe_generator(
         account_epsilon=order.account.epsilon,
         account_spent_epsilon=order.privacy_filter.epsilon_of(spent_nano),
     )
-    _write_report(directory, generator, description.card, facts, usefulness, _technical(order, context), context.device)
+    count = min(_REPORT_PER_CLASS * len(facts.classes), max(_REPORT_IMAGES_MAX, len(facts.classes)))
+    request = SampleRequest(count=count, seed=_PICTURE_SEED, names=facts.classes)
+    images, labels = draw_with_progress(generator, request, context.device, progress)
+    write_report(
+        directory,
+        card=description.card,
+        release=facts,
+        images=images,
+        labels=labels,
+        usefulness=usefulness,
+        technical=_technical(order, context),
+    )
     return {} if usefulness is None else _figures(order, usefulness)
 
 
@@ -203,33 +214,13 @@ def _assumed_public(order: Order) -> tuple[str, ...]:
     )
 
 
-def _write_grid(path: Path, generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device) -> None:
+def _write_grid(
+    path: Path, generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device, progress: Progress
+) -> None:
     request = SampleRequest(count=_GRID_PER_CLASS * len(classes), seed=_PICTURE_SEED, names=classes)
-    images, labels = draw_arrays(generator, request, device)
+    images, labels = draw_with_progress(generator, request, device, progress)
     grouped = images[np.argsort(labels, kind="stable")].transpose(0, 3, 1, 2) / 255.0  # (n, c, h, w), by class
     write_grid(grouped, classes, path)
-
-
-def _write_report(
-    directory: Path,
-    generator: ReleasedGenerator,
-    card: Mapping[str, Any],
-    facts: ReleaseFacts,
-    usefulness: Usefulness | None,
-    technical: Mapping[str, str],
-    device: torch.device,
-) -> None:
-    count = min(_REPORT_PER_CLASS * len(facts.classes), max(_REPORT_IMAGES_MAX, len(facts.classes)))
-    images, labels = draw_arrays(generator, SampleRequest(count=count, seed=_PICTURE_SEED, names=facts.classes), device)
-    write_report(
-        directory,
-        card=card,
-        release=facts,
-        images=images,
-        labels=labels,
-        usefulness=usefulness,
-        technical=technical,
-    )
 
 
 def _figures(order: Order, usefulness: Usefulness) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import unicodedata
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch
 from numpy.lib import format as npy_format
 from PIL import Image
 
+from models.watching import between_layers
 from privacy.units import UNIT_WORDS
 
 if TYPE_CHECKING:
@@ -74,26 +76,43 @@ class SampleRequest:
 
 
 def draw(
-    generator: ReleasedGenerator, request: SampleRequest, device: torch.device | None = None
+    generator: ReleasedGenerator,
+    request: SampleRequest,
+    device: torch.device | None = None,
+    *,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all."""
+    """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
+
+    Args:
+        generator: the released generator.
+        request: what to draw.
+        device: where the generator is; the CPU where it is left out.
+        on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
+            batch; what it raises ends the drawing.
+    """
     generator.eval()
     labels_drawn = np.asarray(request.labels_drawn, dtype=np.int64)
     for batch, start in enumerate(range(0, request.count, IMAGES_PER_BATCH)):
         index = np.arange(start, min(start + IMAGES_PER_BATCH, request.count))
         labels = labels_drawn[index % len(labels_drawn)]  # (b,)
         stream = torch.Generator(device="cpu").manual_seed(_batch_seed(request.seed, batch))
-        with torch.inference_mode():
+        with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, start)):
             values = generator.sample(torch.from_numpy(labels).to(device or "cpu"), stream)  # (b, c, h, w) in [0, 1]
         pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
         yield pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy(), labels
+        on_drawn(start + len(labels))
 
 
 def draw_arrays(
-    generator: ReleasedGenerator, request: SampleRequest, device: torch.device | None = None
+    generator: ReleasedGenerator,
+    request: SampleRequest,
+    device: torch.device | None = None,
+    *,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return all of `draw` at once: `(count, h, w, c)` uint8 and `(count,)` int64. For counts that fit in memory."""
-    images, labels = zip(*draw(generator, request, device), strict=True)
+    images, labels = zip(*draw(generator, request, device, on_drawn=on_drawn), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -105,7 +124,7 @@ def write_sample(
     sample_format: SampleFormat,
     title: str,
     card: Mapping[str, Any],
-    on_batch: Callable[[int], None] | None = None,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> None:
     """Write the images of `request` to one file.
 
@@ -118,53 +137,48 @@ def write_sample(
             `privacy_card.json` and `SHA256SUMS`.
         title: name of the release, the heading of the README.
         card: the release's privacy card (JSON-able).
-        on_batch: is told how many images have been drawn; what it raises ends the writing.
+        on_drawn: as for `draw`; what it raises ends the writing.
     """
-    tell = on_batch or (lambda _drawn: None)
     readme = dataset_card(request=request, sample_format=sample_format, title=title, card=card).encode()
     card_json = (json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive, _Sums(archive) as sums:
         sums.add("README.md", readme)
         sums.add("privacy_card.json", card_json)
         if sample_format == "imagefolder":
-            _write_imagefolder(sums, generator, request, tell)
+            _write_imagefolder(sums, generator, request, on_drawn)
         else:
-            _write_arrays(sums, generator, request, tell)
+            _write_arrays(sums, generator, request, on_drawn)
 
 
 def _write_imagefolder(
-    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_batch: Callable[[int], None]
+    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_drawn: Callable[[int], None]
 ) -> None:
     folders = folder_names(request.names)
     drawn = 0
     with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES) as metadata:
-        for images, labels in draw(generator, request):
+        for images, labels in draw(generator, request, on_drawn=on_drawn):
             for pixels, label in zip(images, labels.tolist(), strict=True):
                 name = f"{folders[label]}/{drawn:07d}.png"
                 sums.add(name, _png(pixels))
                 line = {"file_name": name, "label": label, "class": request.names[label]}
                 metadata.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
                 drawn += 1
-            on_batch(drawn)
         metadata.seek(0)
         sums.add_file("metadata.jsonl", metadata)
 
 
 def _write_arrays(
-    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_batch: Callable[[int], None]
+    sums: _Sums, generator: ReleasedGenerator, request: SampleRequest, on_drawn: Callable[[int], None]
 ) -> None:
     drawn_labels = np.resize(np.asarray(request.labels_drawn, dtype=np.int64), request.count)
-    batches = draw(generator, request)
+    batches = draw(generator, request, on_drawn=on_drawn)
     first, _ = next(batches)
     squeeze = first.shape[-1] == 1  # grey images travel as (n, h, w)
     shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
     with sums.open("images.npy") as write:
         write(_npy_header(shape, first.dtype))
-        drawn = 0
         for images in itertools.chain([first], (images for images, _ in batches)):
             write(images.tobytes())
-            drawn += len(images)
-            on_batch(drawn)
     sums.add("labels.npy", _npy_header(drawn_labels.shape, drawn_labels.dtype) + drawn_labels.tobytes())
     names = np.asarray(request.names)
     sums.add("classes.npy", _npy_header(names.shape, names.dtype) + names.tobytes())

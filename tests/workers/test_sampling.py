@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from models.edm import EdmConfig, EdmDenoiser
 from models.generator import Generator, GeneratorConfig
 from workers.sampling import IMAGES_PER_BATCH, SampleRequest, draw, draw_arrays, folder_names, write_sample
 
@@ -58,6 +59,34 @@ def test_more_images_begin_with_the_same_images(generator: Generator) -> None:
     many, _ = draw_arrays(generator, SampleRequest(count=IMAGES_PER_BATCH + 9, seed=0, names=NAMES))
     assert np.array_equal(many[: len(few)], few)
     assert not np.array_equal(many[-9:], few[:9])
+
+
+@pytest.mark.parametrize("sample_format", ["imagefolder", "npz"])
+def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
+    tmp_path: Path, generator: Generator, sample_format: Any
+) -> None:
+    request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
+    given: dict[str, Any] = {"request": request, "sample_format": sample_format, "title": "A", "card": CARD}
+    write_sample(tmp_path / "a", generator=generator, on_drawn=told.append, **given)
+    assert told == [IMAGES_PER_BATCH, 300]
+
+    denoiser = EdmDenoiser(EdmConfig(3, 1, 6, 5, 4, 1, sampling_steps=4, churn=0.0, guidance=0.0))
+    expected, _ = draw_arrays(denoiser, request)
+    told.clear()
+    assert np.array_equal(draw_arrays(denoiser, request, on_drawn=told.append)[0], expected)
+    assert told.count(0) > 100
+    assert told == sorted(told)
+    assert told[-1] == 300
+
+    def stop(drawn: int) -> None:
+        told.append(drawn)
+        if told.count(IMAGES_PER_BATCH) == 10:
+            raise InterruptedError
+
+    told.clear()
+    with pytest.raises(InterruptedError):
+        write_sample(tmp_path / "b", generator=denoiser, on_drawn=stop, **given)
+    assert told[-1] == IMAGES_PER_BATCH, "in the middle of the second batch"
 
 
 def test_classes_take_turns(generator: Generator) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from workers.evaluation.utility import TRAINING, all_accuracies, train_and_test
+from workers.evaluation.utility import TRAINING, Utility, all_accuracies, train_and_test
 
 CLASSES = 3
 
@@ -82,6 +82,30 @@ def test_bytes_and_fractions_are_the_same_images(kind: ClassifierKind) -> None:
     bytes_used = train_and_test(kind, train, TRAIN[1][:60], test, TEST[1], **asked)
     fractions = train_and_test(kind, train.float() / 255, TRAIN[1][:60], test.float() / 255, TEST[1], **asked)
     assert bytes_used == fractions
+
+
+@pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
+def test_training_and_test_can_be_ended_between_any_two_layers(kind: ClassifierKind) -> None:
+    looks, last = 0, 10**9
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == last:
+            raise InterruptedError
+
+    def run() -> Utility:
+        return train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1, look=look)
+
+    found, whole = run(), looks
+    assert found == train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1)
+    passes = 900 // TRAINING[kind].batch + 1  # the last of them is the test
+    assert whole % passes == 0
+    for last in (1, whole):
+        looks = 0
+        with pytest.raises(InterruptedError):
+            run()
+        assert looks == last
 
 
 @pytest.mark.parametrize("empty", ["train", "test"])

@@ -6,6 +6,7 @@ one-cycle schedule, the last step's weights, no selection on the test set, no lo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, build_classifier, logits_in_batches
 from models.precision import mixed_precision
+from models.watching import between_layers
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def train_and_test(
     seed: int,
     device: torch.device | str = "cpu",
     epochs: int | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> Utility:
     """Train a fresh classifier on synthetic images to the last step and test it once.
 
@@ -66,6 +69,7 @@ def train_and_test(
         seed: public; fixes initial weights, order of batches and dropout.
         device: where to train.
         epochs: passes over the synthetic images, in place of the protocol's number of images (tests use fewer).
+        look: is called before every layer computes, in training and test; what it raises ends both.
 
     Raises:
         ValueError: empty training or test set.
@@ -87,20 +91,21 @@ def train_and_test(
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
         model.train()
         order = torch.randperm(n)
-        for step in range(steps):
-            if step % steps_per_epoch == 0:
-                order = torch.randperm(n)
-            position = (step % steps_per_epoch) * batch
-            index = order[position : position + batch]
-            images = _unit_interval(train_images[index].to(device))
-            with mixed_precision(device):
-                logits = model(images.contiguous(memory_format=torch.channels_last))
-            loss = nn.functional.cross_entropy(logits.float(), train_labels[index].to(device))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-        predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
+        with between_layers(model.modules(), look):
+            for step in range(steps):
+                if step % steps_per_epoch == 0:
+                    order = torch.randperm(n)
+                position = (step % steps_per_epoch) * batch
+                index = order[position : position + batch]
+                images = _unit_interval(train_images[index].to(device))
+                with mixed_precision(device):
+                    logits = model(images.contiguous(memory_format=torch.channels_last))
+                loss = nn.functional.cross_entropy(logits.float(), train_labels[index].to(device))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
+            predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
     confusion = torch.zeros(classes, classes, dtype=torch.int64)
     confusion.index_put_(
         (test_labels.cpu().long(), predicted), torch.ones(len(predicted), dtype=torch.int64), accumulate=True
