@@ -14,17 +14,22 @@ Privacy:
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
     its vote. Integer votes add up exactly; of float sums, partial sums are rounded, as in any order of adding.
 
-    A rank that dies ends the training: the others fail at their next exchange, or the launcher ends them. What was
-    paid and not released is lost then, as in any crash.
+    A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
+    What was paid and not released is lost then, as in any crash.
+
+    What is public may differ between ranks by rounding alone, as between GPUs, and changes no sensitivity. Where shares
+    are added that were measured against it (bases, carriers, the images that teachers vote on, a network's first
+    weights), all take rank 0's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from privacy.errors import BudgetExceeded
 
@@ -34,6 +39,10 @@ if TYPE_CHECKING:
     from workers.recipes.interface import Budget
 
 T = TypeVar("T")
+
+
+class RankLost(RuntimeError):
+    """Another process of this training is gone. What was exchanged until then stands; nothing more can be."""
 
 
 def ranks() -> int:
@@ -56,11 +65,15 @@ def sum_on_first(values: Tensor) -> Tensor:
 
     Returns:
         The sum on rank 0. PRIVATE. Elsewhere nothing of use.
+
+    Raises:
+        RankLost: as every exchange.
     """
     if ranks() == 1:
         return values
-    total = values.to(_exchange_device(), copy=True)
-    distributed.reduce(total, dst=0)
+    total = values.to(_exchange_device(), copy=True).contiguous()
+    with _exchange():
+        distributed.reduce(total, dst=0)
     return total.to(values.device)
 
 
@@ -68,8 +81,9 @@ def from_first(values: Tensor) -> Tensor:
     """Return rank 0's tensor on every rank; the others pass one of its shape and type."""
     if ranks() == 1:
         return values
-    sent = values.to(_exchange_device(), copy=True)
-    distributed.broadcast(sent, src=0)
+    sent = values.to(_exchange_device(), copy=True).contiguous()
+    with _exchange():
+        distributed.broadcast(sent, src=0)
     return sent.to(values.device)
 
 
@@ -77,8 +91,16 @@ def object_from_first(value: T | None) -> T:
     """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
     box: list[T | None] = [value]
     if ranks() > 1:
-        distributed.broadcast_object_list(box, src=0, device=_exchange_device())
+        with _exchange():
+            distributed.broadcast_object_list(box, src=0, device=_exchange_device())
     return cast("T", box[0])  # rank 0 passes a value of the type
+
+
+@torch.no_grad()
+def weights_from_first(network: nn.Module) -> None:
+    """Give every rank's network the weights of rank 0's."""
+    for value in network.state_dict().values() if ranks() > 1 else ():
+        value.copy_(from_first(value))
 
 
 def join_on_first(rows: Tensor) -> Tensor:
@@ -86,7 +108,8 @@ def join_on_first(rows: Tensor) -> Tensor:
     if ranks() == 1:
         return rows
     parts: list[Tensor] | None = [rows] * ranks() if rank() == 0 else None
-    distributed.gather_object(rows.cpu(), parts, dst=0)
+    with _exchange():
+        distributed.gather_object(rows.cpu(), parts, dst=0)
     return rows if parts is None else torch.cat(parts).to(rows.device)
 
 
@@ -133,6 +156,17 @@ def _like(template: Shares, flat: Tensor) -> Shares:
     return {
         name: part.reshape(value.shape).to(value) for (name, value), part in zip(template.items(), values, strict=True)
     }
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    """Tell a lost partner from an error of this process. The backends raise plain RuntimeErrors."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise RankLost("another process of this training is gone") from error
 
 
 def _exchange_device() -> torch.device:

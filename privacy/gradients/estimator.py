@@ -46,6 +46,8 @@ class Estimator(ABC):
         self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
         # Several processes that share a step add up their sums here and release once; one process releases.
         self.release_together: Callable[[Shares, Callable[[Shares], Shares]], Shares] = _release_alone
+        # Directions that are found alike on every process may differ by rounding; sums need one process's.
+        self.agree: Callable[[torch.Tensor], torch.Tensor] = _as_found
         self._sums: Shares = {}
 
     @property
@@ -150,6 +152,10 @@ class Estimator(ABC):
     def active_coordinates(self) -> int:
         """Number of coordinates that are not frozen."""
         return self.coordinates if self.active is None else int(self.active.sum())
+
+
+def _as_found(public: torch.Tensor) -> torch.Tensor:
+    return public
 
 
 def _release_alone(private_sums: Shares, release: Callable[[Shares], Shares]) -> Shares:

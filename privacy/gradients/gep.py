@@ -112,7 +112,8 @@ class Gep(Estimator):
         for group, index in places.items():
             if len(index):
                 size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
-                self._bases.append((index, orthonormal_basis(anchors[:, index], size, self._generator)))
+                basis = orthonormal_basis(anchors[:, index], size, self._generator)
+                self._bases.append((index, self.agree(basis)))
 
     def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:
         """Where each group's active coordinates stand in the active vector."""

@@ -127,11 +127,12 @@ class Rgp(Estimator):
             matrix = weights[name].detach().flatten(1)  # (p, d)
             if self.random:
                 left, right = random_carriers(matrix.shape, self.rank, self._generator)
-                self._carriers[name] = left.to(matrix), right.to(matrix)
+                self._carriers[name] = self.agree(left.to(matrix)), self.agree(right.to(matrix))
                 continue
             if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
                 matrix = matrix - start.flatten(1)
-            self._carriers[name] = carriers_of(matrix, self.rank, self._generator)
+            left, right = carriers_of(matrix, self.rank, self._generator)
+            self._carriers[name] = self.agree(left), self.agree(right)
 
     def add(self, traces: Traces) -> None:
         """Take the carriers' gradients by record, clip all of a record's numbers jointly, and sum."""

@@ -111,6 +111,40 @@ def test_the_noise_of_two_ranks_is_that_of_one_release(both: Both) -> None:
     assert (first["draws"], second["draws"]) == (1, 0)
 
 
+@pytest.mark.parametrize("estimator", ["gep", "rgp"])
+def test_all_ranks_take_the_directions_that_the_first_found(estimator: str, both: Both) -> None:
+    alone, first, second = both(f"own directions, {estimator}")
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
+
+
+def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both) -> None:
+    alone, first, second = both("central images alone")
+    assert torch.equal(first["weights"], second["weights"])
+    assert torch.equal(first["weights"], alone["weights"])
+    assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([3], [])
+    assert (first["draws"], second["draws"]) == (alone["draws"], 0) == (3, 0)
+    alone, first, second = both("denoiser")  # its noise levels are drawn by micro-batch, so ranks draw others
+    assert torch.equal(first["weights"], second["weights"])
+    assert not torch.equal(first["weights"], both("central images alone")[1]["weights"])
+    assert (first["paid"], second["paid"]) == (alone["paid"], [])
+    assert (first["draws"], second["draws"]) == (alone["draws"], 0)
+    assert (first["writes"], second["writes"]) == (alone["writes"], 0)
+
+
+def test_a_histogram_is_paid_and_released_once(both: Both) -> None:
+    alone, first, second = both("histogram")
+    assert first["counts"] == second["counts"] == alone["counts"]
+    assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([1], [])
+    assert (first["draws"], second["draws"]) == (1, 0)
+
+
+def test_every_rank_finds_a_checkpoint_on_its_own_device(both: Both) -> None:
+    _, first, second = both("device")
+    assert (first["step"], first["device"], first["reads"]) == (7, "meta", 1)
+    assert (second["step"], second["device"], second["reads"]) == (7, "meta", 0)
+
+
 def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
     started = time.monotonic()
     processes = start("death", tmp_path / "together", 2)

@@ -22,13 +22,14 @@ from models.teacher_ensemble import TeacherConfig
 from privacy.accounting.filters import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded
+from privacy.gradients import gep, rgp
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from workers.distribution import object_from_first, release_once
-from workers.recipes import datalens, dp_classifier
-from workers.recipes.interface import TrainingData
+from workers.distribution import object_from_first, rank, release_once
+from workers.recipes import class_histogram, datalens, dp_classifier, dp_diffusion
+from workers.recipes.interface import TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
@@ -168,6 +169,67 @@ def release_noise() -> dict[str, Any]:
     return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
 
 
+def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:
+    """As where rounding differs between devices: what rank 1 finds by itself is another basis of the same space."""
+    found = gep.orthonormal_basis, rgp.carriers_of
+    if rank() == 1:
+        gep.orthonormal_basis = lambda *given: found[0](*given).flip(0)
+        rgp.carriers_of = lambda *given: tuple(-part for part in found[1](*given))
+    try:
+        return train_classifier(estimator)
+    finally:
+        gep.orthonormal_basis, rgp.carriers_of = found
+
+
+def train_denoiser(left: int = 10**9) -> dict[str, Any]:
+    account = open_filter("rdp", 8.0, 1e-5)
+    options = {"features": 8, "blocks": 1, "multiplicity": 2, "expected_batch": 60, "epochs": 0.5, "ema": 0.0}
+    options |= {"central_images": 3, "central_batch": 100, "central_steps": 3, "sampling_steps": 2}
+    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
+    plan = build_plan("dp_diffusion", options, account, account.capacity_nano, facts)
+    purse, memory = Purse(left), Memory()
+    denoiser = dp_diffusion.train(
+        plan,
+        facts,
+        images(),
+        budget=purse,
+        secret=SECRET,
+        attempt=1,
+        progress=lambda **_: None,
+        checkpoint_dir=memory,
+        device=torch.device("cpu"),
+    )
+    weights = torch.cat([value.flatten() for value in denoiser.state_dict().values()])
+    return {"weights": weights, "paid": purse.paid, "writes": memory.writes}
+
+
+def count_classes() -> dict[str, Any]:
+    account = open_filter("rdp", 8.0, 1e-5)
+    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
+    plan = build_plan("class_histogram", {}, account, account.capacity_nano, facts)
+    purse = Purse()
+    histogram = class_histogram.train(
+        plan,
+        facts,
+        images(),
+        budget=purse,
+        secret=bytes([rank()]) * 32,
+        attempt=1,
+        progress=lambda **_: None,
+        checkpoint_dir=Memory(),
+        device=torch.device("cpu"),
+    )
+    return {"counts": histogram.noisy_counts, "paid": purse.paid}
+
+
+def load_onto_a_device() -> dict[str, Any]:
+    memory = Memory()
+    save_checkpoint(memory, step=7, state={"value": torch.ones(2)})
+    saved = load_checkpoint(memory, device="meta")
+    assert saved is not None
+    return {"step": saved.step, "device": saved.state["value"].device.type, "reads": memory.reads}
+
+
 def train_in_two_attempts() -> dict[str, Any]:
     """The first attempt's budget ends after 5 steps; the second goes on from its checkpoint."""
     memory = Memory()
@@ -183,6 +245,12 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "votes of a poor purse": partial(run_votes, left=12),
     "generator": train_generator,
     "noise": release_noise,
+    "own directions, gep": partial(train_with_directions_of_its_own, "gep"),
+    "own directions, rgp": partial(train_with_directions_of_its_own, "rgp"),
+    "denoiser": train_denoiser,
+    "central images alone": partial(train_denoiser, left=3),
+    "histogram": count_classes,
+    "device": load_onto_a_device,
 }
 
 

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.class_histogram import COUNTS, histogram_event
+from workers.distribution import from_first, pay_once, rank
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData
 from workers.recipes.units import records_to_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import torch
 
     from privacy.plans.plan import Plan, PublicFacts
 
@@ -103,10 +104,13 @@ def train(
     stddev: float = plan.facts["noise_stddev"][COUNTS]
     _private_images, private_labels = records_to_sum(facts, data, secret)
     private_counts = count_classes(private_labels, len(facts.classes))
-    budget.charge(histogram_event(stddev), COUNTS)
-    noise = SecureNoise.derive(secret, "class histogram", attempt)
-    released = private_counts + noise.discrete_gaussian(len(facts.classes), stddev)  # (classes,)
-    return ClassHistogram(facts.classes, tuple(released.tolist()), stddev, facts.units_declared)
+    pay_once(budget, histogram_event(stddev), COUNTS)
+    released = np.zeros_like(private_counts)  # (classes,)
+    if rank() == 0:
+        noise = SecureNoise.derive(secret, "class histogram", attempt)
+        released = private_counts + noise.discrete_gaussian(len(facts.classes), stddev)
+    released_counts = from_first(torch.from_numpy(released)).tolist()
+    return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
 
 
 def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
+from workers.distribution import object_from_first, pay_once, rank, weights_from_first
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
@@ -74,7 +75,9 @@ def train(
                 plan, config, facts, data, units, budget=budget, secret=secret, attempt=attempt, progress=progress
             )
             save_checkpoint(checkpoint_dir, step=0, state={"central": central})
-        warm_up(denoiser, config, central.to(device), progress)
+        if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
+            warm_up(denoiser, config, central.to(device), progress)
+        weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
@@ -136,7 +139,7 @@ def _release_central(
     attempt: int,
     progress: Progress,
 ) -> Tensor:
-    """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
+    """Pay for all central images and release them, on rank 0: (images, classes, c, h, w) in [0, 1] on every rank."""
     event = poisson_event(plan, CENTRAL)
     release = CentralConfig(
         classes=len(facts.classes),
@@ -147,19 +150,20 @@ def _release_central(
         expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
     )
     progress(stage=CENTRAL, step=0, steps=event.count)
-    budget.charge(event, CENTRAL)
-    return torch.stack(
-        [
-            release_central_images(
-                release,
-                data,
-                units,
-                coins=SecureNoise.derive(secret, "central sampling", attempt, image),
-                noise=SecureNoise.derive(secret, "central noise", attempt, image),
-            )
-            for image in range(event.count)
-        ]
-    )
+    pay_once(budget, event, CENTRAL)
+    if rank() != 0:
+        return object_from_first(None)
+    released = [
+        release_central_images(
+            release,
+            data,
+            units,
+            coins=SecureNoise.derive(secret, "central sampling", attempt, image),
+            noise=SecureNoise.derive(secret, "central noise", attempt, image),
+        )
+        for image in range(event.count)
+    ]
+    return object_from_first(torch.stack(released))
 
 
 def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, progress: Progress) -> None:

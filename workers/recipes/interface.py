@@ -6,6 +6,7 @@ A recipe is one complete training loop. It knows neither the database nor the qu
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -171,15 +172,17 @@ def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "c
     Raises:
         CheckpointDamaged: it is not what was written.
     """
-    if ranks() == 1:
-        return _read_checkpoint(folder, device)
-    return object_from_first(_read_checkpoint(folder, "cpu") if rank() == 0 else None)
-
-
-def _read_checkpoint(folder: CheckpointFolder, device: torch.device | str) -> Checkpoint | None:
-    file = folder.open()
+    file = folder.open() if rank() == 0 else None
+    if ranks() > 1:
+        content = object_from_first(None if file is None else _read_whole(file))
+        file = None if content is None else io.BytesIO(content)
     if file is None:
         return None
     with file:
         document = torch.load(file, map_location=device, weights_only=True)
     return Checkpoint(step=int(document["step"]), header=json.loads(document["header"]), state=document["state"])
+
+
+def _read_whole(file: BinaryIO) -> bytes:
+    with file:
+        return file.read()

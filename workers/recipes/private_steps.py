@@ -27,7 +27,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
-from workers.distribution import pay_once, rank, ranks, release_once
+from workers.distribution import from_first, pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -110,6 +110,7 @@ class PrivateSteps:
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
         )
         self.estimator.release_together = release_once
+        self.estimator.agree = from_first
         self.state = StepsState()
         if self.config.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.model).items()}

@@ -219,7 +219,7 @@ def run_teacher_stage(
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
             fake = student.propose(y).detach()  # (m, d)
             ensemble.update(private_shards.batch(cfg.shard_batch, rows, mine), fake, y)  # descend the loss of Gamma_i
-        x = student.propose(y).detach()  # (m, d) = Psi(z, y)
+        x = from_first(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
         votes = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
