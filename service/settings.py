@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = Field(default=15, gt=0, le=1200)
     job_seconds_max: int = Field(default=24 * 3600, ge=1)
     attempts_max: int = Field(default=3, ge=1, le=10)
+    processes: int = Field(default=0, ge=0, le=64, description="that train one job together; 0: one for each GPU")
 
     # Limits on what a caller may send or ask for
     upload_bytes_max: int = Field(default=2 * 1024**3, ge=1)

@@ -1,4 +1,6 @@
-"""One training on several processes of one machine, as `torchrun` starts them, each with a device of its own.
+"""One training on several processes of one machine, each with a device of its own.
+
+The runner starts them for a job of the service (`workers.ranks`); `torchrun` can, for a recipe that is called by hand.
 
 Without a process group, or alone in one, every function here does nothing but what one process needs. A recipe is the
 same program on every rank: each computes the whole public part, and its share of what looks at private records.
@@ -24,8 +26,12 @@ Privacy:
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
     from workers.recipes.interface import Budget
 
 T = TypeVar("T")
+_LOOPBACK = ("lo", "lo0")  # as Linux and BSD call it
+_MEETING_FILE = "meeting"
 
 
 class RankLost(RuntimeError):
@@ -53,6 +61,46 @@ def ranks() -> int:
 def rank() -> int:
     """Return the number of this process among them; 0 pays, adds noise and keeps checkpoints."""
     return distributed.get_rank() if ranks() > 1 else 0
+
+
+def meet(number: int, together: int, folder: Path, *, device: torch.device, seconds: float) -> None:
+    """Join the other processes of a training on this machine; returns when all are there.
+
+    They talk over the loopback interface, and GPUs over what joins them: NCCL on GPUs, gloo elsewhere.
+
+    Args:
+        number: of this process, from 0.
+        together: how many there are.
+        folder: of this meeting alone, which the user of these processes alone can read.
+        device: of this process.
+        seconds: that one exchange may take, which may wait for another rank to work alone.
+
+    Raises:
+        RankLost: not all could come.
+    """
+    loopback = next(name for _, name in socket.if_nameindex() if name in _LOOPBACK)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=seconds)
+    store = distributed.FileStore(str(folder / _MEETING_FILE), together)  # type: ignore[attr-defined]  # torch's own
+    store.set_timeout(timeout)
+    with _exchange():
+        distributed.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=store,
+            rank=number,
+            world_size=together,
+            timeout=timeout,
+            device_id=device if on_gpu else None,
+        )
+
+
+def part() -> None:
+    """Leave the others; does nothing for a process that has not met any."""
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def share(count: int) -> slice:

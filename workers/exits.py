@@ -10,5 +10,5 @@ class ExitStatus(enum.IntEnum):
 
     ENDED = 0  # the job has ended: succeeded, failed or cancelled
     STALE = 3  # another attempt has taken over; nothing was written
-    LOST = 4  # the database could not be reached; the attempt counts
+    LOST = 4  # the database could not be reached, or another process of the training died; the attempt counts
     INTERRUPTED = 75  # told to stop, or its supervisor is gone: another attempt goes on (EX_TEMPFAIL)

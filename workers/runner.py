@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -27,14 +26,16 @@ from service.logs import configure_logging, get_logger
 from service.settings import Settings
 from workers.claims import Attempt
 from workers.context import Context
+from workers.distribution import RankLost
 from workers.drawing import run_sampling
 from workers.exits import ExitStatus
+from workers.parents import watch_parent
+from workers.ranks import share_cores
 from workers.recipes.interface import Cancelled, Trainer
 from workers.recipes.registry import TRAINERS
 from workers.traces import failure_code, keep_values_out, trace_of
 from workers.training import run_training
 
-_ORPHAN_LOOK_SECONDS = 1.0
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
 
 
@@ -59,8 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     keep_values_out()
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    share_cores(1)
     return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
 
 
@@ -86,6 +86,10 @@ def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers
         # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
         log.error("database_lost", trace=trace_of(error))
         status = ExitStatus.LOST
+    except RankLost as error:
+        # Nor is there a verdict about a training that lost one of its processes.
+        log.error("rank_lost", trace=trace_of(error))
+        status = ExitStatus.LOST
     finally:
         engine.dispose()
     log.info("attempt_over", status=status.name)
@@ -110,7 +114,7 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
         return _stopped(context)
     except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
         return ExitStatus.INTERRUPTED
-    except (StaleAttempt, SQLAlchemyError):
+    except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
         code = failure_code(error, otherwise)
@@ -131,27 +135,6 @@ def _stopped(context: Context) -> ExitStatus:
     except Conflict:  # nobody cancelled: this process drains
         return ExitStatus.INTERRUPTED
     return ExitStatus.ENDED
-
-
-def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
-    """Stop when the supervisor is gone, and leave for good if a step takes longer than the lease allows.
-
-    Args:
-        stop: is set when the parent has changed.
-        parent: process id of the supervisor.
-        grace_seconds: for the step that runs.
-    """
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_ORPHAN_LOOK_SECONDS)
-        stop.set()
-        time.sleep(grace_seconds)
-        os._exit(ExitStatus.INTERRUPTED)
-
-    thread = threading.Thread(target=watch, name="obscura-parent-watch", daemon=True)
-    thread.start()
-    return thread
 
 
 if __name__ == "__main__":

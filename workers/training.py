@@ -11,23 +11,21 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from models.extractor import Extractor, ExtractorUnusable, read_extractor
-from privacy.mechanisms.noise import derive_key
 from service import artifacts, jobs, ledger
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
-from service.extractors import folder_of
 from service.failpoints import failpoint
 from service.ledger.receipts import keep_receipt
 from service.ledger.signing import open_signing_key
-from service.vault import key_path, open_dataset, open_subjects, read_key
 from workers.checkpoints import SealedFolder
 from workers.context import Context
 from workers.folders import release_id_of, work_directory
 from workers.journal import Journal, journalled_nano
+from workers.ordered_training import public_parts, train_as_ordered
 from workers.orders import Order, read_order
 from workers.publishing import RELEASE_FILE, write_artifact
-from workers.recipes.interface import Trainer, TrainingData
+from workers.ranks import followed, processes_wanted
+from workers.recipes.interface import Trainer
 from workers.spending import HeldBudget, ReportedProgress
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
@@ -133,39 +131,27 @@ def _train(
 ) -> None:
     """Arm, open the private data, train, and keep the outcome under `trained`, whole or not at all.
 
-    Public things come first: without them nothing is armed, opened or paid.
+    Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
+    after arming and are gone when the outcome is there.
     """
     trainer = trainers[order.plan.recipe]
-    public_extractor = _extractor(context, order)
-    public_anchors = None if order.anchors is None else open_dataset(context.settings, order.anchors.id)[0]
+    public = public_parts(context.settings, order)
+    processes = processes_wanted(context.settings, trainer, context.device)
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
     failpoint("arm.after")
-    key = read_key(key_path(context.settings, order.dataset.id))
-    private_images, private_labels = open_dataset(context.settings, order.dataset.id)
-    private_subjects = None
-    if order.facts.unit == "subject":
-        private_subjects = open_subjects(context.settings, order.dataset.id)
-    outcome = trainer(
-        order.plan,
-        order.facts,
-        TrainingData(
-            private_images,
-            private_labels,
-            order.facts.classes,
-            private_subjects,
-            public_extractor=public_extractor,
-            public_anchors=public_anchors,
-        ),
-        budget=budget,
-        # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
-        secret=derive_key(order.secret + key, "training", order.job.id),
-        attempt=context.attempt.number,
-        progress=progress,
-        checkpoint_dir=SealedFolder(work, key, f"checkpoint {order.job.id}"),
-        device=context.device,
-    )
+    with followed(context, processes, work) as device:
+        outcome = train_as_ordered(
+            context,
+            order,
+            trainer,
+            public,
+            budget=budget,
+            progress=progress,
+            checkpoints=lambda key: SealedFolder(work, key, f"checkpoint {order.job.id}"),
+            device=device,
+        )
     partial = work / f"{_TRAINED}.{context.attempt.number}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700)
@@ -174,21 +160,6 @@ def _train(
     _put_in_place(partial, trained)
     failpoint("trained.after")
     shutil.rmtree(partial, ignore_errors=True)
-
-
-def _extractor(context: Context, order: Order) -> Extractor | None:
-    """Read the extractor that the plan names; None where it names none.
-
-    Raises:
-        Conflict: it is missing or unusable.
-    """
-    name = order.plan.config.get("extractor")
-    if not name:
-        return None
-    try:
-        return read_extractor(folder_of(context.settings.data_dir), name)
-    except ExtractorUnusable as error:
-        raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
 
 
 def _put_in_place(staging: Path, target: Path) -> None:

@@ -14,3 +14,6 @@ TRAINERS: Mapping[str, Trainer] = {
     "dp_diffusion": dp_diffusion.train,
     "dpgan": dpgan.train,
 }
+
+# Those that several processes train faster than one (`workers.distribution`).
+TOGETHER: frozenset[Trainer] = frozenset({datalens.train, dp_classifier.train, dp_diffusion.train, dpgan.train})
