@@ -51,6 +51,8 @@ def test_what_was_set_is_kept() -> None:
         {"lease_seconds": 20, "heartbeat_seconds": 15},
         {"page_size_max": 0},
         {"attempts_max": 0},
+        {"processes": -1},
+        {"processes": 65},
     ],
 )
 def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -105,11 +106,11 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(
     rdp_workshop: Any, impatient: Patience
 ) -> None:
     workshop = rdp_workshop
-    job_id = classifier(workshop, epochs=20.0, epsilon=8.0)
+    job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     thread = threading.Thread(target=supervise_two, args=(workshop, attempt, impatient))
     thread.start()
-    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 10)
+    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 3)
     (first,) = followers(workshop)
     os.kill(first, signal.SIGKILL)
     began = time.monotonic()
@@ -123,7 +124,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
     steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
-    assert steps == 300, "the hold pays for its steps and no more"
+    assert steps == 150, "the hold pays for its steps and no more"
     assert 0 < charged < len(charges(workshop, job_id))
     assert not any(map(alive, followers(workshop)))
     assert len(followers(workshop)) == 2
@@ -179,6 +180,28 @@ def test_a_lost_rank_is_no_verdict_about_the_training(workshop: Any) -> None:
     assert status == ExitStatus.LOST
     assert workshop.job(job_id).state is JobState.RUNNING
     assert workshop.hold(job_id).state is HoldState.ARMED
+
+
+@pytest.mark.parametrize(("status", "ends_in_time", "leaves"), [(1, False, True), (1, True, False), (0, True, False)])
+def test_a_runner_whose_exchange_hangs_is_taken_out(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, status: int, ends_in_time: bool, leaves: bool
+) -> None:
+    monkeypatch.setattr(ranks, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ranks, "_VERDICT_SECONDS", 60.0 if ends_in_time else 0.1)
+    left, over = list[int](), threading.Event()
+    monkeypatch.setattr(os, "_exit", left.append)
+    context = context_of(workshop, Attempt("job_a", 1))
+    with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]) as follower:
+        watch = threading.Thread(target=ranks._watch, args=(context, [follower], over))
+        watch.start()
+        follower.wait()
+        if ends_in_time:
+            time.sleep(0.2)
+            assert watch.is_alive()
+            over.set()
+        watch.join(timeout=60)
+    assert not watch.is_alive()
+    assert left == ([ExitStatus.LOST] if leaves else [])
 
 
 def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop: Any) -> None:
