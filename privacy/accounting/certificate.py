@@ -8,9 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import dp_accounting
-import dp_accounting.pld
-
 from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filters import Filter, FilterName, gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
@@ -148,6 +145,8 @@ def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     one = max(mu, *(1 / event.noise_multiplier for event in sampled))
     everything = math.sqrt(mu**2 + sum(event.count / event.noise_multiplier**2 for event in sampled))
     interval = min(1e-4, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
+    import dp_accounting.pld  # loaded where it is used, as in events.py
+
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=interval)
     if mu > 0:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))

@@ -9,11 +9,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
-
-import dp_accounting
+from typing import TYPE_CHECKING, Any
 
 from privacy.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    # Loaded where it is used: its package brings every accountant with it, seconds of each process's start.
+    import dp_accounting
 
 COUNT_MAX = 10**9
 
@@ -45,6 +47,8 @@ def _count(value: int) -> int:
 
 
 def _repeat(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
+    import dp_accounting
+
     return event if count == 1 else dp_accounting.SelfComposedDpEvent(event, count)
 
 
@@ -106,6 +110,8 @@ class GaussianEvent:
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """Return the event in dp-accounting's vocabulary."""
+        import dp_accounting
+
         return _repeat(dp_accounting.GaussianDpEvent(self.noise_multiplier), self.count)
 
     def to_json(self) -> dict[str, Any]:
@@ -141,6 +147,8 @@ class PoissonGaussianEvent:
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """Return the event in dp-accounting's vocabulary."""
+        import dp_accounting
+
         noisy_sum = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         return _repeat(dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noisy_sum), self.count)
 

@@ -11,7 +11,6 @@ import math
 from fractions import Fraction
 from typing import Literal, Protocol
 
-import dp_accounting.rdp
 from scipy import optimize, special
 
 from privacy.accounting.events import Event, GaussianEvent, positive_finite
@@ -194,6 +193,8 @@ class RdpFilter:
         """
         if isinstance(event, GaussianEvent):  # exact rational arithmetic: order * mu^2 / 2
             return _ceil(Fraction(self.order) * event.mu_squared_exact / 2 * NANO)
+        import dp_accounting.rdp  # loaded where it is used, as in events.py
+
         accountant = dp_accounting.rdp.RdpAccountant([self.order])
         try:
             divergence = float(accountant.compose(dataclasses.replace(event, count=1).dp_event()).rdp[0])
