@@ -20,8 +20,9 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$python"; break; }; done)
 
-# Tests are dealt out to so many processes, each with databases of its own and about 1.5 GB of memory.
-TEST_PROCESSES ?= 2
+# Tests are dealt out to so many processes, one more than two cores keep busy, for many wait for processes of their own.
+# Each has databases of its own and takes about 1.5 GB of memory.
+TEST_PROCESSES ?= 3
 
 .PHONY: help setup demo test check bench serve worker
 
