@@ -47,9 +47,16 @@ _GEP: dict[str, Any] = {
     "anchors_dataset_id": "openclipart",
     "anchors": 200,
     "basis_size": 100,
-    "clip_residual": 0.5,
+    "clip_residual": 1.0,
     "learning_rate": 4.0,
 }
+_GEP_TRIES = (
+    {"clip_residual": 0.5},
+    {"clip_residual": 0.5, "learning_rate": 8.0},
+    {"clip_residual": 1.0},
+    {"clip_residual": 1.0, "learning_rate": 8.0},
+    {"clip_residual": 2.0},
+)
 _FROZEN: dict[str, Any] = {"freeze": "random", "freeze_rate": 0.7, "freeze_cooling": 0.65}
 
 
@@ -72,7 +79,7 @@ ROWS = (
     Row("dpsgd, C=0.1, momentum 0.9", {**_CNN, "clip": 0.1, "momentum": 0.9, "learning_rate": 4.0}),
     Row("topagg, k=0.8", {**_CNN, "estimator": "topagg", "learning_rate": 4.0}, _rates(4.0, 8.0)),
     Row("random freeze", {**_CNN, **_FROZEN, "learning_rate": 4.0}),
-    Row("gep", {**_CNN, **_GEP, "estimator": "gep"}, (*_rates(4.0, 8.0), {"clip_residual": 1.0})),
+    Row("gep", {**_CNN, **_GEP, "estimator": "gep"}, _GEP_TRIES),
     Row("bgep", {**_CNN, **_GEP, "estimator": "bgep"}, _rates(4.0, 8.0)),
     Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 4.0}, _rates(4.0, 8.0)),
     Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 4.0}),
