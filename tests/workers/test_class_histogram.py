@@ -7,7 +7,6 @@ import json
 import math
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -188,17 +187,8 @@ def test_shown_counts_lie_where_counts_can_lie_and_the_noisy_ones_stay(tmp_path:
         read_histogram(tmp_path)
 
 
-def count(workshop: Any, **changes: Any) -> str:
-    request = {"recipe": "class_histogram", "epsilon": 0.2, "options": {}, "evaluation_dataset_id": None, **changes}
-    with transaction(workshop.factory) as session:
-        return jobs.submit_training(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            dataset_id=workshop.dataset_id,
-            now=datetime.now(UTC),
-            **request,
-        ).id
+def count(workshop: Any, *, evaluate: bool = False) -> str:
+    return str(workshop.train(recipe="class_histogram", epsilon=0.2, evaluate=evaluate))
 
 
 @pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
@@ -231,5 +221,5 @@ def test_a_paid_job_becomes_a_histogram_that_nobody_can_sample(request: pytest.F
 
 def test_counts_are_not_measured_on_images(workshop: Any) -> None:
     with pytest.raises(InvalidInput, match="leave the evaluation dataset out"):
-        count(workshop, evaluation_dataset_id=workshop.public_id)
+        count(workshop, evaluate=True)
     assert workshop.balance().held_nano == 0

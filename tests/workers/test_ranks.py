@@ -35,18 +35,7 @@ OPTIONS = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "
 
 
 def classifier(workshop: Any, *, epochs: float, epsilon: float) -> str:
-    with transaction(workshop.factory) as session:
-        return jobs.submit_training(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            dataset_id=workshop.dataset_id,
-            recipe="dp_classifier",
-            epsilon=epsilon,
-            options={**OPTIONS, "epochs": epochs},
-            evaluation_dataset_id=None,
-            now=datetime.now(UTC),
-        ).id
+    return str(workshop.train(recipe="dp_classifier", epsilon=epsilon, epochs=epochs, **OPTIONS))
 
 
 def charges(workshop: Any, job_id: str) -> list[tuple[int, Any]]:
