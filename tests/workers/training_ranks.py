@@ -25,11 +25,11 @@ from privacy.errors import BudgetExceeded
 from privacy.gradients import gep, rgp
 from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.distribution import object_from_first, rank, release_once
-from workers.recipes import class_histogram, datalens, dp_classifier, dp_diffusion
 from workers.recipes.interface import TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
@@ -40,6 +40,7 @@ from workers.recipes.teacher_stage import (
 
 SECRET = bytes(range(32))
 CLASSES = ("a", "b", "c")
+FACTS = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
 INPUTS, TEACHERS = 9, 21  # an odd number: ranks have shares of different sizes
 
 
@@ -92,16 +93,18 @@ def images(n: int = 240) -> TrainingData:
     return TrainingData(shown.astype(np.uint8), labels.astype(np.int64), CLASSES)
 
 
+def trained(plan: Plan, **given: Any) -> Any:
+    given = {"secret": SECRET, "attempt": 1, "progress": lambda **_: None, "device": torch.device("cpu"), **given}
+    return TRAINERS[plan.recipe](plan, FACTS, images(), **given)
+
+
 def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
     account = open_filter("rdp", 8.0, 1e-5)
     options = {"architecture": "cnn", "expected_batch": 60, "epochs": 2.0, "learning_rate": 1.0, "clip": 0.5}
     options |= {"anchors": 20, "basis_size": 10, "rank": 2, "estimator": estimator}
-    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
-    plan = build_plan("dp_classifier", options, account, account.capacity_nano, facts)
-    given: dict[str, Any] = {"budget": Purse(), "checkpoint_dir": Memory(), "attempt": 1, **changes}
-    model = dp_classifier.train(
-        plan, facts, images(), secret=SECRET, progress=lambda **_: None, device=torch.device("cpu"), **given
-    )
+    plan = build_plan("dp_classifier", options, account, account.capacity_nano, FACTS)
+    given: dict[str, Any] = {"budget": Purse(), "checkpoint_dir": Memory(), **changes}
+    model = trained(plan, **given)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.head.parameters()])
     kept = given["checkpoint_dir"]
     return {"weights": weights, "paid": given["budget"].paid, "kept": kept.kept, "writes": kept.writes}
@@ -141,23 +144,12 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
 
 def train_generator() -> dict[str, Any]:
     account = open_filter("gdp", 20.0, 1e-5)
-    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
     # Without noise and coins of the teachers' own, which ranks draw apart, both trainings are the same.
     options = {"teachers": 20, "images": 20, "components": 6, "top_k": 3}
     options |= {"instance_noise": 0.0, "use_stochastic_sign": False}
-    plan = build_plan("datalens", options, account, account.capacity_nano, facts)
+    plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(), Memory()
-    generator = datalens.train(
-        plan,
-        facts,
-        images(),
-        budget=purse,
-        secret=SECRET,
-        attempt=1,
-        progress=lambda **_: None,
-        checkpoint_dir=memory,
-        device=torch.device("cpu"),
-    )
+    generator = trained(plan, budget=purse, checkpoint_dir=memory)
     state = {name: value for name, value in generator.state_dict().items() if value.is_floating_point()}
     return {"state": state, "paid": purse.paid, "writes": memory.writes, "reads": memory.reads}
 
@@ -185,40 +177,18 @@ def train_denoiser(left: int = 10**9) -> dict[str, Any]:
     account = open_filter("rdp", 8.0, 1e-5)
     options = {"features": 8, "blocks": 1, "multiplicity": 2, "expected_batch": 60, "epochs": 0.5, "ema": 0.0}
     options |= {"central_images": 3, "central_batch": 100, "central_steps": 3, "sampling_steps": 2}
-    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
-    plan = build_plan("dp_diffusion", options, account, account.capacity_nano, facts)
+    plan = build_plan("dp_diffusion", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(left), Memory()
-    denoiser = dp_diffusion.train(
-        plan,
-        facts,
-        images(),
-        budget=purse,
-        secret=SECRET,
-        attempt=1,
-        progress=lambda **_: None,
-        checkpoint_dir=memory,
-        device=torch.device("cpu"),
-    )
+    denoiser = trained(plan, budget=purse, checkpoint_dir=memory)
     weights = torch.cat([value.flatten() for value in denoiser.state_dict().values()])
     return {"weights": weights, "paid": purse.paid, "writes": memory.writes}
 
 
 def count_classes() -> dict[str, Any]:
     account = open_filter("rdp", 8.0, 1e-5)
-    facts = PublicFacts(CLASSES, 8, 8, 1, 240, "record")
-    plan = build_plan("class_histogram", {}, account, account.capacity_nano, facts)
+    plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
     purse = Purse()
-    histogram = class_histogram.train(
-        plan,
-        facts,
-        images(),
-        budget=purse,
-        secret=bytes([rank()]) * 32,
-        attempt=1,
-        progress=lambda **_: None,
-        checkpoint_dir=Memory(),
-        device=torch.device("cpu"),
-    )
+    histogram = trained(plan, budget=purse, secret=bytes([rank()]) * 32, checkpoint_dir=Memory())
     return {"counts": histogram.noisy_counts, "paid": purse.paid}
 
 
