@@ -49,7 +49,7 @@ VOLUME /var/lib/obscura
 HEALTHCHECK --interval=60s --timeout=20s --start-period=60s --retries=3 \
     CMD ["sh", "-c", "celery --app workers.app inspect ping --timeout 10 --destination celery@$(hostname) >/dev/null"]
 # One training at a time; the second process draws free samples meanwhile.
-CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "2", "--loglevel", "info"]
+CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "3", "--loglevel", "info"]
 
 
 # Last, so that a plain `docker build .` makes the small image.

@@ -65,16 +65,19 @@ def train_steps(
     units = Units(facts, config, data)
 
     def rows(drawn: Any, coins: SecureNoise) -> tuple[torch.Tensor, torch.Tensor]:
-        return setting.records(canary[units.records(drawn, coins)])
+        return setting.records(np.append(canary, 0)[units.records(drawn, coins)])  # where nobody stands, any canary
 
+    estimator = setting.make(model, event.noise_multiplier)
+    estimator.expected_batch = max(1.0, event.sampling_probability * units.count)  # passes are made for so many
     steps = PrivateSteps(
         config=config,
         event=event,
         epoch_steps=2,
         model=model,
-        estimator=setting.make(model, event.noise_multiplier),
+        estimator=estimator,
         losses=inner_product,
         rows=rows,
+        example_rows=lambda: setting.records(np.arange(setting.canaries)),
         units=units.count,
         repeats=units.rows_each,
         secret=secret,
@@ -83,7 +86,7 @@ def train_steps(
         device=torch.device("cpu"),
     )
     steps.run(budget=budget, progress=lambda **_: None, checkpoint=lambda: None)
-    moved = (setting.weight - model.weight.detach()).double() / LEARNING_RATE
+    moved = (setting.weight - model.weight.detach()).double() * (estimator.expected_batch / LEARNING_RATE)
     scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
     return scores
 
@@ -91,11 +94,11 @@ def train_steps(
 @contextmanager
 def watched(journal: PaymentJournal, event: PoissonGaussianEvent) -> Iterator[None]:
     """Tell the journal of every step when its noise is about to be drawn."""
-    release: Callable[..., Any] = estimators.release_sum
+    release: Callable[..., Any] = estimators.release_sums
 
     def noted(*arguments: Any, **options: Any) -> Any:
         journal.note_release(event)
         return release(*arguments, **options)
 
-    with mock.patch.object(estimators, "release_sum", noted):
+    with mock.patch.object(estimators, "release_sums", noted):
         yield

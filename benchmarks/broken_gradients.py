@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.broken_mechanisms import half_the_noise, no_noise
-from privacy.gradients import dpsgd, freeze, gep, rgp, topagg
+from privacy.gradients import dpsgd, estimator, freeze, integers, rgp, topagg
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.gep import Gep
+from privacy.gradients.integers import Part, Sums
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
@@ -26,25 +27,48 @@ from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes import central_images, private_steps
 
+
+def present(traces: Traces) -> int:
+    """Return how many records there are in a pass, which is secret."""
+    return traces.records if traces.present is None else int(traces.present.sum())
+
+
 ESTIMATORS: tuple[type[Estimator], ...] = (dpsgd.DpSgd, topagg.TopAggSgd, Gep, Rgp)
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Add what units contribute whatever its length: production code would put zero for what is too long."""
+
+    def as_it_is(parts: Mapping[str, Part], there: torch.Tensor | None, _bound: float) -> Sums:
+        return integers.exact_sums(parts, there, 2.0**40)
+
+    with ExitStack() as stack:
+        for module in (estimator, dpsgd, rgp):
+            stack.enter_context(mock.patch.object(module, "exact_sums", as_it_is))
+        yield
 
 
 @contextmanager
 def no_clip() -> Iterator[None]:
     """Sum gradients, and images, as long as they are."""
 
-    def as_they_are(norms: torch.Tensor, _bound: float) -> torch.Tensor:
-        return torch.ones_like(norms)
+    def as_they_are(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
+        return torch.full_like(norms, bound / clip, dtype=torch.float64)
 
-    with ExitStack() as stack:
-        for module in (dpsgd, topagg, gep, rgp, central_images):
-            stack.enter_context(mock.patch.object(module, "clip_factors", as_they_are))
+    with (
+        unmeasured(),
+        mock.patch.object(integers, "scales", as_they_are),
+        mock.patch.object(central_images, "clip_integer_rows", lambda rows, _norm_max: rows),
+    ):
         yield
 
 
-def everything_kept() -> AbstractContextManager[object]:
+@contextmanager
+def everything_kept() -> Iterator[None]:
     """Keep all coordinates, with the noise for a share of them."""
-    return mock.patch.object(topagg, "norm_top_k", lambda rows, _keep: rows)
+    with unmeasured(), mock.patch.object(topagg, "norm_top_k", lambda rows, _keep: rows):
+        yield
 
 
 @contextmanager
@@ -54,7 +78,7 @@ def realised_batch() -> Iterator[None]:
 
     def counted(add: Callable[..., None]) -> Callable[..., None]:
         def counting(self: Estimator, traces: Traces) -> None:
-            drawn[id(self)] = drawn.get(id(self), 0) + traces.records
+            drawn[id(self)] = drawn.get(id(self), 0) + present(traces)
             add(self, traces)
 
         return counting
@@ -67,9 +91,9 @@ def realised_batch() -> Iterator[None]:
         return dividing
 
     with ExitStack() as stack:
-        for estimator in ESTIMATORS:
-            stack.enter_context(mock.patch.object(estimator, "add", counted(estimator.add)))
-            stack.enter_context(mock.patch.object(estimator, "release", divided(estimator.release)))
+        for kind in ESTIMATORS:
+            stack.enter_context(mock.patch.object(kind, "add", counted(kind.add)))
+            stack.enter_context(mock.patch.object(kind, "release", divided(kind.release)))
         yield
 
 
@@ -96,8 +120,8 @@ def rows_by_themselves() -> AbstractContextManager[object]:
     """Clip each of a subject's records by itself."""
     trace = private_steps.trace_gradients
 
-    def by_row(*arguments: Any, **_repeats: int) -> Traces:
-        return trace(*arguments)
+    def by_row(*arguments: Any, repeats: int, present: torch.Tensor | None) -> Traces:
+        return trace(*arguments, present=None if present is None else present.repeat_interleave(repeats))
 
     return mock.patch.object(private_steps, "trace_gradients", by_row)
 
@@ -123,8 +147,8 @@ def private_basis() -> Iterator[None]:
         add_carried(self, traces)
 
     with ExitStack() as stack:
-        for estimator, name, wrong in ((Gep, "find_basis", found), (Gep, "add", embedded), (Rgp, "add", carried)):
-            stack.enter_context(mock.patch.object(estimator, name, wrong))
+        for kind, name, wrong in ((Gep, "find_basis", found), (Gep, "add", embedded), (Rgp, "add", carried)):
+            stack.enter_context(mock.patch.object(kind, name, wrong))
         yield
 
 
@@ -135,7 +159,7 @@ def private_ranks() -> Iterator[None]:
     private: list[torch.Tensor] = []
 
     def kept(self: Estimator, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        sums = [self._sums.get(name, torch.zeros(shape)).flatten() for name, shape in empty.items()]
+        sums = [self._sums.get(name, torch.zeros(shape)).flatten().double() for name, shape in empty.items()]
         private[:] = [torch.cat(sums)]
         return release(self, empty, noise)
 

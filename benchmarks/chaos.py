@@ -3,11 +3,15 @@
 Run `python -m benchmarks.chaos --json FILE`. Everything is real: `obscura up`, its runners, the HTTP API, and in mode
 celery PostgreSQL, Redis and a Celery worker. PostgreSQL and Redis are taken from OBSCURA_TEST_POSTGRES and
 OBSCURA_TEST_REDIS, else from the usual local ports; a database of its own is made on each and dropped. In mode embedded
-there is SQLite and nothing else. Whatever died is started again, as an init system would. When the kills are done, the
-service has time to bring every job to its end, is stopped in order, started and stopped once more, and audited.
+there is SQLite and nothing else. In mode cluster two API processes and two Celery workers share one data folder, and
+PostgreSQL and Redis are the benchmark's own: each is ended without notice in the middle of everything and stays away
+for half a minute, Redis without its messages. Whatever died is started again, as an init system would. When the kills
+are done, the service has time to bring every job to its end, is stopped in order, started and stopped once more, and
+audited.
 
 The exit status is 1 when an accepted job has not ended, a job is charged less than its runners' journal says they
-released, an artifact has no capture, the ledger does not verify, or anything else of `benchmarks.chaos_audit` is wrong.
+released, an artifact has no capture, an upload that was reported ready cannot be read, the ledger does not verify, or
+anything else of `benchmarks.chaos_audit` is wrong.
 """
 
 from __future__ import annotations
@@ -24,19 +28,23 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_audit import audit
-from benchmarks.chaos_clients import Customer, Heard, set_up
+from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
+from benchmarks.chaos_servers import Server
 from benchmarks.chaos_services import Mode, Services, installation
 from service.client import Client
 
-MODES: tuple[Mode, ...] = ("embedded", "celery")
+MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
+OUTAGE_SECONDS = 30.0  # that PostgreSQL, and then Redis, is away
 CUSTOMERS = 2
 RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
 KEEP_SECONDS = 0.2
+KILLS_IN_AN_OUTAGE = 3
 PAUSES_PER_START, PAUSE_SECONDS_MIN = 1.5, 2.0  # between two kills, on average; a start as the API did it last
 EVERYTHING = "everything"  # a kill of all processes at once, as when the machine fails
 # How often which role is chosen, where it lives. In mode embedded the dispatcher is a part of the API.
@@ -44,14 +52,19 @@ WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, EVERYTHING: 1}
 SPARED = 0.8  # how often an API that has not come back yet is spared: killed each time, it would never serve
 
 
-def killing(services: Services, wanted: int, dice: random.Random) -> Counter[str]:
+def killing(services: Services, servers: tuple[Server, ...], wanted: int, dice: random.Random) -> Counter[str]:
     """Kill until there were `wanted` kills; returns how often which role was hit.
 
     A kill is one moment: that of everything counts once. Pauses are exponential, so every moment is as likely, and
-    longer where the machine is slow: a service that never comes back has nothing to lose.
+    longer where the machine is slow: a service that never comes back has nothing to lose. The servers' outages are
+    spread evenly among the kills, which go on meanwhile.
     """
     kills: Counter[str] = Counter()
+    outages = [(wanted * (number + 1) // (len(servers) + 1), server) for number, server in enumerate(servers)]
     while kills.total() < wanted:
+        if outages and kills.total() >= outages[0][0]:
+            with away(outages.pop(0)[1]):
+                kills += killing(services, (), min(KILLS_IN_AN_OUTAGE, wanted - kills.total()), dice)
         pause_seconds = max(PAUSES_PER_START * services.start_seconds, PAUSE_SECONDS_MIN)
         wake_at = time.monotonic() + dice.expovariate(1 / pause_seconds)
         while time.monotonic() < wake_at:
@@ -70,6 +83,19 @@ def killing(services: Services, wanted: int, dice: random.Random) -> Counter[str
     return kills
 
 
+@contextmanager
+def away(server: Server) -> Iterator[None]:
+    """End a server without notice; it comes back after half a minute, or at the end of the block if that is later."""
+    print(f"  {type(server).__name__} is away", flush=True)
+    back_at = time.monotonic() + OUTAGE_SECONDS
+    server.stop()
+    try:
+        yield
+        time.sleep(max(0.0, back_at - time.monotonic()))
+    finally:
+        server.start()
+
+
 def choose(services: Services, dice: random.Random) -> tuple[str, list[int]]:
     """Return whom to kill now: a role and process ids; none when nobody lives who may be killed."""
     alive = services.victims()
@@ -86,33 +112,33 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
     """Run one mode; returns its figures."""
     dice = random.Random(f"{mode} {seed}")
     began = time.monotonic()
-    with installation(mode, folder) as settings:
-        logs = folder / "chaos"
+    with installation(mode, folder) as installed:
+        settings, logs = installed.settings, folder / "chaos"
         logs.mkdir(parents=True)
-        services = Services(settings, logs)
+        services = Services(installed, logs)
         try:
             services.start()
             token = settings.admin_key_path.read_text("ascii").strip()
-            with Client(services.url, token) as client:
+            with Client(services.urls[0], token) as client:
                 dataset_id = set_up(client)
             heard, closing = Heard(), threading.Event()
             deadline = [float("inf")]
-            customers = [
+            shared: dict[str, Any] = {"heard": heard, "closing": closing, "until": lambda: deadline[0]}
+            customers: list[threading.Thread] = [
                 Customer(
-                    services.url,
+                    services.urls[number % len(services.urls) :] + services.urls[: number % len(services.urls)],
                     token,
                     dataset_id=dataset_id,
-                    heard=heard,
-                    closing=closing,
-                    until=lambda: deadline[0],
                     seed=dice.randrange(2**31),
+                    **shared,
                 )
-                for _ in range(CUSTOMERS)
+                for number in range(CUSTOMERS)
             ]
+            customers.append(Uploader(services.urls, token, seed=dice.randrange(2**31), **shared))
             for customer in customers:
                 customer.start()
             print(f"{mode}: started in {services.start_seconds:.1f} s", flush=True)
-            kills = killing(services, wanted, dice)
+            kills = killing(services, installed.servers, wanted, dice)
             killed_at = time.monotonic()
             deadline[0] = killed_at + RECOVERY_SECONDS_MAX
             closing.set()
@@ -125,7 +151,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
             in_order = services.stop() and in_order
         finally:
             services.stop()
-        found = audit(settings, heard.jobs)
+        found = audit(settings, heard.jobs, heard.uploads)
     violated = not (found.sound and in_order and not heard.duplicated and kills.total() >= wanted)
     return {
         "kills": kills.total(),
@@ -135,6 +161,9 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
         "requests_repeated": heard.repeated,
         "requests_duplicated": heard.duplicated,
         "cancels": heard.cancels,
+        "uploads": len(heard.uploads),
+        "uploads_repeated": heard.uploads_repeated,
+        "outages": len(installed.servers),
         "refusals": dict(heard.refusals),
         "stopped_in_order": in_order,
         "starts": services.starts,
@@ -146,7 +175,7 @@ def rampage(mode: Mode, wanted: int, seed: int, folder: Path) -> dict[str, Any]:
 
 def together(modes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Totals of all modes; the ledger has verified if each has."""
-    summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture")
+    summed = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
     totals: dict[str, Any] = {name: sum(figures[name] for figures in modes.values()) for name in summed}
     totals["ledger_verified"] = all(figures["ledger_verified"] for figures in modes.values())
     totals["violated"] = any(figures["violated"] for figures in modes.values())
@@ -157,18 +186,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, print and, where asked, write the figures as JSON; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mode", choices=[*MODES, "both"], default="both")
+    parser.add_argument("--mode", choices=[*MODES, "all"], default="all")
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
     options = parser.parse_args(arguments)
     modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
-        for mode in MODES if options.mode == "both" else (options.mode,):
+        for mode in MODES if options.mode == "all" else (options.mode,):
             figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
             modes[mode] = figures
             shown = ("kills", "jobs_accepted", "states", "jobs_unfinished", "undercharged", "artifacts_without_capture")
-            print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in (*shown, "ledger_verified", "seconds")))
+            shown = (*shown, "uploads_lost", "ledger_verified", "seconds")
+            print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in shown))
             if figures["violated"]:
                 print(json.dumps(figures, indent=2))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()

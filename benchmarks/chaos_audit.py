@@ -5,19 +5,24 @@ The service is stopped while this reads. Nothing is repaired here: a start of th
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 from sqlalchemy import func, select
 
 from service.artifacts import digest_directory
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Account, Entry, EntryKind, Hold, HoldState, Job, Release
+from service.db.tables import Account, Dataset, DatasetState, Entry, EntryKind, Hold, HoldState, Job, Release
+from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
 from service.jobs.lifecycle import ENDED
 from service.ledger.arming import arming_stops
 from service.settings import Settings
+from service.vault import open_dataset
 from workers.folders import work_root
 from workers.journal import journalled_jobs, journalled_nano
 
@@ -29,6 +34,8 @@ class Audit:
     Attributes:
         jobs_unfinished: accepted jobs that have neither succeeded, failed nor been cancelled.
         jobs_unknown: jobs in the database that no client was told of, or the other way round.
+        jobs_twice: jobs with more than one release, hold or capture.
+        uploads_lost: datasets that a client was told are ready, and whose images are not those that it sent.
         undercharged: jobs whose journal shows more than their hold has captured.
         artifacts_without_capture: release folders, or releases, whose digest no capture lists.
         releases_changed: releases whose files are not those that were captured.
@@ -47,6 +54,8 @@ class Audit:
 
     jobs_unfinished: int = 0
     jobs_unknown: int = 0
+    jobs_twice: int = 0
+    uploads_lost: int = 0
     undercharged: int = 0
     artifacts_without_capture: int = 0
     releases_changed: int = 0
@@ -66,7 +75,8 @@ class Audit:
     def sound(self) -> bool:
         """Whether nothing is wrong."""
         wrong = (
-            *(self.jobs_unfinished, self.jobs_unknown, self.undercharged, self.artifacts_without_capture),
+            *(self.jobs_unfinished, self.jobs_unknown, self.jobs_twice, self.uploads_lost),
+            *(self.undercharged, self.artifacts_without_capture),
             *(self.releases_changed, self.holds_open, self.held_nano, self.arming_stops, self.work_left),
         )
         return self.ledger_verified and not any(wrong)
@@ -76,12 +86,13 @@ class Audit:
         return asdict(self)
 
 
-def audit(settings: Settings, accepted: set[str]) -> Audit:
+def audit(settings: Settings, accepted: set[str], uploads: Mapping[str, bytes]) -> Audit:
     """Look at everything that an installation has left.
 
     Args:
         settings: of the installation; no process of it runs.
         accepted: ids of the jobs that clients were told of.
+        uploads: datasets that clients were told are ready, with the SHA-256 of the pixels that they sent.
     """
     engine = make_engine(settings.database_url, pool_size=2)
     factory = make_session_factory(engine)
@@ -90,6 +101,7 @@ def audit(settings: Settings, accepted: set[str]) -> Audit:
         _look_at_jobs(found, factory, accepted)
         _look_at_charges(found, settings, factory)
         _look_at_files(found, settings, factory)
+        found.uploads_lost = sum(pixels_sha256(settings, factory, name) != sent for name, sent in uploads.items())
         report = inspect_ledger(settings, factory, full=True)
         found.ledger_verified = report.clean
         found.findings = [f"{finding.code.value}: {finding.message}" for finding in report.findings]
@@ -103,12 +115,31 @@ def audit(settings: Settings, accepted: set[str]) -> Audit:
 def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> None:
     with transaction(factory, read_only=True) as session:
         rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
+        told = [
+            Counter(session.scalars(select(Release.job_id))),
+            Counter(session.scalars(select(Hold.job_id))),
+            Counter(session.scalars(select(Entry.job_id).where(Entry.kind == EntryKind.CAPTURE))),
+        ]
+    found.jobs_twice = len({job for counts in told for job, times in counts.items() if times > 1})
     known = {row.id for row in rows}
     found.jobs_unfinished = sum(row.state not in ENDED for row in rows) + len(accepted - known)
     found.jobs_unknown = len(known ^ accepted)
     found.states = dict(sorted(Counter(row.state.value for row in rows).items()))
     found.attempts = sum(row.attempt for row in rows)
     found.attempts_lost = sum(row.attempts_lost for row in rows)
+
+
+def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) -> bytes | None:
+    """Return the SHA-256 of a stored dataset's pixels; None when it is not ready or cannot be read."""
+    with transaction(factory, read_only=True) as session:
+        dataset = session.get(Dataset, dataset_id)
+    if dataset is None or dataset.state is not DatasetState.READY:
+        return None
+    try:
+        images, _ = open_dataset(settings, dataset_id)
+        return hashlib.sha256(np.ascontiguousarray(images).tobytes()).digest()
+    except (Conflict, NotFound, OSError):
+        return None
 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:

@@ -1,28 +1,32 @@
 """The clients of the chaos benchmark: they keep asking through the HTTP API, whatever happens to the service.
 
 Every request that starts something carries an idempotency key and is sent until it is answered, as a client that never
-heard whether it was accepted must. Some are sent again after that: they must give the same job.
+heard whether it was accepted must. Some are sent again after that: they must give the same job. Where several API
+processes serve, a request that was not answered goes to the next one. One client does nothing but upload.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from service.client import Client
 from service.client.errors import ApiError, ConnectionFailed
 
 CLASSES = ["ring", "cross", "bar", "dot"]
 SIDE_PIXELS, RECORDS = 8, 600
+UPLOAD_RECORDS, UPLOAD_BLOCK_BYTES = 3000, 2**14
 EPSILON = 0.5
 ACCOUNT_EPSILON = 1000.0  # thousands of jobs: what runs out here is the time
 OPEN_JOBS_MAX = 2  # that one client waits for
@@ -55,12 +59,19 @@ class Heard:
     cancels: int = 0
     repeated: int = 0
     duplicated: int = 0  # requests that were sent again with their key and gave another job
+    uploads: dict[str, bytes] = field(default_factory=dict)  # dataset that was reported ready: SHA-256 of its images
+    uploads_repeated: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
 
     def add(self, name: str) -> None:
         """Count something."""
         with self.lock:
             setattr(self, name, getattr(self, name) + 1)
+
+    def refused(self, error: ApiError) -> None:
+        """Count an answer that is an error, by its code."""
+        with self.lock:
+            self.refusals[error.code] += 1
 
 
 def set_up(client: Client) -> str:
@@ -80,11 +91,97 @@ def set_up(client: Client) -> str:
     )
     dice = np.random.default_rng(0)
     images = dice.integers(0, 256, (RECORDS, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
-    labels = np.arange(RECORDS, dtype=np.int64) % len(CLASSES)
-    content = io.BytesIO()
-    np.savez(content, images=images, labels=labels)
-    dataset.push([content.getvalue()], format="npz")
+    dataset.push([npz_of(images)], format="npz")
     return dataset.id
+
+
+def npz_of(images: npt.NDArray[np.uint8]) -> bytes:
+    """Return an upload of images (n, h, w), whose labels go through the classes in turn."""
+    content = io.BytesIO()
+    np.savez(content, images=images, labels=np.arange(len(images), dtype=np.int64) % len(CLASSES))
+    return content.getvalue()
+
+
+def _slowly(content: bytes) -> Iterator[bytes]:
+    """Yield an upload within about a second, so that a kill may come in the middle."""
+    for start in range(0, len(content), UPLOAD_BLOCK_BYTES):
+        yield content[start : start + UPLOAD_BLOCK_BYTES]
+        time.sleep(0.05)
+
+
+class Uploader(threading.Thread):
+    """A client that declares public datasets and uploads each until the service says that it is ready.
+
+    Args:
+        urls: of the API processes.
+        token: with the right to upload.
+        heard: shared with the other clients.
+        closing: set when nothing more is wanted; the upload that has begun is finished.
+        until: time (monotonic) at which it gives up; read again and again.
+        seed: of the images.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str,
+        *,
+        heard: Heard,
+        closing: threading.Event,
+        until: Callable[[], float],
+        seed: int,
+    ) -> None:
+        super().__init__(name="uploader", daemon=True)
+        self._clients = [Client(url, token) for url in urls]
+        self._heard, self._closing, self._until = heard, closing, until
+        self._images = np.random.default_rng(seed)
+
+    def run(self) -> None:
+        """Upload until nothing more is wanted."""
+        number = 0
+        while time.monotonic() < self._until() and not self._closing.is_set():
+            number += 1
+            images = self._images.integers(0, 256, (UPLOAD_RECORDS, SIDE_PIXELS, SIDE_PIXELS), dtype=np.uint8)
+            dataset_id = self._insist(lambda client, name=f"public {number}": self._declare(client, name))
+            if dataset_id is None:
+                continue
+            content = npz_of(images)
+            if self._insist(lambda client, of=dataset_id, body=content: self._push(client, of, body)) is not None:
+                with self._heard.lock:
+                    self._heard.uploads[dataset_id] = hashlib.sha256(images.tobytes()).digest()
+            time.sleep(LOOK_SECONDS)
+
+    def _declare(self, client: Client, name: str) -> str:
+        return client.declare_dataset(
+            name=name,
+            visibility="public",
+            classes=CLASSES,
+            height=SIDE_PIXELS,
+            width=SIDE_PIXELS,
+            channels=1,
+            records_declared=UPLOAD_RECORDS,
+        ).id
+
+    def _push(self, client: Client, dataset_id: str, content: bytes) -> str:
+        """Upload; an earlier try of this client may be under way still, or have come through unheard."""
+        dataset = client.dataset(dataset_id)
+        if dataset.state != "ready":
+            dataset.push(_slowly(content), format="npz")
+        return dataset_id
+
+    def _insist(self, ask: Callable[[Client], str]) -> str | None:
+        """Ask one API after the other until there is an answer; None when the time is over."""
+        tries = 0
+        while time.monotonic() < self._until():
+            try:
+                return ask(self._clients[tries % len(self._clients)])
+            except ConnectionFailed:
+                self._heard.add("uploads_repeated")
+            except ApiError as error:
+                self._heard.refused(error)
+            tries += 1
+            time.sleep(LOOK_SECONDS)
+        return None
 
 
 class Customer(threading.Thread):
@@ -93,7 +190,7 @@ class Customer(threading.Thread):
     After that it goes on until every request it has begun was answered and every job of it has ended.
 
     Args:
-        url: of the service.
+        urls: of the API processes, the one that it asks first in front.
         token: with the right to train.
         dataset_id: to train on.
         heard: shared with the other clients.
@@ -104,7 +201,7 @@ class Customer(threading.Thread):
 
     def __init__(
         self,
-        url: str,
+        urls: Sequence[str],
         token: str,
         *,
         dataset_id: str,
@@ -114,20 +211,28 @@ class Customer(threading.Thread):
         seed: int,
     ) -> None:
         super().__init__(name=f"customer-{seed}", daemon=True)
-        self._client = Client(url, token)
+        self._clients = [Client(url, token) for url in urls]
         self._dataset_id, self._heard, self._closing, self._until = dataset_id, heard, closing, until
         self._dice = random.Random(seed)
         self._open: dict[str, float | None] = {}  # job: when to cancel it
 
     def run(self) -> None:
         """Work until there is nothing left to wait for."""
-        with self._client:
-            while time.monotonic() < self._until() and not (self._closing.is_set() and not self._open):
-                if len(self._open) < OPEN_JOBS_MAX and not self._closing.is_set():
-                    self._submit()
-                for job_id in list(self._open):
-                    self._look(job_id)
-                time.sleep(LOOK_SECONDS)
+        while time.monotonic() < self._until() and not (self._closing.is_set() and not self._open):
+            if len(self._open) < OPEN_JOBS_MAX and not self._closing.is_set():
+                self._submit()
+            for job_id in list(self._open):
+                self._look(job_id)
+            time.sleep(LOOK_SECONDS)
+
+    @property
+    def _client(self) -> Client:
+        """The API that is asked now."""
+        return self._clients[0]
+
+    def _ask_another(self) -> None:
+        """Turn to the next API: this one did not answer."""
+        self._clients.append(self._clients.pop(0))
 
     def _submit(self) -> None:
         key = secrets.token_hex(16)
@@ -145,6 +250,7 @@ class Customer(threading.Thread):
             self._heard.jobs.add(job_id)
         self._open[job_id] = time.monotonic() + self._dice.uniform(0, 15) if self._dice.random() < 0.15 else None
         if self._dice.random() < 0.3:
+            self._ask_another()
             again = self._insist(ask)
             self._heard.add("repeated")
             if again is not None and again != job_id:
@@ -159,10 +265,11 @@ class Customer(threading.Thread):
                 self._heard.add("cancels")
             job = self._client.job(job_id)
         except ConnectionFailed:
+            self._ask_another()
             return
         except ApiError as error:
             self._open[job_id] = None
-            self._refused(error)
+            self._heard.refused(error)
             return
         if job.finished:
             del self._open[job_id]
@@ -183,14 +290,11 @@ class Customer(threading.Thread):
             try:
                 return ask()
             except ConnectionFailed:
+                self._ask_another()
                 time.sleep(LOOK_SECONDS)
             except ApiError as error:
-                self._refused(error)
+                self._heard.refused(error)
                 if error.status < 500:
                     return None
                 time.sleep(LOOK_SECONDS)
         return None
-
-    def _refused(self, error: ApiError) -> None:
-        with self._heard.lock:
-            self._heard.refusals[error.code] += 1

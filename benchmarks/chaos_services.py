@@ -15,18 +15,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import redis
 from sqlalchemy import create_engine, text
 
+from benchmarks.chaos_servers import Server, own_servers
 from service.client import Client
 from service.client.transport import Transport
 from service.settings import Settings
 from workers.supervisor import runner_environment
 
-Mode = Literal["embedded", "celery"]
+Mode = Literal["embedded", "celery", "cluster"]
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 LOCAL_REDIS = "redis://127.0.0.1:6379"
 MARK = "OBSCURA_CHAOS_RUN"  # in the environment of every process of one run, and of no other
@@ -42,13 +44,31 @@ _WORKER = (
 )
 
 
+@dataclass(frozen=True)
+class Installation:
+    """An empty service, not yet started.
+
+    Attributes:
+        settings: of its first API process and of all workers.
+        apis: how many API processes share its data folder; each has a port of its own.
+        workers: how many Celery workers.
+        servers: PostgreSQL and Redis where they are its own, to be stopped and started; else empty.
+    """
+
+    settings: Settings
+    apis: int = 1
+    workers: int = 0
+    servers: tuple[Server, ...] = ()
+
+
 @contextmanager
-def installation(mode: Mode, folder: Path) -> Iterator[Settings]:
-    """Yield the settings of an empty service; its databases are dropped at the end, its files stay in `folder`.
+def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
+    """Yield an empty service; its databases are dropped at the end, its files stay in `folder`.
 
     Raises:
         sqlalchemy.exc.OperationalError: PostgreSQL lets nobody in (mode celery).
         redis.RedisError: Redis does not answer, or has no empty database (mode celery).
+        FileNotFoundError: PostgreSQL or Redis is not installed here (mode cluster).
     """
     given = {
         "data_dir": folder,
@@ -58,55 +78,84 @@ def installation(mode: Mode, folder: Path) -> Iterator[Settings]:
         "attempts_max": ATTEMPTS_MAX,
     }
     if mode == "embedded":
-        yield Settings(**given, mode="embedded")  # type: ignore[arg-type]
+        yield Installation(Settings(**given, mode="embedded"))  # type: ignore[arg-type]
+        return
+    if mode == "cluster":
+        with own_servers() as servers:
+            urls = {"database_url": servers[0].url, "redis_url": servers[1].url}
+            yield Installation(Settings(**given, **urls, mode="celery"), apis=2, workers=2, servers=servers)  # type: ignore[arg-type]
         return
     with _postgres_database() as database_url, _redis_database() as redis_url:
-        yield Settings(**given, mode="celery", database_url=database_url, redis_url=redis_url)  # type: ignore[arg-type]
+        urls = {"database_url": database_url, "redis_url": redis_url}
+        yield Installation(Settings(**given, **urls, mode="celery"), workers=1)  # type: ignore[arg-type]
+
+
+@dataclass
+class _Part:
+    """One process that is kept alive. `client` asks an API whether it serves; other parts have none."""
+
+    role: str
+    command: tuple[str, ...]
+    settings: Settings
+    client: Client | None = None
+    process: subprocess.Popen[bytes] | None = None
+    ready: bool = False
+    spawned_at: float = 0.0
+    looked_at: float = 0.0
 
 
 class Services:
     """The processes of one installation.
 
     Args:
-        settings: of the service.
+        installed: what to run.
         logs: folder for what the processes say.
     """
 
-    def __init__(self, settings: Settings, logs: Path) -> None:
-        self.url = f"http://{settings.host}:{settings.port}"
-        self._settings, self._logs = settings, logs
+    def __init__(self, installed: Installation, logs: Path) -> None:
+        settings, self._logs = installed.settings, logs
         self._mark = secrets.token_hex(8)
-        self._commands: dict[str, tuple[str, ...]] = {"api": _API}
-        if settings.mode == "celery":
-            self._commands["worker"] = _WORKER
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._spawned_at, self._looked_at = 0.0, 0.0
-        self._client = Client(self.url, None, transport=Transport(self.url, None, timeout_seconds=LOOK_SECONDS_MAX))
-        self.starts = dict.fromkeys(self._commands, 0)
-        self.ready = False
-        self.start_seconds = 0.0  # that the API needed last, from its start to its first answer
+        self._parts: dict[str, _Part] = {}
+        self.urls: list[str] = []
+        for number in range(installed.apis):
+            own = settings if number == 0 else settings.model_copy(update={"port": _free_port()})
+            url = f"http://{own.host}:{own.port}"
+            client = Client(url, None, transport=Transport(url, None, timeout_seconds=LOOK_SECONDS_MAX))
+            self._parts[f"api-{number + 1}"] = _Part("api", _API, own, client)
+            self.urls.append(url)
+        for number in range(installed.workers):
+            command = (*_WORKER, "--hostname", f"worker-{number + 1}@%h")
+            self._parts[f"worker-{number + 1}"] = _Part("worker", command, settings)
+        self.starts = dict.fromkeys((part.role for part in self._parts.values()), 0)
+        self.start_seconds = 0.0  # that an API needed last, from its start to its first answer
+
+    @property
+    def ready(self) -> bool:
+        """Whether every API serves, as far as was seen."""
+        return all(part.ready for part in self._parts.values() if part.client is not None)
 
     def start(self) -> None:
-        """Start the API, and everything else once it serves.
+        """Start the first API, which prepares the database, then the others, and then everything else.
 
         Raises:
-            TimeoutError: it does not serve.
+            TimeoutError: one of them does not serve.
         """
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not self.ready:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the service did not start; see {self._logs}")
-            self._keep("api")
-            self._look()
-            time.sleep(LOOK_SECONDS)
-        self.keep()
+        for name, part in self._parts.items():
+            deadline = time.monotonic() + START_SECONDS_MAX
+            self._keep(name)
+            while part.client is not None and not part.ready:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the service did not start; see {self._logs}")
+                self._keep(name)
+                self._look(part)
+                time.sleep(LOOK_SECONDS)
 
     def keep(self) -> None:
-        """Start every part that does not run, and notice when the API serves again."""
-        for name in self._commands:
+        """Start every part that does not run, and notice when an API serves again."""
+        for name, part in self._parts.items():
             self._keep(name)
-        if not self.ready and time.monotonic() - self._looked_at > LOOK_SECONDS:
-            self._look()
+            if part.client is not None and not part.ready and time.monotonic() - part.looked_at > LOOK_SECONDS:
+                self._look(part)
 
     def victims(self) -> dict[str, list[int]]:
         """Return the process ids that live now, by role.
@@ -115,11 +164,12 @@ class Services:
         children, which supervise), `runner`.
         """
         roles: dict[str, list[int]] = {}
+        own = {part.process.pid: part.role for part in self._parts.values() if part.process is not None}
         for pid, command in self._marked():
             if "workers.runner" in command:
                 role = "runner"
-            elif any(process.pid == pid for process in self._running.values()):
-                role = next(name for name, process in self._running.items() if process.pid == pid)
+            elif pid in own:
+                role = own[pid]
             elif "celery" in command:
                 role = "dispatcher"
             else:
@@ -133,45 +183,46 @@ class Services:
 
     def stop(self) -> bool:
         """Shut down in order; returns whether everything went by itself, orphans of earlier kills included."""
-        for process in self._running.values():
+        running = [part.process for part in self._parts.values() if part.process is not None]
+        for process in running:
             if process.poll() is None:
                 process.terminate()
         deadline = time.monotonic() + STOP_SECONDS_MAX
         while self.left() and time.monotonic() < deadline:
-            for process in self._running.values():
+            for process in running:
                 process.poll()  # reaps it
             time.sleep(0.2)
         stubborn = self.left()
         for pid in stubborn:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for process in self._running.values():
+        for process in running:
             process.wait()
-        self._running.clear()
-        self.ready = False
+        for part in self._parts.values():
+            part.process, part.ready = None, False
         return not stubborn
 
     def _keep(self, name: str) -> None:
-        process = self._running.get(name)
-        if process is None or process.poll() is not None:
-            self._running[name] = self._spawn(name)
-            if name == "api":
-                self.ready, self._spawned_at = False, time.monotonic()
+        part = self._parts[name]
+        if part.process is None or part.process.poll() is not None:
+            part.process, part.ready, part.spawned_at = self._spawn(name), False, time.monotonic()
 
-    def _look(self) -> None:
-        self.ready = self._client.ready()
-        self._looked_at = time.monotonic()
-        if self.ready:
-            self.start_seconds = self._looked_at - self._spawned_at
+    def _look(self, part: _Part) -> None:
+        assert part.client is not None
+        part.ready = part.client.ready()
+        part.looked_at = time.monotonic()
+        if part.ready:
+            self.start_seconds = part.looked_at - part.spawned_at
 
     def _spawn(self, name: str) -> subprocess.Popen[bytes]:
-        self.starts[name] += 1
+        part = self._parts[name]
+        self.starts[part.role] += 1
         environment = {key: value for key, value in os.environ.items() if not key.startswith("OBSCURA_")}
-        environment = runner_environment(self._settings, environment) | {MARK: self._mark}
+        environment = runner_environment(part.settings, environment) | {MARK: self._mark}
         environment.setdefault("OMP_NUM_THREADS", "1")
         with (self._logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                self._commands[name],
+                part.command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -27,7 +27,8 @@ from torch.utils._pytree import tree_iter
 
 from models.networks import WideResNet, initialise
 from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import clip_factors, shapes_of
+from privacy.gradients.estimator import shapes_of
+from privacy.gradients.integers import Sums, exact_sums, squares, whole
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.rgp import Rgp
 
@@ -104,9 +105,9 @@ def measure(model: nn.Module, records: int, rank: int) -> dict[str, dict[str, in
     def traces() -> Traces:
         return trace_gradients(model, losses, images, labels)
 
-    def clip_and_sum(taken: Traces) -> torch.Tensor:
+    def clip_and_sum(taken: Traces) -> Sums:
         rows = dpsgd.rows(taken)
-        return clip_factors(torch.linalg.vector_norm(rows, dim=1), dpsgd.clip) @ rows
+        return exact_sums({"": whole(rows, dpsgd.scales(squares(rows).sqrt(), dpsgd.clip))}, None, dpsgd.bound)
 
     return {
         "dpsgd": {

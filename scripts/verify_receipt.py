@@ -76,6 +76,8 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     require(hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"], "its entry has another hash")
     require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
     require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")
+    named = entry["details"].get("release", {"id": statement["release_id"]})  # entries of the first version name none
+    require(named["id"] == statement["release_id"], "its entry pays for another release")
     for name in ("capacity_nano", "spent_nano"):
         require(entry[name] == account[name], "its account has other balances than its entry")
     return statement

@@ -69,12 +69,16 @@ def postgresql_binaries() -> Path | None:
     return None
 
 
+def as_postgres_user() -> list[str]:
+    """The start of a command line that must not run as root: PostgreSQL refuses to, Debian's package has a user."""
+    return [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
+
+
 @contextlib.contextmanager
 def private_postgresql() -> Iterator[str | None]:
     """Start a PostgreSQL cluster in a temporary folder; yield its address, or None when that is not possible."""
     binaries = postgresql_binaries()
-    # PostgreSQL refuses to run as root; Debian's package comes with a user for it.
-    as_user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
+    as_user = as_postgres_user()
     if binaries is None or (as_user and shutil.which("runuser") is None):
         yield None
         return

@@ -15,10 +15,12 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from service.errors import Conflict, InvalidInput, NotFound
+from service.times import to_the_hour
 
 _IDENTIFIER = re.compile(r"(?:ds|job|rel|smp)_[a-z2-7]{20}")
 _FOLDERS = {"ds": "datasets", "job": "jobs", "rel": "releases", "smp": "samples"}
@@ -65,7 +67,7 @@ def staged_directory(data_dir: Path, identifier: str) -> Iterator[Path]:
 
 
 def publish_directory(staging: Path, target: Path) -> str:
-    """Make a finished folder durable and visible under its final name.
+    """Make a finished folder durable and visible under its final name. Its files are dated by the hour.
 
     Publishing the same content again changes nothing, so a worker may repeat itself after a crash.
 
@@ -77,6 +79,9 @@ def publish_directory(staging: Path, target: Path) -> str:
         InvalidInput: The folder holds links or special files.
     """
     digest = digest_directory(staging)
+    hour = to_the_hour(datetime.now(UTC)).timestamp()
+    for path in _regular_files(staging):
+        os.utime(path, (hour, hour), follow_symlinks=False)
     _flush_tree(staging)
     try:
         staging.rename(target)
@@ -152,7 +157,7 @@ def remove_directory(data_dir: Path, identifier: str) -> None:
     except FileNotFoundError:
         return
     flush_directory(target.parent)
-    shutil.rmtree(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be at it, too, and will finish what is left
 
 
 def flush_directory(directory: Path) -> None:

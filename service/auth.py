@@ -1,17 +1,15 @@
-"""API keys: hashed, scoped, revocable; and the first admin key of a new installation."""
+"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.admins`)."""
 
 from __future__ import annotations
 
 import enum
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -37,10 +35,11 @@ class Scope(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is asking: a key's id and its scopes."""
+    """Who is asking: a key's id, its scopes, and the person behind it where it is an admin's."""
 
     id: str
     scopes: frozenset[Scope]
+    admin_id: str | None = None
 
     def require(self, scope: Scope) -> None:
         """Let the caller pass, or not.
@@ -54,7 +53,13 @@ class Principal:
 
 
 def create_key(
-    session: Session, *, name: str, scopes: Iterable[str], now: datetime, created_by: str | None = None
+    session: Session,
+    *,
+    name: str,
+    scopes: Iterable[str],
+    now: datetime,
+    created_by: str | None = None,
+    admin_id: str | None = None,
 ) -> tuple[ApiKey, str]:
     """Create a key.
 
@@ -64,34 +69,72 @@ def create_key(
         scopes: at least one.
         now: aware.
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
+        admin_id: the person who asks, whose key it will be if it has the scope admin.
 
     Returns:
         The key, and its token, which is shown this once: only its SHA-256 is kept.
 
     Raises:
-        InvalidInput: no scope or an unknown one, or a bad name.
+        InvalidInput: no scope or an unknown one, a bad name, or a key with the scope admin that would be nobody's.
     """
-    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        raise InvalidInput(f"A key's name needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
+    named(name, "A key's name")
     try:
         chosen = sorted({Scope(scope) for scope in scopes})
     except ValueError as error:
         raise InvalidInput(f"{error}: the scopes are {', '.join(Scope)}.") from None
     if not chosen:
         raise InvalidInput(f"A key needs at least one scope of {', '.join(Scope)}.")
+    if Scope.ADMIN in chosen and admin_id is None:
+        raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
+    key_id, token, digest = make_token()
+    owner = admin_id if Scope.ADMIN in chosen else None
+    key = remember_key(
+        session, key_id, digest, name=name, scopes=chosen, admin_id=owner, created_by=created_by, now=now
+    )
+    return key, token
+
+
+def make_token() -> tuple[str, str, str]:
+    """Return the id of a new key, its token with 256 random bits, and the SHA-256 by which the token is known."""
     key_id = new_id("key")
     token = f"obs_{key_id.removeprefix('key_')}_{secrets.token_hex(SECRET_BYTES)}"
+    return key_id, token, _hash(token)
+
+
+def remember_key(
+    session: Session,
+    key_id: str,
+    digest: str,
+    *,
+    name: str,
+    scopes: Iterable[Scope],
+    admin_id: str | None,
+    now: datetime,
+    created_by: str | None = None,
+) -> ApiKey:
+    """Let a token be used from now on, of which only its SHA-256 is known here."""
     key = ApiKey(
         id=key_id,
         name=name,
-        hash=_hash(token),
-        scopes=[scope.value for scope in chosen],
+        hash=digest,
+        scopes=[scope.value for scope in scopes],
+        admin_id=admin_id,
         created_by=created_by,
         created_at=now,
     )
     session.add(key)
     session.flush()
-    return key, token
+    return key
+
+
+def named(name: str, what: str) -> None:
+    """Let a name pass that people can read.
+
+    Raises:
+        InvalidInput: it is empty, too long or not printable.
+    """
+    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        raise InvalidInput(f"{what} needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
 
 
 def authenticate(session: Session, token: str) -> Principal:
@@ -105,7 +148,18 @@ def authenticate(session: Session, token: str) -> Principal:
     matches = hmac.compare_digest(_hash(token), key.hash if key else _NO_HASH)
     if key is None or not matches or key.revoked_at is not None:
         raise Unauthorized("This API key is not known here, or was revoked.")
-    return Principal(id=key.id, scopes=frozenset(Scope(scope) for scope in key.scopes))
+    return principal_of(key)
+
+
+def principal_of(key: ApiKey) -> Principal:
+    """Return the caller behind a key; whether it is valid was checked."""
+    return Principal(id=key.id, scopes=frozenset(Scope(scope) for scope in key.scopes), admin_id=key.admin_id)
+
+
+def is_valid(session: Session, key_id: str) -> bool:
+    """Tell whether a key exists and was not revoked: what a connection that stays open asks again and again."""
+    known = select(ApiKey.id).where(ApiKey.id == key_id, ApiKey.revoked_at.is_(None))
+    return session.scalar(known) is not None
 
 
 def revoke_key(session: Session, *, key_id: str, now: datetime) -> ApiKey:
@@ -120,35 +174,6 @@ def revoke_key(session: Session, *, key_id: str, now: datetime) -> ApiKey:
     key.revoked_at = key.revoked_at or now
     session.flush()
     return key
-
-
-def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
-    """Make the first admin key of a new installation and write its token to a file only its owner can read.
-
-    The file is on disk before the caller commits, so no key exists whose token nobody has.
-
-    Args:
-        session: in a writing transaction.
-        path: of the file; replaced if it holds the token of a key that was never committed.
-        now: aware.
-
-    Returns:
-        True when a key was made; False when an admin key exists already.
-    """
-    active = session.scalars(select(ApiKey).where(ApiKey.revoked_at.is_(None)))
-    if any(Scope.ADMIN in key.scopes for key in active):
-        return False
-    _key, token = create_key(session, name="first admin", scopes=[Scope.ADMIN], now=now)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    return True
 
 
 def _hash(token: str) -> str:

@@ -1,21 +1,24 @@
 """Declared datasets and what became of their uploads. Takes a session, never commits.
 
 DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready.
+An upload has a number and a lease: every step of it is refused to a process that somebody else has taken over from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from service import fingerprints, vault
+from service import fingerprints, ledger, vault
 from service.db.base import new_id
 from service.db.tables import Account, Dataset, DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
+from service.fingerprints import Known
+from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings
 from service.uploads import DatasetFacts, ReceivedContent
 
@@ -139,21 +142,39 @@ def find(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def begin_upload(session: Session, dataset_id: str) -> DatasetFacts:
+def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seconds: float) -> DatasetFacts:
     """Claim the right to receive content; one uploader at a time.
+
+    Whoever claims it holds a lease, to be renewed, and the number of this upload: once the lease has run out somebody
+    else may begin, and every step of the former uploader is refused.
+
+    Args:
+        session: in a writing transaction.
+        dataset_id: of a declared dataset.
+        now: aware.
+        lease_seconds: until somebody else may take over.
 
     Raises:
         NotFound: There is no such dataset.
         Conflict: It has content already, is receiving it, or was deleted.
     """
     dataset = find(session, dataset_id)
-    if not _move(session, dataset_id, DatasetState.DECLARED, DatasetState.RECEIVING, failure_code=None):
+    free = or_(Dataset.state == DatasetState.DECLARED, _given_up(now))
+    begun = {
+        "state": DatasetState.RECEIVING,
+        "failure_code": None,
+        "upload_attempt": Dataset.upload_attempt + 1,
+        "upload_lease_until": now + timedelta(seconds=lease_seconds),
+    }
+    if not _move(session, dataset_id, free, **begun):
         reasons = {
             DatasetState.READY: "has its content already, which never changes. Declare a new dataset",
-            DatasetState.RECEIVING: "is receiving an upload. Wait for it to end",
+            DatasetState.RECEIVING: "is receiving an upload. Wait for it to end. If its service died, another upload "
+            f"may begin after {lease_seconds:.0f} seconds",
         }
         reason = reasons.get(dataset.state, f"is {dataset.state.value} and takes no content")
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
+    session.refresh(dataset)
     return DatasetFacts(
         dataset_id=dataset.id,
         classes=tuple(dataset.classes),
@@ -162,51 +183,94 @@ def begin_upload(session: Session, dataset_id: str) -> DatasetFacts:
         channels=dataset.channels,
         records_declared=dataset.records_declared,
         subjects_declared=dataset.subjects_declared,
-        public=dataset.visibility is Visibility.PUBLIC,
+        account_id=dataset.account_id,
+        attempt=dataset.upload_attempt,
     )
 
 
-def accept_upload(session: Session, received: ReceivedContent, *, now: datetime) -> Dataset:
-    """Record that the content was accepted and stored, and which account pays for it.
+def renew_upload(session: Session, facts: DatasetFacts, *, now: datetime, lease_seconds: float) -> bool:
+    """Keep the lease of an upload; False if it is somebody else's, or over."""
+    until = now + timedelta(seconds=lease_seconds)
+    return _move(session, facts.dataset_id, _under_way(facts.attempt), upload_lease_until=until)
+
+
+def accept_upload(session: Session, received: ReceivedContent, known: Known | None, *, now: datetime) -> Dataset:
+    """Record that the content was accepted, and which account pays for it; in that account's log, too.
+
+    From the commit on its fingerprints count.
 
     A private dataset that holds images of another account joins that account (`service.fingerprints`).
 
+    Args:
+        session: in a writing transaction, in which the caller also publishes the content.
+        received: whose fingerprints are recorded.
+        known: what was found out about them.
+        now: aware.
+
     Raises:
         Conflict: The upload was given up in the meantime.
-        OverlapRefused: Its images are known, and no one account can pay for them.
+        OverlapRefused: Its images are known, and no one account may pay for them.
+        KnownAsPrivate: It is public, and images of it are known as private.
+        KnownAsPublic: It is private, and images of it are known as public.
     """
-    values = {"format": received.format, "content_sha256": received.sha256, "content_bytes": received.bytes}
-    if not _move(session, received.dataset_id, DatasetState.RECEIVING, DatasetState.READY, ready_at=now, **values):
-        raise Conflict(f"Dataset {received.dataset_id} is no longer receiving. Upload again.")
     session.expire_all()
     dataset = find(session, received.dataset_id)
-    if dataset.account_id is not None:
-        payer_id = fingerprints.settle(session, dataset, received.private_fingerprints)
-        if payer_id != dataset.account_id:
-            dataset.account_id, dataset.joined = payer_id, True
-            session.flush()
+    if dataset.state is DatasetState.READY and dataset.upload_attempt == received.attempt:
+        return dataset  # it was accepted, and the answer to that was lost
+    payer_id = fingerprints.settle(session, dataset, received.private_fingerprints, known)
+    values = {"format": received.format, "content_sha256": received.sha256, "content_bytes": received.bytes}
+    values |= {"account_id": payer_id, "joined": payer_id != dataset.account_id, "vault_key_id": received.vault_key_id}
+    ready = {"state": DatasetState.READY, "ready_at": now, "upload_lease_until": None, **values}
+    if not _move(session, received.dataset_id, _under_way(received.attempt), **ready):
+        raise Conflict(f"Dataset {received.dataset_id} is no longer receiving this upload. Upload again.")
+    session.refresh(dataset)
+    if payer_id is not None:
+        fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
+        ledger.record_fact(session, account_id=payer_id, fact=fact, now=now)
     return dataset
 
 
-def refuse_upload(session: Session, settings: Settings, dataset_id: str) -> None:
-    """Go back to DECLARED after a refused or broken upload, and destroy what it may have stored."""
-    if _move(session, dataset_id, DatasetState.RECEIVING, DatasetState.DECLARED, failure_code=REFUSED):
-        vault.shred(settings, dataset_id)  # before the commit: afterwards, another upload may have begun
+def refuse_upload(session: Session, settings: Settings, dataset_id: str, attempt: int) -> bool:
+    """Go back to DECLARED after a refused or broken upload, and destroy what it may have stored. False: it was over."""
+    return _back_to_declared(session, settings, dataset_id, _under_way(attempt))
 
 
-def reset_interrupted(session: Session, settings: Settings) -> int:
-    """Go back to DECLARED for every upload that a stopped process left open. Call at start-up only.
-
-    Returns:
-        The number of datasets concerned.
-    """
-    interrupted = list(session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.RECEIVING)))
-    for dataset_id in interrupted:
-        refuse_upload(session, settings, dataset_id)
-    return len(interrupted)
+def expired_uploads(session: Session, *, now: datetime) -> list[tuple[str, int]]:
+    """Return id and attempt of every upload whose lease has run out."""
+    expired = select(Dataset.id, Dataset.upload_attempt).where(_given_up(now))
+    return [(dataset_id, attempt) for dataset_id, attempt in session.execute(expired)]
 
 
-def _move(session: Session, dataset_id: str, before: DatasetState, after: DatasetState, **values: Any) -> bool:
-    statement = update(Dataset).where(Dataset.id == dataset_id, Dataset.state == before).values(state=after, **values)
+def end_expired_upload(session: Session, settings: Settings, dataset_id: str, attempt: int, *, now: datetime) -> bool:
+    """Go back to DECLARED for an upload whose lease has run out, unless that was renewed meanwhile."""
+    return _back_to_declared(session, settings, dataset_id, _under_way(attempt) & _given_up(now))
+
+
+def live_uploads(session: Session) -> set[tuple[str, int]]:
+    """Return id and attempt of every upload that is under way, or was and has not been given up."""
+    under_way = select(Dataset.id, Dataset.upload_attempt).where(Dataset.state == DatasetState.RECEIVING)
+    return {(dataset_id, attempt) for dataset_id, attempt in session.execute(under_way)}
+
+
+def _back_to_declared(session: Session, settings: Settings, dataset_id: str, which: ColumnElement[bool]) -> bool:
+    declared = {"state": DatasetState.DECLARED, "failure_code": REFUSED, "upload_lease_until": None}
+    if not _move(session, dataset_id, which, **declared):
+        return False
+    vault.shred(settings, dataset_id)  # before the commit: afterwards, another upload may have begun
+    return True
+
+
+def _under_way(attempt: int) -> ColumnElement[bool]:
+    return and_(Dataset.state == DatasetState.RECEIVING, Dataset.upload_attempt == attempt)
+
+
+def _given_up(now: datetime) -> ColumnElement[bool]:
+    """Uploads that anybody may end. One without a lease was begun before there were leases."""
+    over = or_(Dataset.upload_lease_until.is_(None), Dataset.upload_lease_until <= now)
+    return and_(Dataset.state == DatasetState.RECEIVING, over)
+
+
+def _move(session: Session, dataset_id: str, which: ColumnElement[bool], **values: Any) -> bool:
+    statement = update(Dataset).where(Dataset.id == dataset_id, which).values(**values)
     result = cast(CursorResult[Any], session.execute(statement, execution_options={"synchronize_session": False}))
     return result.rowcount == 1

@@ -2,7 +2,7 @@
 
 READY (or DECLARED) -> DELETING -> DELETED. The first step is committed before anything is destroyed, so a deletion that
 was interrupted is never forgotten and never claimed too early; the last one waits until no process that has opened the
-images is left. Entries, holds, releases, receipts and fingerprints stay, and no budget returns.
+images is left. Entries, holds, releases, receipts and the fingerprints of private images stay, and no budget returns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from service import datasets, jobs, vault
+from service import datasets, fingerprints, jobs, vault
 from service.db.base import is_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState, Job, JobKind, JobState
@@ -39,7 +39,8 @@ def delete(
         settings: where keys and images are.
         factory: of sessions.
         dataset_id: private or public.
-        cancel_jobs: stop the trainings that need it. Their images are unreadable on the disk at once, and in the
+        cancel_jobs: stop the jobs that need it. What trainings have made is discarded, for making more of it would read
+            the images; what they have charged stays spent. Their images are unreadable on the disk at once, and in the
             memory of a process that trains until it stops, which takes a step of training; until then the dataset is
             DELETING.
         now: aware.
@@ -51,9 +52,7 @@ def delete(
     with transaction(factory) as session:
         begin(session, dataset_id, cancel_jobs=cancel_jobs, now=now)
     failpoint("delete.after")
-    vault.shred(settings, dataset_id)
-    with transaction(factory) as session:
-        return finish(session, dataset_id)
+    return complete(settings, factory, dataset_id)
 
 
 def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime) -> Dataset:
@@ -81,18 +80,19 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
     waiting = session.scalars(needing).all()
     if waiting and not cancel_jobs:
         raise Conflict(
-            f"Dataset {dataset_id} is needed by trainings that are queued or running, among them {waiting[0]}. Wait "
-            "for their end, or have them cancelled with the deletion; what they have charged stays spent either way.",
+            f"Dataset {dataset_id} is needed by jobs that are queued or running, among them {waiting[0]}. Wait for "
+            "their end, or have them cancelled with the deletion: what trainings have charged stays spent, and they "
+            "publish nothing.",
             jobs=list(waiting[:_JOBS_NAMED_MAX]),
         )
     for job_id in waiting:
-        jobs.request_cancel(session, job_id=job_id, now=now)
+        jobs.request_cancel(session, job_id=job_id, now=now, discard=True)
     session.refresh(dataset)
     return dataset
 
 
-def trainings_needing(session: Session, dataset_id: str) -> Sequence[str]:
-    """Return the ids of trainings that have not ended and read this dataset, oldest first."""
+def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
+    """Return the ids of jobs that have not ended and read this dataset, oldest first."""
     return session.scalars(select(Job.id).where(_needs(dataset_id)).order_by(Job.created_at)).all()
 
 
@@ -104,18 +104,31 @@ def finish(session: Session, dataset_id: str) -> Dataset:
     return datasets.find(session, dataset_id)
 
 
+def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:
+    """Destroy key and files of a dataset whose deletion was begun, and record that. Twice changes nothing.
+
+    With a public dataset its fingerprints go: the images may be private from then on.
+
+    Raises:
+        Conflict, OSError: The key cannot be destroyed now.
+    """
+    vault.shred(settings, dataset_id)
+    with transaction(factory) as session:
+        dataset = finish(session, dataset_id)
+    if dataset.account_id is None and dataset.state is DatasetState.DELETED:
+        fingerprints.forget(factory, dataset_id, dataset.upload_attempt)
+    return dataset
+
+
 def go_on(settings: Settings, factory: SessionFactory) -> None:
     """Go on with deletions that wait for the end of a training, or were interrupted. May run at any time, and twice."""
     with transaction(factory, read_only=True) as session:
         waiting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     for dataset_id in waiting:
         try:
-            vault.shred(settings, dataset_id)
+            complete(settings, factory, dataset_id)
         except (ObscuraError, OSError) as error:  # one that cannot be destroyed now must not keep the others
             get_logger(__name__).error("deletion_delayed", dataset_id=dataset_id, error=type(error).__name__)
-            continue
-        with transaction(factory) as session:
-            finish(session, dataset_id)
 
 
 def unfinished(session: Session, settings: Settings) -> Sequence[str]:
@@ -137,10 +150,14 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Trainings that have not ended and read this dataset. Drawing from a release needs none."""
+    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, evaluations on it.
+
+    Drawing from a release needs none. A training does without the dataset that its release will be measured on.
+    """
     anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
-    needed = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id, anchors_id == dataset_id)
-    return and_(needed, Job.kind == JobKind.TRAIN, Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
+    training = and_(Job.kind == JobKind.TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
+    evaluation = and_(Job.kind == JobKind.EVALUATE, Job.evaluation_dataset_id == dataset_id)
+    return and_(or_(training, evaluation), Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
 
 
 def _names(folder: Path) -> list[str]:

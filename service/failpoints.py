@@ -52,6 +52,8 @@ NAMES = frozenset(
         "sample.after",
         "drawn.before",
         "drawn.after",
+        "evaluated.before",
+        "evaluated.after",
         "settle.before",
         "settle.after",
     }

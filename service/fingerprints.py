@@ -1,57 +1,144 @@
-"""Which account an image was first counted in, so that the same images cannot be given a second budget.
+"""Where an image was first counted, so that it cannot be given a second budget, nor come back as a public one.
 
 A fingerprint is the first 16 bytes of the HMAC-SHA256 of an image's shape and decoded pixels, under a secret of this
-installation. Fingerprints outlive their dataset and never leave the database. What they find is equality of decoded
-pixels, whatever the file format, the label or the order was; an image in which one pixel differs is another image.
+installation. What they find is equality of decoded pixels, whatever the file format, the label or the order was; an
+image in which one pixel differs is another image.
+
+Those of an upload are written down in many short transactions, before it is accepted, and count from the moment at
+which it is: the dataset's row says which upload that was. Uploads are accepted one at a time, each after a look at what
+counts then, so of two that share an image one sees the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
-from sqlalchemy import LargeBinary, bindparam, exists, select, text
+from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, not_, select, text
 from sqlalchemy.orm import Session
 
-from service.db.tables import Account, Dataset, Fingerprint, Unit
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Account, Adjacency, Dataset, Fingerprint, Unit
 from service.errors import InvalidInput
 
 DIGEST_BYTES = 16
 Fingerprints = frozenset[bytes]
-_DIGESTS_PER_STATEMENT = 2**16
+Images = np.ndarray[Any, np.dtype[np.uint8]]
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+_SAMPLED_PIXEL = 5  # every so many in each direction are looked at first
+DIGESTS_PER_TRANSACTION = 2**13  # a tenth of a second; other writers come in between
+# Any constant will do that nothing else locks by.
+_ACCEPTANCE_LOCK = 0x0B5C0F
 
 # Digests travel as one value and are cut apart in the database: one parameter for each would take a minute a million.
 _CUT = f"""WITH RECURSIVE positions(at) AS (
     SELECT 1 UNION ALL SELECT at + {DIGEST_BYTES} FROM positions WHERE at + {DIGEST_BYTES} <= :bytes
 )"""
+# A fingerprint counts if its upload was the accepted one. A public dataset that is gone or out of use forbids nothing.
+_COUNTS = """datasets.id = fingerprints.dataset_id AND datasets.upload_attempt = fingerprints.upload_attempt
+    AND datasets.ready_at IS NOT NULL AND NOT datasets.unchecked
+    AND (datasets.account_id IS NOT NULL OR datasets.state IN ('ready', 'deleting'))"""
 _HOLDERS = text(
-    f"""{_CUT} SELECT DISTINCT account_id
-    FROM positions JOIN fingerprints ON digest = substr(:digests, at, {DIGEST_BYTES})"""
+    f"""{_CUT} SELECT DISTINCT datasets.account_id
+    FROM positions JOIN fingerprints ON digest = substr(:digests, at, {DIGEST_BYTES}) JOIN datasets ON {_COUNTS}"""
 ).bindparams(bindparam("digests", type_=LargeBinary))
-_REMEMBER = text(
-    f"""INSERT INTO fingerprints (digest, account_id) {_CUT}
-    SELECT substr(:digests, at, {DIGEST_BYTES}), :account_id FROM positions WHERE true ON CONFLICT DO NOTHING"""
+_INSERT = f"""INSERT INTO fingerprints (digest, dataset_id, upload_attempt) {_CUT}
+    SELECT substr(:digests, at, {DIGEST_BYTES}), :dataset_id, :attempt FROM positions"""
+_RECORD = text(f"{_INSERT} WHERE true ON CONFLICT DO NOTHING").bindparams(bindparam("digests", type_=LargeBinary))
+_RECORD_NEW = text(
+    f"""{_INSERT} WHERE NOT EXISTS (
+        SELECT 1 FROM fingerprints JOIN datasets ON {_COUNTS}
+        WHERE digest = substr(:digests, at, {DIGEST_BYTES}) AND datasets.account_id = :account_id
+    ) ON CONFLICT DO NOTHING"""
 ).bindparams(bindparam("digests", type_=LargeBinary))
+_FORGET = text(
+    """DELETE FROM fingerprints WHERE dataset_id = :dataset_id AND upload_attempt <= :attempt AND digest IN (
+        SELECT digest FROM fingerprints WHERE dataset_id = :dataset_id AND upload_attempt <= :attempt LIMIT :count
+    )"""
+)
 
 
 class OverlapRefused(InvalidInput):
-    """The images are known, and no one account could pay for them. One reason, whatever was found."""
+    """The images are known, and no one account may pay for them. One reason, whatever was found."""
 
     code: ClassVar[str] = "upload_refused"
 
     def __init__(self) -> None:
         super().__init__(
-            "Images of this upload are in other datasets already, and there is no single account that could pay for "
-            "all of them. Upload them apart from the rest, or into the account in which they were first; otherwise "
-            "ask the operator. Nothing was stored.",
+            "Images of this upload are in other datasets already, and there is no single account that may pay for "
+            "all of them: one with the same unit, and with an epsilon and a delta that are at most those of the "
+            "account you chose. Upload them apart from the rest, or into the account in which they were first; "
+            "otherwise ask the operator. Nothing was stored.",
             fault="overlap",
         )
 
 
-def fingerprint(batches: Iterable[np.ndarray[Any, np.dtype[np.uint8]]], key: bytes) -> Fingerprints:
+class KnownAsPrivate(InvalidInput):
+    """A public upload holds an image that an account protects. It never says which, or how many, or whose."""
+
+    code: ClassVar[str] = "upload_refused"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Images of this upload are protected by an account here, so they cannot be public: an accuracy measured on "
+            "them, or a basis computed from them, would be published without noise. Take out what was ever uploaded "
+            "as private. Nothing was stored.",
+            fault="known_as_private",
+        )
+
+
+class KnownAsPublic(InvalidInput):
+    """A private upload holds an image of a public dataset. It never says which, or how many."""
+
+    code: ClassVar[str] = "upload_refused"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Images of this upload are in a public dataset here, by which releases are measured: that would tell about "
+            "them without noise. Leave them out if they are public; if they are not, have the public dataset deleted "
+            "first. Nothing was stored.",
+            fault="known_as_public",
+        )
+
+
+class Terms(Protocol):
+    """What an account promises about everything that it will ever publish."""
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    adjacency: Adjacency
+
+
+def at_least_as_strict(payer: Terms, other: Terms) -> bool:
+    """Tell whether whoever was promised `other` loses nothing when `payer` pays for him instead.
+
+    That is so when both speak of the same neighbours (unit and adjacency) and neither epsilon nor delta is larger.
+    Which filter an account has makes no difference: what it promises is its (epsilon, delta), and both filters keep
+    that. Neither does what is left of it: an account without a rest publishes nothing more. Of terms of which one has
+    the smaller epsilon and the other the smaller delta, neither is as strict as the other.
+    """
+    return (
+        (payer.unit, payer.adjacency) == (other.unit, other.adjacency)
+        and payer.epsilon <= other.epsilon
+        and payer.delta <= other.delta
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Where images are known, as of the moment at which so many uploads had been accepted. PRIVATE."""
+
+    accounts: frozenset[str]
+    public: bool
+    accepted: int
+
+
+def fingerprint(batches: Iterable[Images], key: bytes) -> Fingerprints:
     """Return the fingerprints of images. PRIVATE.
 
     An image of one colour throughout has none: it shows nobody, and blank pages would join strangers. A colour image
@@ -63,70 +150,162 @@ def fingerprint(batches: Iterable[np.ndarray[Any, np.dtype[np.uint8]]], key: byt
     """
     found: set[bytes] = set()
     for batch in batches:
-        gray = batch if batch.ndim == 3 else batch[..., 0]
-        as_gray = (batch == gray[..., None]).all(axis=(1, 2, 3)) if batch.ndim == 4 else np.ones(len(batch), bool)
-        blank = (batch == batch[:, :1, :1]).all(axis=tuple(range(1, batch.ndim)))
+        grays = batch if batch.ndim == 3 else batch[..., 0]
+        is_gray = np.ones(len(batch), bool)
+        if batch.ndim == 4:
+            is_gray = _all_along(batch, lambda images: images == images[..., :1])
+        is_blank = _all_along(batch, lambda images: images == images[:, :1, :1])
         starts = {channels: _start(key, (*batch.shape[1:3], channels)) for channels in (1, 3)}
-        for index in np.flatnonzero(~blank):
-            digest = starts[1 if as_gray[index] else 3].copy()
-            digest.update((gray[index] if as_gray[index] else batch[index]).tobytes())
+        for index in np.flatnonzero(~is_blank):
+            digest = starts[1 if is_gray[index] else 3].copy()
+            digest.update(np.ascontiguousarray(grays[index] if is_gray[index] else batch[index]).data)
             found.add(digest.digest()[:DIGEST_BYTES])
     return frozenset(found)
 
 
-def settle(session: Session, dataset: Dataset, digests: Fingerprints) -> str:
-    """Decide which account pays for a private dataset from now on, and remember its images there.
+def _all_along(images: Images, equal: Callable[[Images], Flags]) -> Flags:
+    """Tell for each image whether all of its pixels are equal in some sense; a few of them show it of most.
 
-    One image of another account is enough. Where the dataset joins that account, everything else in it is new there.
-    The own account counts as concerned when it has one of the images itself or, where the unit is a subject, when it
-    has ever had content: its other records may be of the same people, whom two budgets would then answer for.
+    Args:
+        images: uint8 (n, height, width) or (n, height, width, 3).
+        equal: compares every pixel with the one that it should be like.
+    """
+    axes = tuple(range(1, images.ndim))
+    answers: Flags = np.all(equal(images[:, ::_SAMPLED_PIXEL, ::_SAMPLED_PIXEL]), axis=axes)
+    perhaps = np.flatnonzero(answers)
+    answers[perhaps] = np.all(equal(images[perhaps]), axis=axes)
+    return answers
+
+
+def record(
+    factory: SessionFactory, dataset_id: str, attempt: int, digests: Fingerprints, *, known_in: str | None = None
+) -> None:
+    """Write down the fingerprints of an upload that is not accepted yet, in short transactions. Twice changes nothing.
+
+    Args:
+        factory: of sessions.
+        dataset_id: whose images they are of.
+        attempt: the upload's number.
+        digests: of its images.
+        known_in: its account, if some of the images are known there. Those are not written down again, since a private
+            fingerprint never ceases to count.
+    """
+    facts: dict[str, Any] = {"dataset_id": dataset_id, "attempt": attempt}
+    statement = _RECORD
+    if known_in is not None:
+        facts["account_id"], statement = known_in, _RECORD_NEW
+    for part in _in_parts(digests):
+        with transaction(factory) as session:
+            session.execute(statement, {**part, **facts})
+
+
+def forget(factory: SessionFactory, dataset_id: str, attempt: int) -> None:
+    """Remove the fingerprints of uploads up to one that was not accepted, in short transactions.
+
+    Those of a public dataset go like this, too, once it is deleted.
+    """
+    parameters = {"dataset_id": dataset_id, "attempt": attempt, "count": DIGESTS_PER_TRANSACTION}
+    while True:
+        with transaction(factory) as session:
+            if cast(CursorResult[Any], session.execute(_FORGET, parameters)).rowcount == 0:
+                return
+
+
+def look_up(factory: SessionFactory, digests: Fingerprints) -> Known:
+    """Find out where images are known, without holding any lock."""
+    with transaction(factory, read_only=True) as session:
+        accepted = _accepted(session)  # before the images are looked up: whatever is accepted later is noticed
+    return _known(accepted, (_holders(factory, part) for part in _in_parts(digests)))
+
+
+def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Known | None = None) -> str | None:
+    """Decide which account pays for a dataset whose upload is being accepted, or that it may be public.
+
+    One image of another account is enough to join it. Where the dataset joins that account, everything else in it is
+    new there. The own account counts as concerned when it has one of the images itself or, where the unit is a subject,
+    when it has ever had content: its other records may be of the same people, whom two budgets would then answer for.
+    The other account must promise at least as much as the own one: otherwise one image, which the uploader chose, would
+    move all others to a laxer account. Who wants that nevertheless declares the dataset there.
 
     Args:
         session: in the writing transaction that makes the dataset ready. Others that do the same wait until it ends.
-        dataset: private.
+        dataset: whose fingerprints are recorded.
         digests: of its images.
+        known: what `look_up` found; looked up again, under the lock, if an upload was accepted since.
 
     Returns:
-        The id of the account.
+        The id of the account that pays; None where the dataset is public.
 
     Raises:
-        OverlapRefused: More than one account is concerned, or the other one protects another unit.
+        OverlapRefused: More than one account is concerned, or the other one promises less or protects another unit.
+        KnownAsPrivate: The dataset is public, and an account protects one of its images.
+        KnownAsPublic: The dataset is private, and one of its images is public.
     """
-    assert dataset.account_id is not None
-    _wait_for_others(session)
-    parts = _in_parts(digests)
-    concerned = {holder for part in parts for holder in session.scalars(_HOLDERS, part)}
+    wait_for_others(session)
+    accepted = _accepted(session)
+    if known is None or known.accepted != accepted:
+        known = _known(accepted, (list(session.scalars(_HOLDERS, part)) for part in _in_parts(digests)))
+    if dataset.account_id is None:
+        if known.accounts:
+            raise KnownAsPrivate
+        return None
+    if known.public:
+        raise KnownAsPublic
+    concerned = set(known.accounts)
     own = session.get_one(Account, dataset.account_id)
     if concerned - {own.id} and own.unit is Unit.SUBJECT and _has_had_content(session, own.id, besides=dataset.id):
         concerned.add(own.id)
     payer = session.get_one(Account, concerned.pop()) if concerned else own
-    if concerned or (payer.unit, payer.adjacency) != (own.unit, own.adjacency):
+    if concerned or not at_least_as_strict(payer, own):
         raise OverlapRefused
-    for part in parts:
-        session.execute(_REMEMBER, {**part, "account_id": payer.id})
     return payer.id
 
 
-def known(session: Session) -> bool:
+def brought_by(session: Session, dataset: Dataset) -> Iterator[bytes]:
+    """Yield the fingerprints that an accepted upload was the first to bring to its account, in their order. PRIVATE."""
+    own = select(Fingerprint.digest).where(
+        Fingerprint.dataset_id == dataset.id, Fingerprint.upload_attempt == dataset.upload_attempt
+    )
+    return iter(session.scalars(own.order_by(Fingerprint.digest)))
+
+
+def any_recorded(session: Session) -> bool:
     """Tell whether any image has been fingerprinted yet."""
-    return session.scalar(select(exists().where(Fingerprint.account_id.is_not(None)))) is True
+    return session.scalar(select(exists().where(Fingerprint.dataset_id.is_not(None)))) is True
+
+
+def wait_for_others(session: Session) -> None:
+    """Let one transaction at a time look up and accept. SQLite has one writer at a time anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ACCEPTANCE_LOCK})
 
 
 def _start(key: bytes, shape: Sequence[int]) -> hmac.HMAC:
     return hmac.new(key, b"obscura image 1 " + "x".join(map(str, shape)).encode() + b"\0", hashlib.sha256)
 
 
-def _wait_for_others(session: Session) -> None:
-    """Let one transaction at a time look up and insert. SQLite has one writer at a time anyway."""
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(text("LOCK TABLE fingerprints IN SHARE ROW EXCLUSIVE MODE"))
+def _accepted(session: Session) -> int:
+    """Count the accepted uploads. It never decreases, and whatever makes fingerprints count increases it."""
+    counted = select(func.count()).where(Dataset.ready_at.is_not(None), not_(Dataset.unchecked))
+    return session.scalar(counted) or 0
 
 
-def _in_parts(digests: Fingerprints) -> list[dict[str, Any]]:
-    """Return the parameters of one statement after the other, the digests in the order of the index."""
+def _holders(factory: SessionFactory, part: dict[str, Any]) -> Sequence[str | None]:
+    with transaction(factory, read_only=True) as session:
+        return list(session.scalars(_HOLDERS, part))
+
+
+def _known(accepted: int, holders: Iterable[Iterable[str | None]]) -> Known:
+    found = {holder for part in holders for holder in part}
+    return Known(frozenset(holder for holder in found if holder is not None), None in found, accepted)
+
+
+def _in_parts(digests: Fingerprints) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of one statement after the other, the digests in the order of the index."""
     ordered = sorted(digests)
-    parts = [ordered[at : at + _DIGESTS_PER_STATEMENT] for at in range(0, len(ordered), _DIGESTS_PER_STATEMENT)]
-    return [{"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES} for part in parts]
+    for at in range(0, len(ordered), DIGESTS_PER_TRANSACTION):
+        part = ordered[at : at + DIGESTS_PER_TRANSACTION]
+        yield {"digests": b"".join(part), "bytes": len(part) * DIGEST_BYTES}
 
 
 def _has_had_content(session: Session, account_id: str, *, besides: str) -> bool:

@@ -52,7 +52,7 @@ def inspect_ledger(
         factory: of sessions.
         full: read every entry, not only those after the newest checkpoint.
         given: further receipts, such as users hold.
-        thorough: hash the files of every release too, and have SQLite check its own file.
+        thorough: hash the files of every release too, compare all fingerprints, and have SQLite check its own file.
 
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
@@ -78,7 +78,7 @@ def inspect_ledger(
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
         try:
-            report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full)
+            report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full, fingerprints=thorough)
         except DBAPIError:
             if not damage:
                 raise

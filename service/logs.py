@@ -1,6 +1,7 @@
 """Logging: structlog, one JSON object a line on stderr, with a redaction rule that holds for every event.
 
-Never logged: anything whose name marks it private or secret, tensors and arrays, bytes, and local variables of a trace.
+Never logged: anything whose name marks it private or secret, tensors and arrays, bytes; and of an error anything but
+its type and where it arose. What it says may quote a value: a database's error names the row that it refused.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.ExceptionRenderer(
-            structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=30)
-        ),
+        structlog.processors.ExceptionRenderer(_types_and_places),
     ]
     structlog.configure(
         processors=[
@@ -76,6 +75,13 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
             root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+
+
+def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:
+    """Return an error and what led to it: types, files, lines and functions."""
+    stacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=30)(exc_info)
+    kept = ("exc_type", "frames", "is_cause")
+    return [{name: stack[name] for name in kept if name in stack} for stack in stacks]
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,22 +11,26 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from service import auth, dashboard, datasets, deletion, fingerprints, queue, uploads, vault
+from service import admins, dashboard, deletion, fingerprints, queue, receiving, vault
 from service.api import limits, problems
 from service.api.deps import Service
 from service.api.document import describe_problems
 from service.api.events import StreamLimits, StreamSlots
+from service.api.gate import Gate
 from service.api.routes import accounts, health, jobs, keys, ledger, limit_requests, plans, releases, samples, sweeps
+from service.api.routes import admins as admin_routes
 from service.api.routes import datasets as dataset_routes
+from service.api.uploading import UploadLimits, UploadSlots
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.doorbell import Doorbell
 from service.inspection import inspect_at_start
+from service.logs import get_logger
+from service.private_files import make_private_folder, make_tree_private
 from service.settings import Settings
 from workers.dispatch import Dispatcher
 from workers.reconcile import Reconciler
 
-UPLOADS_AT_A_TIME_MAX = 4
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
 
@@ -41,6 +44,7 @@ def create_app(
     *,
     clock: Callable[[], datetime] = utc_now,
     stream_limits: StreamLimits = StreamLimits(),
+    upload_limits: UploadLimits = UploadLimits(),
     send: queue.Send | None = None,
 ) -> FastAPI:
     """Build the application. Nothing is opened or started before its lifespan begins.
@@ -49,6 +53,7 @@ def create_app(
         settings: Of this process.
         clock: Returns the time, aware.
         stream_limits: Bounds of the event streams.
+        upload_limits: Bounds of the uploads.
         send: Rings the doorbell of workers elsewhere; None sends through the broker of the settings.
     """
     app = FastAPI(
@@ -79,7 +84,7 @@ def create_app(
         factory=factory,
         streams=StreamSlots(stream_limits),
         clock=clock,
-        uploads=threading.BoundedSemaphore(UPLOADS_AT_A_TIME_MAX),
+        uploads=UploadSlots(upload_limits),
         ring=workers.doorbell.ring,
     )
     app.state.workers = workers
@@ -88,6 +93,7 @@ def create_app(
         health,
         accounts,
         limit_requests,
+        admin_routes,
         dataset_routes,
         plans,
         jobs,
@@ -101,6 +107,8 @@ def create_app(
     dashboard.mount(app)
     describe_problems(app)
     app.add_middleware(limits.BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(Gate)
+    app.add_middleware(limits.CloseUnread)
     app.add_middleware(limits.SecurityHeaders)
     return app
 
@@ -122,21 +130,25 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _prepare(service: Service) -> None:
-    """Bring the schema up to date, clear what a crash left behind, make the first admin key, verify the ledger."""
+    """Close the data folder to others and bring the schema up to date; clear what a crash left behind, make the first
+    admin key, verify the ledger.
+    """
     settings = service.settings
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(settings.data_dir)
+    open_to_others = sum(make_tree_private(folder) for folder in {settings.data_dir, settings.keys_path})
+    if open_to_others:
+        get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)
-    uploads.sweep(settings.data_dir)
+    receiving.clean_up(settings, service.factory, now=service.clock())
     with transaction(service.factory) as session:
-        datasets.reset_interrupted(session, settings)
-        auth.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
-        if not fingerprints.known(session):
+        fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
+        admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+        if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
+    receiving.check_public(settings, service.factory)
     for dataset_id in to_shred:
-        vault.shred(settings, dataset_id)
-        with transaction(service.factory) as session:
-            deletion.finish(session, dataset_id)
+        deletion.complete(settings, service.factory, dataset_id)
     inspect_at_start(settings, service.factory, now=service.clock())
 
 

@@ -1,4 +1,4 @@
-"""Receive the content of a declared dataset: stream to quarantine, read it in a confined process, publish the arrays.
+"""Read the content of a declared dataset: stream to quarantine, read it in a confined process, publish the arrays.
 
 The parent never parses an upload. It counts and hashes bytes, starts `python -m service.ingest`, and believes the
 resulting arrays only after looking at their headers, labels and every tag itself. Nothing readable touches the disk:
@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from service import vault
-from service.artifacts import directory_of, flush_directory, staged_directory
+from service.artifacts import directory_of, flush_directory
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.fingerprints import Fingerprints, fingerprint
@@ -78,8 +77,8 @@ class DatasetFacts:
 
     `records_declared` is an upper bound: more records are refused. Fewer are allowed, because the exact number may
     itself be private, and every price and every `delta <= 1/n` is computed from the declared one. `subjects_declared`
-    is the same for subjects, and given exactly when the content must carry subject ids. Only images that are not
-    public are fingerprinted.
+    is the same for subjects, and given exactly when the content must carry subject ids. `attempt` is the number of this
+    upload among those of the dataset: files that it leaves behind are told by it from those of another upload.
     """
 
     dataset_id: str
@@ -89,37 +88,43 @@ class DatasetFacts:
     channels: int
     records_declared: int
     subjects_declared: int | None = None
-    public: bool = False
+    account_id: str | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedContent:
     """What is recorded about accepted content. The number of records is left out on purpose.
 
-    `private_fingerprints` are those of its images (`service.fingerprints`); none for public content.
+    `private_fingerprints` are those of its images (`service.fingerprints`). They are what is known as private or as
+    public, so those of public content are as secret. `vault_key_id` names the key that it is sealed under.
     """
 
     dataset_id: str
+    attempt: int
     format: str
     sha256: str
     bytes: int
     private_fingerprints: Fingerprints = field(repr=False)
+    vault_key_id: str = field(repr=False)
 
 
-def receive(
+@contextmanager
+def staged(
     settings: Settings, facts: DatasetFacts, chunks: Iterator[bytes], declared_length: int | None, format: str
-) -> ReceivedContent:
-    """Store the content of a declared dataset, or change nothing.
-
-    The caller has made sure that the dataset is not ready and that nobody else is receiving it; arrays that an
-    earlier, crashed attempt left under its identifier are replaced.
+) -> Iterator[tuple[ReceivedContent, Callable[[], None]]]:
+    """Read the content of a declared dataset, which lies ready to be published inside the block, and nowhere after it.
 
     Args:
         settings: Limits and `data_dir`.
-        facts: The declaration.
+        facts: The declaration, and the number of this upload.
         chunks: The body, in order. What it raises is passed on after cleaning up.
         declared_length: Content-Length, if the client sent one. The byte limit holds whatever it says.
         format: zip, npz or idx.
+
+    Yields:
+        What is to be recorded, and a function that publishes the content: to be called in the transaction that records
+        it, where nobody else writes under the dataset's name. Calling it again changes nothing.
 
     Raises:
         InvalidInput: Unknown format, or an identifier that is not a dataset's.
@@ -130,35 +135,47 @@ def receive(
     if format not in FORMATS:
         raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
     data_dir = settings.data_dir.resolve()
-    source = data_dir / "quarantine" / secrets.token_hex(16)
-    declaration = _request(settings, facts, format, source, directory_of(data_dir, facts.dataset_id))
-    fingerprint_key = None if facts.public else _fingerprint_key(settings, declaration)
-    with _disk_faults(declaration):
+    published = directory_of(data_dir, facts.dataset_id)
+    source = data_dir / "quarantine" / f"{facts.dataset_id}.{facts.attempt}"
+    staging = published.with_name(f"{source.name}.tmp")
+    request = _request(settings, facts, format, source, staging)
+    fingerprint_key = _fingerprint_key(settings, request)
+    with _disk_faults(request):
         source.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staging.parent.mkdir(parents=True, exist_ok=True)
     try:
-        digest, size = _quarantine(chunks, source, declared_length, declaration)
-        with _disk_faults(declaration), staged_directory(data_dir, facts.dataset_id) as staging:
-            request = replace(declaration, target=staging)
-            _run_ingest(request)
-            private_fingerprints = _judge(request, fingerprint_key)
-            _publish(settings, request)
+        digest, size = _quarantine(chunks, source, declared_length, request)
+        with _disk_faults(request):
+            staging.mkdir(mode=0o700)
+        _run_ingest(request)
+        private_fingerprints = _judge(request, fingerprint_key)
+        key_id = vault.key_id_of(request.target_key)
+        content = ReceivedContent(facts.dataset_id, facts.attempt, format, digest, size, private_fingerprints, key_id)
+        yield content, lambda: _publish(settings, request)
     finally:
         source.unlink(missing_ok=True)
-    return ReceivedContent(facts.dataset_id, format, digest, size, private_fingerprints)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def sweep(data_dir: Path) -> int:
-    """Remove what interrupted uploads left behind. Call at start-up only, before any upload begins.
+def sweep(data_dir: Path, live: Callable[[], Set[tuple[str, int]]]) -> int:
+    """Remove what interrupted uploads left behind.
+
+    Args:
+        data_dir: Of the service.
+        live: Tells id and attempt of the uploads that are under way, in whichever process. It is asked once the files
+            have been listed: an upload is in the database before it has any.
 
     Returns:
         The number of removed files and folders.
     """
-    leftovers = [*(data_dir / "quarantine").glob("*"), *(data_dir / "datasets").glob("ds_*.tmp")]
+    found = [*(data_dir / "quarantine").glob("*"), *(data_dir / "datasets").glob("ds_*.tmp")]
+    kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if found else set()
+    leftovers = [path for path in found if path.name.removesuffix(".tmp") not in kept]
     for path in leftovers:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # somebody else may be removing it, too
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     return len(leftovers)
 
 
@@ -267,7 +284,7 @@ def _run_ingest(request: IngestRequest) -> None:
     raise _error(Fault.TOO_COSTLY if finished.returncode < 0 else Fault.INTERNAL, request)
 
 
-def _judge(request: IngestRequest, fingerprint_key: bytes | None) -> frozenset[bytes]:
+def _judge(request: IngestRequest, fingerprint_key: bytes) -> frozenset[bytes]:
     """Judge the arrays as if the confined process had been taken over: plain files, right shapes, labels in range.
 
     Every chunk is opened once here, so what is accepted can be read. Returns the fingerprints of the images.
@@ -290,11 +307,7 @@ def _judge(request: IngestRequest, fingerprint_key: bytes | None) -> frozenset[b
                 raise _error(Fault.INTERNAL, request)
             if request.subjects_declared is not None:
                 _judge_subjects(request, count, request.subjects_declared)
-            if fingerprint_key is not None:
-                return fingerprint(images.batches(), fingerprint_key)
-            for _ in images.batches():
-                pass
-            return frozenset()
+            return fingerprint(images.batches(), fingerprint_key)
     except (OSError, NotFound):
         raise _error(Fault.INTERNAL, request) from None
 
@@ -323,13 +336,16 @@ def _fingerprint_key(settings: Settings, request: IngestRequest) -> bytes:
 def _publish(settings: Settings, request: IngestRequest) -> None:
     """Put the key on the disk, then the arrays in their place."""
     target = directory_of(settings.data_dir.resolve(), request.dataset_id)
-    flush_directory(request.target)  # the files in it were flushed by their writer
-    vault.shred(settings, request.dataset_id)  # what a crashed attempt left
-    vault.write_key(vault.key_path(settings, request.dataset_id), request.target_key)
-    failpoint("upload.before")
-    request.target.rename(target)
-    flush_directory(target.parent)
-    failpoint("upload.after")
+    if not request.target.exists() and target.exists():
+        return  # by an earlier try, whose transaction did not go through
+    with _disk_faults(request):
+        flush_directory(request.target)  # the files in it were flushed by their writer
+        vault.shred(settings, request.dataset_id)  # what a crashed attempt left
+        vault.write_key(vault.key_path(settings, request.dataset_id), request.target_key)
+        failpoint("upload.before")
+        request.target.rename(target)
+        flush_directory(target.parent)
+        failpoint("upload.after")
 
 
 def _error(fault: Fault, request: IngestRequest) -> UploadRefused | UploadTooLarge | UploadFailed:

@@ -6,9 +6,11 @@ name, and it is destroyed before they lose it, so that every copy of the arrays,
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,15 @@ def open_dataset(settings: Settings, dataset_id: str) -> tuple[Images, Labels]:
         NotFound: The dataset has no content, or no key (SealBroken: the content is not what was stored).
     """
     return _read(settings, dataset_id, IMAGES_NAME), _read(settings, dataset_id, LABELS_NAME)
+
+
+def open_images(settings: Settings, dataset_id: str) -> SealedArray:
+    """Open the images of a stored dataset, to be read batch by batch. PRIVATE unless the dataset is public.
+
+    Raises:
+        NotFound: As for `open_dataset`.
+    """
+    return _open(settings, dataset_id, IMAGES_NAME)
 
 
 def open_subjects(settings: Settings, dataset_id: str) -> Subjects:
@@ -80,13 +91,20 @@ def fingerprint_key_path(settings: Settings) -> Path:
 def make_fingerprint_key(settings: Settings) -> None:
     """Make that secret, unless there is one. Another one later would let known images pass for new.
 
-    A file of another length is what a crash left of the first one: nothing was ever fingerprinted under it.
+    It appears under its name whole, so of processes that start together one makes it. A file of another length is what
+    a crash of an earlier version left: nothing was ever fingerprinted under it.
     """
     path = fingerprint_key_path(settings)
     if path.exists() and path.stat().st_size != KEY_BYTES:
         path.unlink()
-    if not path.exists():
-        write_key(path, new_key())
+    if path.exists():
+        return
+    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    write_key(made, new_key())
+    with suppress(FileExistsError):
+        os.link(made, path)
+    made.unlink()
+    flush_directory(path.parent)
 
 
 def write_key(path: Path, key: bytes) -> None:
@@ -119,6 +137,11 @@ def read_key(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise NotFound("The key of this content is damaged.")
     return key
+
+
+def key_id_of(key: bytes) -> str:
+    """Return what names a key without telling anything about it: 64 hex digits, which nobody can guess either."""
+    return hashlib.sha256(b"obscura key 1\0" + key).hexdigest()
 
 
 def destroy_file(path: Path) -> None:
@@ -202,8 +225,12 @@ class SealedArray:
 
 
 def _read(settings: Settings, dataset_id: str, name: str) -> Array:
+    with _open(settings, dataset_id, name) as array:
+        return array.read()
+
+
+def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:
     directory = directory_of(settings.data_dir, dataset_id)
     if directory.is_symlink() or not directory.is_dir():
         raise NotFound("This dataset has no content.")
-    with SealedArray(directory, dataset_id, name, read_key(key_path(settings, dataset_id))) as array:
-        return array.read()
+    return SealedArray(directory, dataset_id, name, read_key(key_path(settings, dataset_id)))

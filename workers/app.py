@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.db.session import make_engine, make_session_factory
 from service.inspection import inspect_at_start
 from service.logs import configure_logging, get_logger
+from service.private_files import keep_new_files_private
 from service.settings import Settings
 from workers import tasks
 from workers.reconcile import RECONCILE_SECONDS
@@ -63,6 +64,7 @@ def make_app(settings: Settings) -> Celery:
         configure_logging(settings.log_level)
 
     def inspect(**_: Any) -> None:
+        keep_new_files_private()
         engine = make_engine(settings.database_url, pool_size=1)
         try:
             inspect_at_start(settings, make_session_factory(engine), now=datetime.now(UTC))

@@ -1,6 +1,7 @@
 """The embedded dispatcher: threads beside the API that claim jobs from the database and supervise their runners.
 
-One lane trains, one job at a time; another lane draws samples, so that a free sample never waits behind a training.
+One lane trains, one job at a time; another draws samples and a third evaluates releases, so that what is free never
+waits behind a training.
 Nothing is trained in this process: every attempt runs in a process of its own.
 """
 

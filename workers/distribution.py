@@ -8,13 +8,13 @@ same program on every rank: each computes the whole public part, and its share o
 Privacy:
     The processes together are the curator: what they send to one another (partial sums, teachers' weights, checkpoints)
     is private and stays between them. A release is made once: rank 0 holds the whole sum, adds the noise and hands the
-    result to the others. Drawing the same derived noise on every rank looks equivalent and is not. Float sums may
-    differ in their last bits between ranks, and two releases of one noise tell the difference of their sums without
-    any; and noise that each rank drew for its own share would be the wrong amount. So a rank other than 0 draws no
-    noise, and no two ranks round a sum. Payments, too, are made once, by rank 0, before any rank goes on.
+    result to the others. Drawing the same derived noise on every rank looks equivalent and is not: should two ranks'
+    sums ever differ, two releases of one noise tell the difference without any; and noise that each rank drew for its
+    own share would be the wrong amount. So a rank other than 0 draws no noise. Payments, too, are made once, by rank 0,
+    before any rank goes on.
 
     Sensitivities are those of one process: which rank computes a unit's contribution changes neither its clipping nor
-    its vote. Integer votes add up exactly; of float sums, partial sums are rounded, as in any order of adding.
+    its vote. What they add up are integers, so partial sums are exact.
 
     A rank that dies ends the training: the others fail at their next exchange (`RankLost`), or the launcher ends them.
     What was paid and not released is lost then, as in any crash.
@@ -41,7 +41,7 @@ from privacy.errors import BudgetExceeded
 
 if TYPE_CHECKING:
     from privacy.accounting.events import Event
-    from privacy.gradients.layers import Shares
+    from privacy.gradients.integers import Sums
     from workers.recipes.interface import Budget
 
 T = TypeVar("T")
@@ -135,6 +135,11 @@ def from_first(values: Tensor) -> Tensor:
     return sent.to(values.device)
 
 
+def agreed(ending: bool) -> bool:
+    """Return on every rank whether rank 0 wants to end early."""
+    return ending if ranks() == 1 else bool(from_first(torch.tensor(ending)))
+
+
 def object_from_first(value: T | None) -> T:
     """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
     box: list[T | None] = [value]
@@ -161,8 +166,8 @@ def join_on_first(rows: Tensor) -> Tensor:
     return rows if parts is None else torch.cat(parts).to(rows.device)
 
 
-def release_once(private_sums: Shares, release: Callable[[Shares], Shares]) -> Shares:
-    """Add up the float sums of all ranks, let rank 0 release them, and return the release on every rank.
+def release_once(private_sums: Sums, release: Callable[[Sums], Sums]) -> Sums:
+    """Add up the integer sums of all ranks, let rank 0 release them, and return the release on every rank.
 
     Args:
         private_sums: of this rank's share, by name; names and shapes are the same everywhere. PRIVATE.
@@ -170,11 +175,10 @@ def release_once(private_sums: Shares, release: Callable[[Shares], Shares]) -> S
     """
     if ranks() == 1:
         return release(private_sums)
-    flat = torch.cat([value.detach().reshape(-1).double().cpu() for value in private_sums.values()])
-    flat = sum_on_first(flat)
+    flat = sum_on_first(torch.cat([value.reshape(-1) for value in private_sums.values()]))
     if rank() == 0:
         released = release(_like(private_sums, flat))
-        flat = torch.cat([value.reshape(-1).double().cpu() for value in released.values()])
+        flat = torch.cat([value.reshape(-1) for value in released.values()])
     return _like(private_sums, from_first(flat))
 
 
@@ -199,11 +203,9 @@ def pay_once(budget: Budget, event: Event, stage: str) -> None:
         raise refused
 
 
-def _like(template: Shares, flat: Tensor) -> Shares:
+def _like(template: Sums, flat: Tensor) -> Sums:
     values = torch.split(flat, [value.numel() for value in template.values()])
-    return {
-        name: part.reshape(value.shape).to(value) for (name, value), part in zip(template.items(), values, strict=True)
-    }
+    return {name: part.reshape(value.shape) for (name, value), part in zip(template.items(), values, strict=True)}
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from service.failpoints import failpoint
 from workers.context import Context
 from workers.sampling import SampleRequest, write_sample
 from workers.spending import ReportedProgress
+from workers.time_left import Piece
 
 STAGE = "sample"
 _SUFFIXES = {SampleFormat.IMAGEFOLDER: "zip", SampleFormat.NPZ: "npz"}
@@ -40,8 +41,18 @@ def run_sampling(context: Context, job_id: str) -> None:
     path = directory / f"{sample.id}.{_SUFFIXES[sample.format]}"
     if not path.is_file():
         progress = ReportedProgress(
-            context.factory, context.attempt, budget=None, planned_nano=0, privacy_filter=None, stop=context.stop
+            context.factory,
+            context.attempt,
+            budget=None,
+            planned_nano=0,
+            privacy_filter=None,
+            stop=context.stop,
+            work=[Piece(STAGE, sample.count, 1.0)],
         )
+
+        def tell(drawn: int) -> None:
+            progress(stage=STAGE, step=drawn, steps=sample.count)
+
         generator = _load(data_dir, release)
         # On the CPU and on one thread, so that additions keep their order and equal seeds give equal bytes.
         torch.set_num_threads(1)
@@ -53,7 +64,7 @@ def run_sampling(context: Context, job_id: str) -> None:
                 sample_format=sample.format.value,
                 title=release.name,
                 card=release.card,
-                on_drawn=lambda drawn: progress(stage=STAGE, step=drawn, steps=sample.count),
+                on_drawn=tell,
             )
             failpoint("sample.before")
             artifacts.publish_directory(staging, directory)

@@ -1,13 +1,12 @@
-"""Usefulness of what was trained, measured once on the job's public dataset: a classifier's accuracy, or that of
-classifiers trained on a generator's samples."""
+"""Usefulness of what was trained, measured once on public images: a classifier's accuracy, or that of classifiers
+trained on a generator's samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +16,10 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from service.errors import StaleAttempt
-from service.logs import get_logger
-from service.vault import open_dataset
-from workers.context import Context
-from workers.evaluation.report import Usefulness
 from workers.evaluation.utility import Utility, train_and_test
-from workers.orders import Order
-from workers.recipes.interface import Cancelled, Progress
-from workers.sampling import SampleRequest, draw_arrays
-from workers.traces import trace_of
-
-T = TypeVar("T")
-STAGE = "evaluate"
-DRAWING = "draw_images"  # for the evaluation, and those that a release shows
-SAMPLES = 30_000
-SEED = 0
+from workers.planned_work import DRAWING, EVALUATION, EVALUATION_SHARES
+from workers.recipes.interface import Progress
+from workers.sampling import SampleRequest, draw
 
 
 @dataclass(frozen=True)
@@ -43,131 +30,111 @@ class Images:
     labels: torch.Tensor
 
 
-def measure_usefulness(directory: Path, order: Order, context: Context, progress: Progress) -> Usefulness | None:
-    """Measure the generator of `directory`, and its warm start alone where the plan has one.
+@dataclass(frozen=True)
+class Measured:
+    """What an evaluation found.
+
+    Attributes:
+        accuracy: in [0, 1], by classifier.
+        warm_start_only: the same of the generator before its first vote, where there is one.
+        confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
+    """
+
+    accuracy: dict[str, float]
+    warm_start_only: dict[str, float] | None
+    confusion: tuple[tuple[int, ...], ...]
+
+
+def measure_generator(
+    directory: Path,
+    test: Images,
+    request: SampleRequest,
+    *,
+    warm_start: bool,
+    device: torch.device,
+    progress: Progress,
+) -> Measured:
+    """Train classifiers on a released generator's samples, and test them once.
 
     Args:
-        directory: with the finished generator.
-        order: names the public dataset, and how many images to draw.
-        context: of this process.
-        progress: is told about the images that are drawn, and about each classifier.
-
-    Returns:
-        None when the job names no public dataset, or when the measurement broke: the release was paid for and is
-        published all the same. The operator's log has the reason.
+        directory: of the release.
+        test: public images.
+        request: the samples to train on; its seed is that of the classifiers, too.
+        warm_start: measure what the generator was before its first vote as well.
+        device: to draw and train on.
+        progress: is told about the images that are drawn, and about the classifiers' steps.
 
     Raises:
-        Cancelled: the attempt was told to stop.
+        Cancelled: from `progress`.
+        FileNotFoundError: the release's files are gone (ValueError: damaged).
     """
-    if order.evaluation is None:
-        return None
-    evaluation_id = order.evaluation.id
-    return _unless_it_breaks(order, lambda: _measure(directory, order, evaluation_id, context, progress))
-
-
-def measure_classifier(directory: Path, order: Order, context: Context, progress: Progress) -> tuple[float, int] | None:
-    """Test the classifier of `directory` once on the job's public dataset; arguments as in `measure_usefulness`.
-
-    Returns:
-        Accuracy in [0, 1] and the number of test images; None as in `measure_usefulness`.
-
-    Raises:
-        Cancelled: the attempt was told to stop.
-    """
-    if order.evaluation is None:
-        return None
-    evaluation_id = order.evaluation.id
-
-    def test() -> tuple[float, int]:
-        look = partial(progress, stage=STAGE, step=0, steps=1)
-        look()
-        test = _public_images(context, evaluation_id)
-        classifier = load_classifier(directory).to(context.device)
-        with between_layers(classifier.modules(), look):
-            predicted = classifier.predict(test.images)
-        return float((predicted == test.labels).double().mean()), len(test.labels)
-
-    return _unless_it_breaks(order, test)
-
-
-def _unless_it_breaks(order: Order, measure: Callable[[], T]) -> T | None:
-    try:
-        return measure()
-    except (Cancelled, StaleAttempt):
-        raise
-    except Exception as error:
-        get_logger(__name__).error("evaluation_failed", job_id=order.job.id, trace=trace_of(error))
-        return None
-
-
-def _measure(directory: Path, order: Order, dataset_id: str, context: Context, progress: Progress) -> Usefulness:
-    test = _public_images(context, dataset_id)
     generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
-    if order.plan.config.get("warm_start") is True:
+    if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
-    steps = len(generators) * len(CLASSIFIER_KINDS)
-    seed = int(order.plan.config.get("evaluation_seed", SEED))
-    count = int(order.plan.config.get("evaluation_samples", SAMPLES))
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     for which, generator in generators.items():
-        generator.to(context.device)
-        request = SampleRequest(count=count, seed=seed, names=order.facts.classes)
-        train = _synthetic_images(generator, request, context.device, progress)
-        results[which] = {}
+        generator.to(device)
+        drawn = list(draw_with_progress(generator, request, device, progress))
+        images = torch.from_numpy(np.concatenate([pixels for pixels, _ in drawn]).transpose(0, 3, 1, 2).copy())
+        labels = torch.from_numpy(np.concatenate([labels for _, labels in drawn]))
+        results[which], before = {}, 0
+
+        def look(done: int, steps: int, *, before: int, share: int) -> None:
+            progress(stage=EVALUATION, step=before + share * done // max(steps, 1), steps=100)
+
         for kind in CLASSIFIER_KINDS:
-            look = partial(progress, stage=STAGE, step=sum(len(found) for found in results.values()), steps=steps)
-            look()
+            share = EVALUATION_SHARES[kind]
             results[which][kind] = train_and_test(
                 kind,
-                train.images,
-                train.labels,
+                images,
+                labels,
                 test.images,
                 test.labels,
-                classes=len(order.facts.classes),
-                seed=seed,
-                device=context.device,
-                look=look,
+                classes=len(request.names),
+                seed=request.seed,
+                device=device,
+                look=partial(look, before=before, share=share),
             )
+            before += share
     accuracy = {
         which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
     }
-    return Usefulness(
-        evaluation_dataset=order.evaluation.name if order.evaluation is not None else dataset_id,
-        train_images=count,
-        test_images=len(test.labels),
-        seeds=(seed,),
-        accuracy=accuracy["final"],
-        accuracy_warm_start_only=accuracy.get("warm_start"),
-        confusion=results["final"]["cnn"].confusion,
-    )
+    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion)
 
 
-def _public_images(context: Context, dataset_id: str) -> Images:
-    images, labels = open_dataset(context.settings, dataset_id)
+def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
+    """Test a released classifier once; arguments and errors as in `measure_generator`."""
+
+    def look() -> None:
+        progress(stage=EVALUATION, step=0, steps=1)
+
+    look()
+    classifier = load_classifier(directory).to(device)
+    with between_layers(classifier.modules(), look):
+        predicted = classifier.predict(test.images)
+    classes = len(classifier.config.classes)
+    counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    confusion = tuple(tuple(int(count) for count in row) for row in counts)
+    return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
+
+
+def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
+    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
     pixels = np.asarray(images)
     pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
     return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))
 
 
-def _synthetic_images(
-    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
-) -> Images:
-    images, labels = draw_with_progress(generator, request, device, progress)
-    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (n, c, h, w)
-    return Images(torch.from_numpy(pixels), torch.from_numpy(labels))
-
-
 def draw_with_progress(
     generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Draw images as `workers.sampling.draw_arrays` does, and tell how many there are.
+) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
+    """Yield batches as `workers.sampling.draw` does, and tell how many images there are.
 
     Raises:
-        Cancelled: the attempt was told to stop.
+        Cancelled: from `progress`.
     """
-    return draw_arrays(
-        generator,
-        request,
-        device,
-        on_drawn=lambda drawn: progress(stage=DRAWING, step=drawn, steps=request.count),
-    )
+
+    def tell(drawn: int) -> None:
+        progress(stage=DRAWING, step=drawn, steps=request.count)
+
+    return draw(generator, request, device, on_drawn=tell)

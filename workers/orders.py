@@ -15,6 +15,7 @@ from service.db.session import transaction
 from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.jobs.planning import facts_of
+from service.vault import key_id_of, key_path, read_key
 from workers.context import Context
 
 _PAGE_ROWS = 1000
@@ -27,7 +28,6 @@ class Order:
     job: Job
     account: ledger.Account
     dataset: Dataset
-    evaluation: Dataset | None
     anchors: Dataset | None
     plan: Plan
     facts: PublicFacts
@@ -43,7 +43,8 @@ def read_order(context: Context, job_id: str) -> Order:
     Raises:
         StaleAttempt: another attempt has taken over.
         NotFound: the dataset's content is gone.
-        LedgerCorruption: the job lacks what every training has.
+        LedgerCorruption: the job lacks what every training has, or it, or a dataset of it, is not what its hold was
+            taken for.
     """
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
@@ -53,21 +54,21 @@ def read_order(context: Context, job_id: str) -> Order:
         dataset = session.get_one(Dataset, job.dataset_id)
         if dataset.state is not DatasetState.READY:
             raise NotFound("The dataset has no content.", dataset_id=dataset.id)
-        evaluation = None
-        if job.evaluation_dataset_id is not None:
-            evaluation = session.get_one(Dataset, job.evaluation_dataset_id)
-            if evaluation.visibility is not Visibility.PUBLIC:
-                raise LedgerCorruption("A job's evaluation dataset is not public.", job_id=job.id)
+        secret = jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number)
+        ledger.require_as_held(session, job, secret.hex())
         plan = plan_from_json(job.plan)
         anchors_id = plan.config.get("anchors_dataset_id")
         anchors = session.get_one(Dataset, anchors_id) if anchors_id else None
         if anchors is not None and anchors.visibility is not Visibility.PUBLIC:
             raise LedgerCorruption("The dataset of a job's anchors is not public.", job_id=job.id)
+        if anchors is not None and anchors.unchecked:
+            raise NotFound("The dataset of the anchors has not been compared with the private ones.")
+        for used in (dataset, anchors):
+            _require_its_key(context, used)
         return Order(
             job=job,
             account=account,
             dataset=dataset,
-            evaluation=evaluation,
             anchors=anchors,
             plan=plan,
             facts=facts_of(dataset, account),
@@ -76,6 +77,15 @@ def read_order(context: Context, job_id: str) -> Order:
             charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
             secret=jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number),
         )
+
+
+def _require_its_key(context: Context, dataset: Dataset | None) -> None:
+    """Refuse another key than the one that the content arrived under: other arrays might be sealed under it."""
+    if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
+        return
+    key = read_key(key_path(context.settings, dataset.id))
+    if key_id_of(key) != dataset.vault_key_id:
+        raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
 
 
 def charged_by_stage(session: Session, order: Order) -> Counter[str]:

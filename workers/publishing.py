@@ -6,6 +6,7 @@ Everything here is computed from what the recipe released, from public data and 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shutil
 import time
@@ -18,31 +19,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from models.released import ReleasedGenerator, load_released
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.registry import RECIPES, Published
-from service import ledger
+from service import jobs, ledger
 from service.artifacts import CARD_FILE
 from service.db.session import transaction
+from service.jobs import EarlyEnd
 from service.ledger.chain import body_hash
+from service.times import to_the_hour
 from workers.context import Context
 from workers.evaluation.grid import write_grid
-from workers.evaluation.report import ReleaseFacts, StageFacts, Usefulness, write_report
-from workers.measuring import draw_with_progress, measure_classifier, measure_usefulness
+from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
+from workers.measuring import draw_with_progress
 from workers.orders import Order, charged_by_stage
+from workers.planned_work import drawing_work
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Progress
 from workers.sampling import SampleRequest
+from workers.time_left import Piece
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
 _GRID_PER_CLASS = 10
 _REPORT_PER_CLASS = 200  # as many as the report's distances are measured on
 _REPORT_IMAGES_MAX = 20_000
+_REPORT_SECONDS = 10.0
 _PICTURE_SEED = 0
+
+
+def publishing_work(order: Order) -> tuple[Piece, ...]:
+    """Return the pieces of `write_artifact`: what a generator's grid and report draw."""
+    plan, facts = order.plan, order.facts
+    if RECIPES[plan.recipe].publishes != "generator":
+        return ()
+    return (drawing_work(plan, facts, _images_to_show(len(facts.classes))),)
 
 
 def write_artifact(directory: Path, *, trained: Path, order: Order, context: Context, progress: Progress) -> None:
@@ -53,34 +68,36 @@ def write_artifact(directory: Path, *, trained: Path, order: Order, context: Con
         trained: folder with what the recipe handed over.
         order: the training.
         context: of this process.
-        progress: is told about the evaluation, and about the images that are drawn to be shown.
+        progress: is told about the images that are drawn to be shown.
 
     Raises:
         Cancelled: the attempt was told to stop.
     """
-    files = sorted(trained.iterdir())
-    for path in files:
+    for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
     with transaction(context.factory, read_only=True) as session:
         charged = charged_by_stage(session, order)
+        ended_early = jobs.get_job(session, order.job.id).ended_early
     ran = _events(order, charged)
+    incomplete = _incomplete(order, ran, ended_early)
     published = RECIPES[order.plan.recipe].publishes
+    made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
     description = _Description(
-        name=f"{order.dataset.name} · {order.plan.recipe} · ε {order.job.epsilon:g}",
-        card=_card(order, ran, charged.total()),
+        name=f"{order.dataset.name} · {order.plan.recipe} · ε {order.job.epsilon:g}{made}",
+        card={**_card(order, ran, charged.total()), "incomplete": incomplete},
         ran=ran,
         charged=charged,
+        incomplete=incomplete,
     )
-    began = time.monotonic()
     figures = _DESCRIBE[published](directory, order, context, progress, description)
-    seconds = {"train": _seconds_of_training(order, files), "evaluate": round(time.monotonic() - began, 2)}
     _write_json(directory / CARD_FILE, description.card)
     document = {
         "job_id": order.job.id,
         "kind": published,
         "name": description.name,
         "card": description.card,
-        "summary": {"seconds": seconds, "facts": order.plan.facts, **figures},
+        "incomplete": incomplete,
+        "summary": {"facts": order.plan.facts, **figures},
     }
     _write_json(directory / RELEASE_FILE, document)
 
@@ -93,25 +110,26 @@ class _Description:
     card: dict[str, Any]
     ran: Mapping[str, Event]
     charged: Counter[str]
+    incomplete: Mapping[str, Any] | None
 
 
 def _describe_generator(
     directory: Path, order: Order, context: Context, progress: Progress, description: _Description
 ) -> dict[str, Any]:
-    """Write grid and report of a generator; returns how useful it is on public data, for the summary."""
+    """Write grid and report of a generator. Drawing for them takes seconds; what takes longer is an evaluation."""
     generator = load_released(directory)
     generator.to(context.device)
-    usefulness = measure_usefulness(directory, order, context, progress)
     with transaction(context.factory, read_only=True) as session:
         spent_nano = ledger.balance(session, order.account.id).spent_nano + description.charged.total()
-    _write_grid(directory / GRID_FILE, generator, order.facts.classes, context.device, progress)
+    images, labels = _drawn_to_show(generator, order.facts.classes, context.device, progress)
+    _write_grid(directory / GRID_FILE, images, labels, order.facts.classes)
     facts = ReleaseFacts(
         name=description.name,
         dataset=order.dataset.name,
         account=order.account.name,
         recipe=order.plan.recipe,
         classes=order.facts.classes,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
         stages=tuple(
             StageFacts(stage, event.count, event.noise_multiplier, description.charged[stage])
             for stage, event in description.ran.items()
@@ -119,21 +137,18 @@ def _describe_generator(
         facts=order.plan.facts,
         notes=order.plan.notes,
         account_epsilon=order.account.epsilon,
-        account_spent_epsilon=order.privacy_filter.epsilon_of(spent_nano),
+        account_spent_nano=spent_nano,
+        incomplete=description.incomplete,
     )
-    count = min(_REPORT_PER_CLASS * len(facts.classes), max(_REPORT_IMAGES_MAX, len(facts.classes)))
-    request = SampleRequest(count=count, seed=_PICTURE_SEED, names=facts.classes)
-    images, labels = draw_with_progress(generator, request, context.device, progress)
     write_report(
         directory,
         card=description.card,
         release=facts,
         images=images,
         labels=labels,
-        usefulness=usefulness,
         technical=_technical(order, context),
     )
-    return {} if usefulness is None else _figures(order, usefulness)
+    return {}
 
 
 def _describe_histogram(
@@ -144,17 +159,10 @@ def _describe_histogram(
 
 
 def _describe_classifier(
-    directory: Path, order: Order, context: Context, progress: Progress, _description: _Description
+    _directory: Path, _order: Order, _context: Context, _progress: Progress, _description: _Description
 ) -> dict[str, Any]:
-    """Test a classifier once on the job's public dataset, where it names one; there are no images to show."""
-    tested = measure_classifier(directory, order, context, progress)
-    if tested is None or order.evaluation is None:
-        return {}
-    accuracy, images = tested
-    return {
-        "accuracy": {"classifier": accuracy},
-        "evaluation": {"dataset": order.evaluation.name, "dataset_id": order.evaluation.id, "test_images": images},
-    }
+    """A classifier has no images to show; how good it is, evaluations say."""
+    return {}
 
 
 _DESCRIBE: Mapping[Published, Callable[[Path, Order, Context, Progress, _Description], dict[str, Any]]] = {
@@ -175,6 +183,23 @@ def _events(order: Order, charged: Counter[str]) -> dict[str, Event]:
         for stage in order.plan.stages
         if releases[stage.name]
     }
+
+
+def _incomplete(order: Order, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
+    """Of a training that ended early: why, and how many of the planned releases were made; None for a whole one.
+
+    All of it is planned or charged, and public.
+    """
+    stages = {
+        stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
+        | {"planned": stage.event.count}
+        for stage in order.plan.stages
+    }
+    made, planned = (sum(stage[which] for stage in stages.values()) for which in ("made", "planned"))
+    if ended_early is None or made == planned:
+        return None
+    share = math.floor(1000 * made / planned) / 1000
+    return {"reason": ended_early.value, "share": share, "made": made, "planned": planned, "stages": stages}
 
 
 def _card(order: Order, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
@@ -214,30 +239,35 @@ def _assumed_public(order: Order) -> tuple[str, ...]:
     )
 
 
+def _images_to_show(classes: int) -> int:
+    return max(_GRID_PER_CLASS * classes, min(_REPORT_PER_CLASS * classes, _REPORT_IMAGES_MAX))
+
+
+def _drawn_to_show(
+    generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device, progress: Progress
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Draw what grid and report show: images (n, h, w, c) and labels (n,), classes taking turns.
+
+    A generator that is slow to draw from must not keep its release waiting: it draws the grid's images, and more until
+    the seconds are over.
+    """
+    least = _GRID_PER_CLASS * len(classes)
+    request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
+    batches, drawn, began = [], 0, time.monotonic()
+    for images, labels in draw_with_progress(generator, request, device, progress):
+        batches.append((images, labels))
+        drawn += len(labels)
+        if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
+            break
+    return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
 def _write_grid(
-    path: Path, generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device, progress: Progress
+    path: Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: tuple[str, ...]
 ) -> None:
-    request = SampleRequest(count=_GRID_PER_CLASS * len(classes), seed=_PICTURE_SEED, names=classes)
-    images, labels = draw_with_progress(generator, request, device, progress)
-    grouped = images[np.argsort(labels, kind="stable")].transpose(0, 3, 1, 2) / 255.0  # (n, c, h, w), by class
-    write_grid(grouped, classes, path)
-
-
-def _figures(order: Order, usefulness: Usefulness) -> dict[str, Any]:
-    """What lists and dashboards show of a generator: figures on public data only."""
-    figures: dict[str, Any] = {
-        "accuracy": dict(usefulness.accuracy),
-        "evaluation": {
-            "dataset": usefulness.evaluation_dataset,
-            "dataset_id": order.job.evaluation_dataset_id,
-            "train_images": usefulness.train_images,
-            "test_images": usefulness.test_images,
-            "seeds": list(usefulness.seeds),
-        },
-    }
-    if usefulness.accuracy_warm_start_only is not None:
-        figures["accuracy_warm_start_only"] = dict(usefulness.accuracy_warm_start_only)
-    return figures
+    first = images[: _GRID_PER_CLASS * len(classes)]
+    by_class = np.argsort(labels[: len(first)], kind="stable")
+    write_grid(first[by_class].transpose(0, 3, 1, 2) / 255.0, classes, path)  # (n, c, h, w), by class
 
 
 def _technical(order: Order, context: Context) -> dict[str, str]:
@@ -249,14 +279,6 @@ def _technical(order: Order, context: Context) -> dict[str, str]:
         "attempts": str(context.attempt.number),
         "plan (SHA-256)": body_hash(order.plan.to_json()),
     }
-
-
-def _seconds_of_training(order: Order, files: list[Path]) -> float:
-    """From the first claim of the job until the generator was finished, pauses between attempts included."""
-    if order.job.started_at is None or not files:
-        return 0.0
-    finished = max(path.stat().st_mtime for path in files)
-    return round(max(finished - order.job.started_at.timestamp(), 0.0), 2)
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from service import deletion, jobs, queue
+from service import deletion, jobs, queue, receiving
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Job, JobKind, JobState, Outbox, Release, Sample
 from service.inspection import watch_over
@@ -62,21 +62,25 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         queue.forget_sent(session, before=now - timedelta(days=OUTBOX_DAYS))
     watch_over(settings, factory, now=now)
     deletion.go_on(settings, factory)
+    receiving.clean_up(settings, factory, now=now)
     return Reconciled(ended, rung, delivered)
 
 
 def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     """End jobs whose worker was lost for the last time, or after somebody had cancelled them. What was armed is spent.
 
+    Of these, trainings that have paid for something are queued once more, so that it is published.
+
     Returns:
         How many jobs were looked at.
     """
     lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
-    hopeless = or_(Job.cancel_requested, Job.attempts_lost + 1 >= settings.attempts_max)
+    over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
     with transaction(factory, read_only=True) as session:
-        found = session.scalars(select(Job.id).where(lost, hopeless).order_by(Job.created_at).limit(64)).all()
+        found = session.scalars(select(Job.id).where(lost, over).order_by(Job.created_at).limit(64)).all()
     for job_id in found:
-        # The claim of such a job ends it. Only if it changed hands in between is there a claim to give back.
+        # The claim of such a job ends it. There is one to give back only where something is left to publish, or where
+        # the job changed hands in between.
         attempt = claim_job(settings, factory, job_id=job_id, worker="reconciler", now=now)
         if attempt is not None:
             with transaction(factory) as session:
@@ -175,7 +179,8 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
-    waiting = [*claimable(session, now=now, kind=JobKind.TRAIN)[:1], *claimable(session, now=now, kind=JobKind.SAMPLE)]
+    waiting = [*claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
+    waiting += [id for kind in (JobKind.SAMPLE, JobKind.EVALUATE) for id in claimable(session, now=now, kind=kind)]
     leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 

@@ -17,25 +17,33 @@ from datetime import UTC, datetime
 import torch
 from sqlalchemy.exc import SQLAlchemyError
 
+from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.jobs import FailureCode, JobKind, JobState
 from service.ledger.arming import ArmingStopped
 from service.logs import configure_logging, get_logger
+from service.private_files import keep_new_files_private
 from service.settings import Settings
 from workers.claims import Attempt
 from workers.context import Context
 from workers.distribution import RankLost
 from workers.drawing import run_sampling
+from workers.evaluating import run_evaluation
 from workers.exits import ExitStatus
 from workers.parents import watch_parent
 from workers.ranks import share_cores
-from workers.recipes.interface import Cancelled, Trainer
+from workers.recipes.interface import Cancelled, NothingUseful, Trainer
 from workers.recipes.registry import TRAINERS
 from workers.traces import failure_code, keep_values_out, trace_of
 from workers.training import run_training
 
+_OTHERWISE = {  # the reason for failures that are nothing special
+    JobKind.TRAIN: FailureCode.TRAINING_FAILED,
+    JobKind.SAMPLE: FailureCode.SAMPLING_FAILED,
+    JobKind.EVALUATE: FailureCode.EVALUATION_FAILED,
+}
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
 
 
@@ -57,6 +65,7 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
     settings = Settings()
     configure_logging(settings.log_level)
+    keep_new_files_private()
     keep_values_out()
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
@@ -102,22 +111,29 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
         job = jobs.get_job(session, job_id)
         if job.state is not JobState.RUNNING or job.attempt != attempt:
             return ExitStatus.STALE
-    otherwise = FailureCode.TRAINING_FAILED if job.kind is JobKind.TRAIN else FailureCode.SAMPLING_FAILED
+        wish = jobs.wish_for(session, job_id=job_id, attempt=attempt)
     try:
-        if job.cancel_requested:
+        if wish is jobs.Wish.STOP:
             raise Cancelled
         if job.kind is JobKind.TRAIN:
             run_training(context, job.id, trainers)
-        else:
+        elif job.kind is JobKind.SAMPLE:
             run_sampling(context, job.id)
+        else:
+            run_evaluation(context, job.id)
     except Cancelled:
         return _stopped(context)
+    except (NothingUseful, BudgetExceeded) as error:
+        get_logger(__name__).warning("nothing_useful", job_id=job_id, attempt=attempt)
+        sys.stderr.write(trace_of(error) + "\n")
+        with transaction(context.factory) as session:
+            jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
     except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
         return ExitStatus.INTERRUPTED
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
-        code = failure_code(error, otherwise)
+        code = failure_code(error, _OTHERWISE[job.kind])
         get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
         sys.stderr.write(trace_of(error) + "\n")
         with transaction(context.factory) as session:
@@ -126,13 +142,13 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
 
 
 def _stopped(context: Context) -> ExitStatus:
-    """End the job if its user wanted that; otherwise leave it to another attempt."""
+    """End the job if its user wanted that and nothing paid for is lost by it; else leave it to another attempt."""
     try:
         with transaction(context.factory) as session:
             jobs.finish_cancelled(
                 session, job_id=context.attempt.job_id, attempt=context.attempt.number, now=datetime.now(UTC)
             )
-    except Conflict:  # nobody cancelled: this process drains
+    except Conflict:  # this process drains
         return ExitStatus.INTERRUPTED
     return ExitStatus.ENDED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,8 +22,9 @@ from service.failpoints import failpoint
 from workers.claims import Attempt
 from workers.journal import Journal
 from workers.recipes.interface import Cancelled
+from workers.time_left import Piece, Place, find_place, seconds_left
 
-REPORT_SECONDS = 0.5  # at most two writes a second, however fast the steps are
+REPORTS_MAX = 100  # of one stage
 
 
 class HeldBudget:
@@ -56,13 +57,18 @@ class HeldBudget:
         self._journal = journal
         self._filter, self._planned = privacy_filter, dict(planned)
         self.charged_nano = charged_nano
+        self.closed = False
         self.releases: Counter[str] = Counter()  # charged by this attempt, by stage
+
+    def close(self) -> None:
+        """Refuse every further charge: the training ends early, with what it has."""
+        self.closed = True
 
     def charge(self, event: Event, stage: str) -> None:
         """Pay for `event.count` releases; durable when this returns.
 
         Raises:
-            BudgetExceeded: the hold does not cover the event; nothing was charged.
+            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
             EventRefused: the plan has no such stage, or announced it with another event.
             StaleAttempt: another attempt has taken over.
             OSError: the journal cannot be written; nothing may be released.
@@ -71,6 +77,8 @@ class HeldBudget:
         if announced is None or replace(announced, count=1) != replace(event, count=1):
             raise EventRefused(self._filter.name, stage, "the plan of this job announced no such release")
         amount_nano = self._filter.price_nano(event)
+        if self.closed:
+            raise BudgetExceeded(amount_nano, 0)
         try:
             with transaction(self._factory) as session:
                 self.charged_nano = ledger.charge(
@@ -95,13 +103,17 @@ class HeldBudget:
 class ReportedProgress:
     """Progress that stands in the job's row (`workers.recipes.interface.Progress`).
 
+    Which steps are reported follows from the steps of the stage alone, never from how fast they are: at most a hundred,
+    evenly spaced. So the sequence of reports is public when the plan is.
+
     Args:
         factory: of sessions.
         attempt: that runs.
         budget: shows what was charged; None for a sampling.
         planned_nano: the plan's price.
         privacy_filter: of the account; None for a sampling.
-        stop: set when the training should stop.
+        stop: set when the training should stop, or end early; the job's row says which.
+        work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
         clock: seconds, monotonic.
     """
 
@@ -114,30 +126,53 @@ class ReportedProgress:
         planned_nano: int,
         privacy_filter: Filter | None,
         stop: threading.Event,
+        work: Sequence[Piece] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._factory, self._attempt, self._budget = factory, attempt, budget
         self._planned_nano, self._filter = planned_nano, privacy_filter
-        self._stop, self._clock = stop, clock
-        self._stage, self._stage_began, self._first_step = "", 0.0, 0
-        self._written_at = float("-inf")
+        self._stop, self._clock, self._work = stop, clock, work
+        self._winding_up = False  # was told to end early
+        self._reported: tuple[str, int, int] | None = None  # stage, steps and hundredth
+        self._began: tuple[float, Place] | None = None
+        self._place: Place | None = None
+        self._left: int | None = None
 
-    def __call__(self, *, stage: str, step: int, steps: int) -> None:
-        """Report that `step` of `steps` of `stage` are done.
+    def __call__(self, *, stage: str, step: int, steps: int) -> bool:
+        """Report that `step` of `steps` of `stage` are done. Returns whether the training is to end early.
 
         Raises:
-            Cancelled: the attempt was told to stop.
+            Cancelled: the attempt was told to stop at once.
             StaleAttempt: another attempt has taken over.
         """
         if self._stop.is_set():
+            self._heed()
+        self._report(stage, step, steps)
+        return self._budget is not None and self._budget.closed
+
+    def _heed(self) -> None:
+        """Find out why this attempt was told to stop: a training that is to publish what it has goes on without budget.
+
+        Raises:
+            Cancelled: it is to stop at once, or was told to end early before; or the database is away.
+        """
+        self._stop.clear()  # before the question: whoever wants more after the answer sets it again
+        wish = None
+        if self._budget is not None and not self._winding_up:
+            with suppress(OperationalError, InterfaceError), transaction(self._factory, read_only=True) as session:
+                wish = jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)
+        if self._budget is None or wish is not jobs.Wish.WIND_UP:
+            self._stop.set()
             raise Cancelled
-        now = self._clock()
-        if stage != self._stage:
-            self._stage, self._stage_began, self._first_step = stage, now, step
-        if now - self._written_at < REPORT_SECONDS:
+        self._budget.close()
+        self._winding_up = True
+
+    def _report(self, stage: str, step: int, steps: int) -> None:
+        hundredth = step * REPORTS_MAX // max(steps, 1)
+        if self._reported == (stage, steps, hundredth):
             return
-        self._written_at = now
-        report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(step, steps, now)}
+        self._reported = stage, steps, hundredth
+        report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
         # A database that is away for a moment costs a report, not the training; charges are not so lenient.
         with suppress(OperationalError, InterfaceError), transaction(self._factory) as session:
             jobs.report_progress(
@@ -147,10 +182,18 @@ class ReportedProgress:
                 progress={**report, **self._spent()},
             )
 
-    def _eta(self, step: int, steps: int, now: float) -> float | None:
-        """Seconds until the stage ends at the pace of this attempt; None before its first step."""
-        done = step - self._first_step
-        return None if done <= 0 else round((now - self._stage_began) / done * max(steps - step, 0), 1)
+    def _eta(self, stage: str, step: int, steps: int) -> int | None:
+        """Estimate the seconds until the job ends; None before anything is known of its pace."""
+        place = find_place(self._work, self._place, stage, step, steps)
+        if place is None:
+            return self._left
+        self._place = place
+        now = self._clock()
+        if self._began is None:
+            self._began = now, place
+        began, first = self._began
+        self._left = seconds_left(self._work, first, place, int(now - began), self._left)
+        return self._left
 
     def _spent(self) -> dict[str, float]:
         if self._budget is None or self._filter is None:

@@ -18,12 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import jobs
 from service.db.session import SessionFactory, transaction
-from service.db.tables import FailureCode, Job, JobState
+from service.db.tables import FailureCode, Job, JobKind, JobState
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -33,6 +34,8 @@ from workers.folders import work_root
 
 RUNNER_COMMAND = (sys.executable, "-m", "workers.runner")
 GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
+WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
+EVALUATION_NICENESS = 10  # whoever trains on the same cores goes first
 _LOOK_SECONDS = 0.2  # how often the runner's end and the wish to stop are looked at
 _CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user cancelled
 
@@ -40,10 +43,14 @@ _CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user c
 class Stop(enum.StrEnum):
     """Why the supervisor told the runner to stop."""
 
-    CANCELLED = "cancelled"  # the user asked
+    WINDING_UP = "winding_up"  # the training is to charge no more, and to publish what it has
+    CANCELLED = "cancelled"  # the user asked, and nothing is to be published
     DRAINED = "drained"  # this process shuts down; the job goes on elsewhere
     TIME_LIMIT = "time_limit"
     FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
+
+
+_STOPS = {None: None, jobs.Wish.STOP: Stop.CANCELLED, jobs.Wish.WIND_UP: Stop.WINDING_UP}
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,7 @@ class Patience:
     """How long the supervisor waits. Tests shorten it."""
 
     grace_seconds: float = GRACE_SECONDS
+    wind_up_seconds: float = WIND_UP_SECONDS
     look_seconds: float = _LOOK_SECONDS
     cancel_look_seconds: float = _CANCEL_LOOK_SECONDS
 
@@ -79,16 +87,17 @@ def supervise(
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     process = _spawn(settings, attempt, command)
+    _give_way(factory, attempt, process)
     log.info("runner_started", pid=process.pid)
     failpoint("spawn.after")
     watch = _Watch(settings, factory, attempt, draining, patience)
     try:
         while process.poll() is None:
-            first = watch.stop is None
+            before = watch.stop
             stop = watch.look()
             if stop is not None and watch.out_of_patience():
                 _kill_group(process)
-            elif stop is not None and first:
+            elif stop is not before:
                 process.terminate()  # the runner alone: its children must not vanish under a step that still runs
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=patience.look_seconds)
@@ -101,7 +110,8 @@ def supervise(
 
 
 class _Watch:
-    """Renews the lease and notices why the runner should stop; the first reason stays."""
+    """Renews the lease and notices why the runner should stop. The first reason stays, but for two exceptions: one
+    that winds up may still be stopped, and one that lost its lease must be gone at once."""
 
     def __init__(
         self,
@@ -121,26 +131,29 @@ class _Watch:
     def look(self) -> Stop | None:
         """Do what is due now; returns the reason to stop, if there is one."""
         now = time.monotonic()
-        found = self._beat(now) or self._cancelled(now)
-        if found is None and now - self._started > self._settings.job_seconds_max:
-            found = Stop.TIME_LIMIT
-        if found is None and self._draining():
+        found = self._beat(now) or self._wish(now)
+        if found is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
+            found = self._time_is_up()
+        if self._draining() and found in (None, Stop.WINDING_UP):
             found = Stop.DRAINED
-        if found is not None and (self.stop is None or found is Stop.FENCED):
-            self._stopped = now if self.stop is None else self._stopped
+        if found is not None and found is not self.stop and self.stop in (None, Stop.WINDING_UP):
+            self.stop, self._stopped = found, now
+        elif found is Stop.FENCED:
             self.stop = found
         return self.stop
 
     def out_of_patience(self) -> bool:
         """Tell whether the runner must be killed: at once when it lost its lease, else after the grace period."""
-        return self.stop is Stop.FENCED or time.monotonic() - self._stopped > self._patience.grace_seconds
+        patience = self._patience
+        seconds = patience.wind_up_seconds if self.stop is Stop.WINDING_UP else patience.grace_seconds
+        return self.stop is Stop.FENCED or time.monotonic() - self._stopped > seconds
 
     def _beat(self, now: float) -> Stop | None:
         if now - self._beaten < self._settings.heartbeat_seconds:
             return None
         try:
             with transaction(self._factory) as session:
-                cancel = jobs.heartbeat(
+                jobs.heartbeat(
                     session,
                     job_id=self._attempt.job_id,
                     attempt=self._attempt.number,
@@ -153,17 +166,23 @@ class _Watch:
             # The database is away. While the lease holds nobody else may claim the job; after that, somebody may.
             return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
         self._beaten = now
-        return Stop.CANCELLED if cancel else None
+        return None
 
-    def _cancelled(self, now: float) -> Stop | None:
+    def _wish(self, now: float) -> Stop | None:
         if now - self._looked < self._patience.cancel_look_seconds:
             return None
         self._looked = now
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
-            job = session.get(Job, self._attempt.job_id)
-            if job is not None and job.cancel_requested:
-                return Stop.CANCELLED
+            return _STOPS[jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
         return None
+
+    def _time_is_up(self) -> Stop:
+        """Let a training publish what it has paid for; where that cannot be, its time is simply over."""
+        attempt = self._attempt
+        with suppress(SQLAlchemyError), transaction(self._factory) as session:
+            if jobs.end_early(session, job_id=attempt.job_id, attempt=attempt.number, why=jobs.EarlyEnd.TIME_LIMIT):
+                return Stop.WINDING_UP
+        return Stop.TIME_LIMIT
 
     def _unless_ended(self, now: float) -> Stop | None:
         """Fence the runner, unless it has itself just ended the job: then it may leave in peace."""
@@ -181,27 +200,24 @@ def _settle(
     """End the job or queue it again, unless the runner has ended it. Losing this is safe: the lease expires.
 
     An attempt is handed on when this process shuts down; any other end of a runner that has not ended its job counts
-    as a lost worker.
+    as a lost worker. A training that has paid for something gets one more attempt to publish that before it ends.
     """
     with suppress(StaleAttempt, NotFound), transaction(factory) as session:
         job = session.get(Job, attempt.job_id)
         if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
             return
         now = _now()
-        if job.cancel_requested:
-            jobs.finish_cancelled(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
+        this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
+        if job.cancel_requested and not jobs.may_publish(session, job):
+            jobs.finish_cancelled(session, **this)
         elif stop is Stop.TIME_LIMIT:
-            jobs.finish_failed(
-                session, job_id=attempt.job_id, attempt=attempt.number, failure_code=FailureCode.TIME_LIMIT, now=now
-            )
+            jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
         elif handed_on:
-            jobs.give_back(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
-        elif job.attempts_lost + 1 < settings.attempts_max:
+            jobs.give_back(session, **this)
+        elif job.ended_early is None and job.attempts_lost + 1 < settings.attempts_max:
             drop_lease(session, attempt, now=now)
         else:
-            jobs.finish_failed(
-                session, job_id=attempt.job_id, attempt=attempt.number, failure_code=FailureCode.WORKER_LOST, now=now
-            )
+            jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
         failpoint("settle.before")
 
 
@@ -243,6 +259,14 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str]) -> subp
         )
     finally:
         os.close(log)
+
+
+def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
+    """Let the runner of an evaluation have the cores that nobody else wants."""
+    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
+        job = session.get(Job, attempt.job_id)
+        if job is not None and job.kind is JobKind.EVALUATE:
+            os.setpriority(os.PRIO_PROCESS, process.pid, EVALUATION_NICENESS)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -30,8 +30,8 @@ class Workplace:
 
     Args:
         settings: of the worker; runners get the same.
-        slot: an open file that is locked while a training runs. One training at a time: with a concurrency of two, a
-            free sample never waits behind it.
+        slot: an open file that is locked while a training runs. One training at a time: with a concurrency of three, a
+            free sample waits neither behind it nor behind an evaluation.
         draining: tells whether the worker shuts down.
         send: rings the doorbell.
         command: starts a runner.
@@ -63,15 +63,15 @@ def register(app: Celery, workplace: Workplace) -> None:
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """Run what a message rang for; nothing happens when somebody else has it.
 
-    A sampling is that of the message. A training is the oldest that waits, whichever was rung for: messages overtake
-    each other while the slot is taken.
+    A sampling or an evaluation is that of the message. A training is the oldest that waits, whichever was rung for:
+    messages overtake each other while the slot is taken.
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
     if job is None or workplace.draining():
         return
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
-    if job.kind is JobKind.SAMPLE:
+    if job.kind is not JobKind.TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
         return
     with _training_slot(workplace.slot) as free:
@@ -84,6 +84,7 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
 def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None) -> None:
     if attempt is not None:
         supervise(workplace.settings, factory, attempt, draining=workplace.draining, command=workplace.command)
+        queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # such as for the evaluation of a release
 
 
 def _ring_for_next_training(workplace: Workplace, factory: SessionFactory) -> None:

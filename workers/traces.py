@@ -60,6 +60,7 @@ def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
         return {
             FailureCode.TRAINING_FAILED: FailureCode.DATASET_UNAVAILABLE,
             FailureCode.SAMPLING_FAILED: FailureCode.RELEASE_UNAVAILABLE,
+            FailureCode.EVALUATION_FAILED: FailureCode.DATASET_UNAVAILABLE,
         }.get(otherwise, otherwise)
     return otherwise
 

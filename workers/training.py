@@ -23,7 +23,8 @@ from workers.folders import release_id_of, work_directory
 from workers.journal import Journal, journalled_nano
 from workers.ordered_training import public_parts, train_as_ordered
 from workers.orders import Order, read_order
-from workers.publishing import RELEASE_FILE, write_artifact
+from workers.planned_work import training_work
+from workers.publishing import RELEASE_FILE, publishing_work, write_artifact
 from workers.ranks import followed, processes_wanted
 from workers.recipes.interface import Trainer
 from workers.spending import HeldBudget, ReportedProgress
@@ -32,10 +33,11 @@ _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
 def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer]) -> None:
-    """Train, evaluate and publish; goes on where an earlier attempt was lost.
+    """Train and publish; goes on where an earlier attempt was lost.
 
     Raises:
-        Cancelled: the attempt was told to stop.
+        NothingUseful: the budget ended before there was anything worth publishing; so does BudgetExceeded.
+        Cancelled: the attempt was told to stop at once.
         StaleAttempt: another attempt has taken over.
         NotFound: the dataset has no content.
     """
@@ -53,6 +55,8 @@ def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer])
             journal=Journal(data_dir, job_id, context.attempt.number),
             charged_nano=order.charged_nano,
         )
+        if order.job.ended_early is not None:  # this attempt is there to publish what was paid for
+            budget.close()
         progress = ReportedProgress(
             context.factory,
             context.attempt,
@@ -60,6 +64,7 @@ def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer])
             planned_nano=order.plan.price_nano,
             privacy_filter=order.privacy_filter,
             stop=context.stop,
+            work=(*training_work(order.plan, order.facts), *publishing_work(order)),
         )
         trained = work / _TRAINED
         if not trained.is_dir():
@@ -94,6 +99,7 @@ def publish(context: Context, job_id: str, directory: Path) -> None:
             artifact_dir=directory.relative_to(context.settings.data_dir).as_posix(),
             card=described["card"],
             summary=described["summary"],
+            incomplete=described.get("incomplete"),
             key=key,
             now=datetime.now(UTC),
         )
@@ -136,7 +142,7 @@ def _train(
     """
     trainer = trainers[order.plan.recipe]
     public = public_parts(context.settings, order)
-    processes = processes_wanted(context.settings, trainer, context.device)
+    processes = 1 if budget.closed else processes_wanted(context.settings, trainer, context.device)
     with transaction(context.factory) as session:
         ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")

@@ -7,6 +7,7 @@ nano-units. Prices are rounded up and capacities down, so a comparison of intege
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from fractions import Fraction
 from typing import Literal, Protocol
@@ -21,6 +22,7 @@ FilterName = Literal["gdp", "rdp"]
 
 EPSILON_MAX = 10_000.0  # Far beyond any meaning; keeps every capacity inside a signed 64-bit integer.
 ORDER_MAX = 10**6
+_REMEMBERED = 2**15  # budgets and balances: those of some thousands of accounts, which change rarely and are read often
 _MARGIN = 1e-9  # Relative slack taken from capacities; the root finding below is good to 1e-11.
 
 
@@ -83,6 +85,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     return log_density + math.log(gap) if gap > 0 else -math.inf
 
 
+@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Return the largest mu for which mu-GDP implies (epsilon, delta)-DP, by bisection in log space.
 
@@ -105,6 +108,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return low
 
 
+@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon for which a mu-GDP mechanism is (epsilon, delta)-DP; 0 when delta alone covers it."""
     log_delta = math.log(_delta(delta))
@@ -239,6 +243,7 @@ def _conversion(order: float, delta: float) -> float:
     return math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
 
+@functools.lru_cache(maxsize=_REMEMBERED, typed=True)
 def gaussian_order(epsilon: float, delta: float) -> float:
     """Return the Renyi order at which most Gaussian releases fit into (epsilon, delta).
 

@@ -3,21 +3,22 @@
 Adjacency: add or remove one record. Unit: the record (rows of one record are averaged before clipping).
 Event: `PoissonGaussianEvent(probability, noise_multiplier)` for each step, with the batch drawn by `poisson_sample`.
 
-Sensitivity: each record of a batch contributes its gradient scaled to norm at most C, and the sum is over the sampled
-records; so one record more changes the sum by at most C, attained by a record whose gradient is longer than C. The
-released sum is divided by the *expected* batch size, a public number. Frozen coordinates are dropped before clipping,
-or, in the posterior variant of random freeze, after it: dropping shortens, so the bound holds there as well.
+Sensitivity: each record of a batch contributes its gradient scaled to norm at most C, in whole steps of a grid, and
+the sum is over the sampled records; so one record more changes the sum by at most C, attained but for the room of
+`privacy.gradients.integers` by a record whose gradient is longer than C. The released sum is divided by the *expected*
+batch size, a public number. Frozen coordinates are dropped before clipping, or, in the posterior variant of random
+freeze, after it: dropping shortens, so the bound holds there as well.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 
 from privacy.accounting.events import positive_finite
-from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.estimator import Estimator
+from privacy.gradients.integers import Outer, Sums, exact_sums, parted, squares, whole, whole_factors
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -55,25 +56,29 @@ class DpSgd(Estimator):
     def add(self, traces: Traces) -> None:
         """Without frozen coordinates no record's gradient is ever written out for layers that have a short cut."""
         if self.active is not None and not self.freeze_after_clipping:
-            for rows, norms in self.row_blocks(traces):  # (n, d_active) and (n,)
-                self._accumulate({"": clip_factors(norms, self.clip) @ rows})
+            for block in self.blocks(traces):
+                rows = self.rows(block)  # (n, d_active)
+                self._add_parts({"": whole(rows, self.scales(squares(rows).sqrt(), self.clip))}, block.present)
             return
-        norms = traces.squared_norms().sqrt()  # (n,)
-        broken = ~norms.isfinite()
-        if bool(broken.any()):
-            traces = traces.without(broken)
-            norms = torch.where(broken, torch.zeros_like(norms), norms)
-        total = traces.weighted_sum(clip_factors(norms, self.clip))
-        self._accumulate(total if self.active is None else {"": self._active_of(total)})
+        parts = traces.parts()
+        outers = {name: part for name, part in parts.items() if isinstance(part, Outer)}
+        written = {name: part for name, part in parts.items() if not isinstance(part, Outer)}
+        rows = torch.cat(
+            [traces.zeros(0), *(part.flatten(1) for part in written.values())], dim=1
+        )  # (n, d written out)
+        norms = torch.stack([squares(rows), *map(squares, outers.values())]).sum(dim=0).sqrt()  # (n,)
+        scales = self.scales(norms, self.clip)
+        whole_outers = {name: whole_factors(outer, scales) for name, outer in outers.items()}
+        sums = exact_sums({"": whole(rows, scales), **whole_outers}, traces.present, self.bound)
+        sums |= parted(sums.pop(""), {name: part.shape[1:] for name, part in written.items()})
+        in_order = {name: sums[name] for name in self.shapes if name in sums}
+        self._add_sums(in_order if self.active is None else {"": self._active_of(sums)})
 
-    def _active_of(self, total: Shares) -> torch.Tensor:
+    def _active_of(self, sums: Sums) -> torch.Tensor:
         """Return a sum's active coordinates: (d_active,)."""
         assert self.active is not None
-        parts = [
-            total[name].reshape(-1) if name in total else self.active.new_zeros(math.prod(shape), dtype=torch.float32)
-            for name, shape in self.shapes.items()
-        ]
-        return torch.cat(parts)[self.active]
+        whole_sums = [sums[name] if name in sums else self._nothing(shape) for name, shape in self.shapes.items()]
+        return torch.cat([value.reshape(-1) for value in whole_sums])[self.active]
 
     def release(self, noise: SecureNoise) -> Shares:
         """As every estimator."""

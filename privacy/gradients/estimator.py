@@ -3,6 +3,9 @@
 A step is: `begin_step` (public work only), any number of `add` (micro-batches of one Poisson sample; none when it is
 empty), a charge of `event`, and one `release`. Nothing but `add` sees private gradients, and nothing leaves but what
 `release` returns.
+
+What a unit adds is a vector of integers of norm at most `bound`, of which the sensitivity is made, and sums are exact
+(`privacy.gradients.integers`). So each estimator has to say only what it scales to which length.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from torch import nn
 
 from privacy.accounting.events import PoissonGaussianEvent, positive_finite
 from privacy.errors import InvalidParameter
+from privacy.gradients import integers
+from privacy.gradients.integers import Part, Sums, exact_sums, grid_bits, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
-from privacy.gradients.release import FLOAT_SLACK, release_sum
+from privacy.gradients.release import release_sums
 from privacy.mechanisms.noise import SecureNoise
 
 # Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
@@ -43,12 +48,13 @@ class Estimator(ABC):
         self.shapes = dict(shapes)
         self.noise_multiplier = positive_finite("noise_multiplier", noise_multiplier)
         self.expected_batch = positive_finite("expected_batch", expected_batch)
+        self.bound = 2.0 ** grid_bits(noise_multiplier)  # of a unit's integers: the sensitivity, in steps of the grid
         self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
         # Several processes that share a step add up their sums here and release once; one process releases.
-        self.release_together: Callable[[Shares, Callable[[Shares], Shares]], Shares] = _release_alone
+        self.release_together: Callable[[Sums, Callable[[Sums], Sums]], Sums] = _release_alone
         # Directions that are found alike on every process may differ by rounding; sums need one process's.
         self.agree: Callable[[torch.Tensor], torch.Tensor] = _as_found
-        self._sums: Shares = {}
+        self._sums: Sums = {}
 
     @property
     @abstractmethod
@@ -81,36 +87,34 @@ class Estimator(ABC):
 
     @abstractmethod
     def add(self, traces: Traces) -> None:
-        """Add a micro-batch of the sample's records. A record whose gradient is not finite contributes zero."""
+        """Add a micro-batch of the sample's records. A record whose gradient is not finite contributes zero.
+
+        Raises:
+            InvalidParameter: there are so many records in the micro-batch that a sum may not be exact.
+        """
 
     @abstractmethod
     def release(self, noise: SecureNoise) -> Shares:
         """Return the noisy mean gradient by parameter name, zero where frozen, and end the step. Charge before."""
 
     def rows(self, traces: Traces) -> torch.Tensor:
-        """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE; broken rows are zero."""
-        return self._rows_and_norms(traces)[0]
-
-    def row_blocks(self, traces: Traces) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield `rows` of a few records at a time, and their norms (n,), so that not all exist at once. PRIVATE."""
-        numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
-        for part in traces.split(max(1, numbers // self.coordinates)):
-            yield self._rows_and_norms(part)
-
-    def _rows_and_norms(self, traces: Traces) -> tuple[torch.Tensor, torch.Tensor]:
-        """A row is broken where its norm is not finite: one of its numbers is not, or it is too large to be squared."""
+        """Return the records' gradients on the active coordinates: (n, d_active). PRIVATE."""
         shares, parts, start = traces.shares(), [], 0
         for name, shape in self.shapes.items():
             size = math.prod(shape)
             share = shares[name].flatten(1) if name in shares else traces.zeros(size)
             parts.append(share if self.active is None else share[:, self.active[start : start + size]])
             start += size
-        rows = torch.cat(parts, dim=1)
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        broken = ~norms.isfinite()
-        if bool(broken.any()):
-            rows[broken], norms[broken] = 0, 0
-        return rows, norms
+        return torch.cat(parts, dim=1)
+
+    def blocks(self, traces: Traces) -> Iterator[Traces]:
+        """Yield the traces of a few records at a time, so that not all their `rows` exist at once. PRIVATE."""
+        numbers = _BLOCK_NUMBERS.get(traces.layers[0].backprops.device.type, _BLOCK_NUMBERS_ELSEWHERE)
+        return traces.split(max(1, numbers // self.coordinates))
+
+    def scales(self, norms: torch.Tensor, clip: float, part: float = 1.0) -> torch.Tensor:
+        """Return (n,) what gradients are multiplied by, so that one of norm `clip` gets a part of the bound."""
+        return integers.scales(norms, clip, part * self.bound)
 
     def unflatten(self, flat: torch.Tensor) -> Shares:
         """Return (d_active,) by parameter name, zero on frozen coordinates."""
@@ -118,8 +122,7 @@ class Estimator(ABC):
             whole = torch.zeros(self.coordinates, dtype=flat.dtype, device=flat.device)
             whole[self.active] = flat
             flat = whole
-        values = torch.split(flat, [math.prod(shape) for shape in self.shapes.values()])
-        return {name: value.reshape(shape) for (name, shape), value in zip(self.shapes.items(), values, strict=True)}
+        return parted(flat, self.shapes)
 
     def state(self) -> dict[str, Any]:
         """Return what a later process needs to go on between two steps: public, tensors and numbers only."""
@@ -128,25 +131,33 @@ class Estimator(ABC):
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most estimators keep nothing
         """Go on from what `state` returned."""
 
-    def discard(self) -> None:
-        """Forget what was added since the last release, as when a charge was refused."""
-        self._sums = {}
+    def discard(self) -> Sums:
+        """Forget what was added since the last release, as when a charge was refused, and return it. PRIVATE."""
+        sums, self._sums = self._sums, {}
+        return sums
 
-    def _accumulate(self, sums: Shares) -> None:
+    def _add_parts(self, parts: Mapping[str, Part], present: torch.Tensor | None) -> None:
+        """Add what some units contribute, in whole numbers: together at most `bound` for each."""
+        self._add_sums(exact_sums(parts, present, self.bound))
+
+    def _add_sums(self, sums: Sums) -> None:
         for name, value in sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _release_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
-        """Release what was accumulated; `empty` names every part with its shape, for a sample without records."""
-        sums = {name: self._sums.get(name, torch.zeros(shape)) for name, shape in empty.items()}
+        """Release what was added, in units of the sensitivity's measure; `empty` names every part with its shape."""
+        sums = {name: self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()}
         self._sums = {}
 
-        def release(private_sums: Shares) -> Shares:
-            return release_sum(
-                private_sums, sensitivity=self.sensitivity, noise_multiplier=self.noise_multiplier, noise=noise
-            )
+        def release(private_sums: Sums) -> Sums:
+            return release_sums(private_sums, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
 
-        return self.release_together(sums, release)
+        grid = self.sensitivity / self.bound
+        released = self.release_together(sums, release)
+        return {name: (value.double() * grid).float() for name, value in released.items()}
+
+    def _nothing(self, shape: torch.Size) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=None if self.active is None else self.active.device)
 
     @property
     def active_coordinates(self) -> int:
@@ -158,14 +169,8 @@ def _as_found(public: torch.Tensor) -> torch.Tensor:
     return public
 
 
-def _release_alone(private_sums: Shares, release: Callable[[Shares], Shares]) -> Shares:
+def _release_alone(private_sums: Sums, release: Callable[[Sums], Sums]) -> Sums:
     return release(private_sums)
-
-
-def clip_factors(norms: torch.Tensor, bound: float) -> torch.Tensor:
-    """Return (n,) the factors that bring norms to at most `bound`, less the room for rounding."""
-    room = bound * (1 - FLOAT_SLACK)
-    return room / norms.clamp(min=room)
 
 
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:

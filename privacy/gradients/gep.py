@@ -8,8 +8,8 @@ Adjacency: add or remove one record. Unit: the record. Event: one Gaussian relea
 
 Sensitivity: the released vector is (w / S1, r / S2). A record contributes two parts of norm at most 1 each, so its norm
 is at most sqrt(2), attained by a record both of whose parts are longer than their bounds. B-GEP releases w / S1 alone:
-1. The basis depends on public anchors, the released network and public randomness only; given it, the proof is the
-Gaussian mechanism's.
+1. Both are cut to whole steps of a grid, and measured together. The basis depends on public anchors, the released
+network and public randomness only; given it, the proof is the Gaussian mechanism's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from torch import nn
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.arithmetic import aligned_linear
+from privacy.gradients.estimator import Estimator
+from privacy.gradients.integers import Part, squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -100,7 +102,8 @@ class Gep(Estimator):
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
-        self.find_basis(self.rows(self._anchors(model)))
+        rows = self.rows(self._anchors(model))
+        self.find_basis(rows.masked_fill(~rows.isfinite().all(dim=1, keepdim=True), 0))
 
     def find_basis(self, anchors: torch.Tensor) -> None:
         """Find the step's basis from the anchors' gradients on the active coordinates (m, d_active). Public."""
@@ -129,19 +132,20 @@ class Gep(Estimator):
         """Embed, clip and sum; residuals are clipped and summed beside."""
         if not self._bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
-        for rows, _ in self.row_blocks(traces):
-            self.add_rows(rows)
+        for block in self.blocks(traces):
+            self.add_rows(self.rows(block), block.present)
 
-    def add_rows(self, rows: torch.Tensor) -> None:
+    def add_rows(self, rows: torch.Tensor, present: torch.Tensor | None = None) -> None:
         """Add records by their gradients on the active coordinates (n, d_active). PRIVATE."""
-        embedding = torch.cat([rows[:, index] @ basis.mT for index, basis in self._bases], dim=1)  # (n, k)
-        factors = clip_factors(torch.linalg.vector_norm(embedding, dim=1), self.clip)
-        sums = {"embedding": factors @ embedding / self.clip}
+        embedding = torch.cat([aligned_linear(rows[:, index], basis) for index, basis in self._bases], dim=1)  # (n, k)
+        part = 1 / self.sensitivity  # of the bound: each of the parts that are released gets as much
+        parts: dict[str, Part] = {}
         if self.clip_residual is not None:
             residual = rows - self._expand(embedding)  # (n, d_active)
-            factors = clip_factors(torch.linalg.vector_norm(residual, dim=1), self.clip_residual)
-            sums["residual"] = factors @ residual / self.clip_residual
-        self._accumulate(sums)
+            scales = self.scales(squares(residual).sqrt(), self.clip_residual, part)
+            parts["residual"] = whole(residual, scales)
+        parts["embedding"] = whole(embedding, self.scales(squares(embedding).sqrt(), self.clip, part))
+        self._add_parts(parts, present)
 
     def release(self, noise: SecureNoise) -> Shares:
         """As every estimator."""
@@ -168,6 +172,6 @@ class Gep(Estimator):
         whole = torch.zeros(len(embedding), self.active_coordinates, dtype=embedding.dtype, device=embedding.device)
         start = 0
         for index, basis in self._bases:
-            whole[:, index] = embedding[:, start : start + len(basis)].to(basis) @ basis
+            whole[:, index] = aligned_linear(embedding[:, start : start + len(basis)].to(basis), basis.mT)
             start += len(basis)
         return whole

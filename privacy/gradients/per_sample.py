@@ -1,7 +1,7 @@
 """One backward pass that keeps what every layer saw, so that each record's gradient can be measured and clipped.
 
 Book-keeping (Bu et al. 2022, arXiv:2210.00038): the pass computes gradients with respect to layer outputs only; weight
-gradients are then taken once, after every record has its clipping factor. Nothing is differentiated twice.
+gradients are then taken once, after every record has its scale. Nothing is differentiated twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from privacy.errors import InvalidParameter, PrivacyError
+from privacy.gradients.arithmetic import aligned_linear, is_aligned
+from privacy.gradients.integers import Part
 from privacy.gradients.layers import LayerTrace, Shares, supported
 
 Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (outputs, targets) -> (rows,)
@@ -26,40 +28,25 @@ class Traces:
 
     Attributes:
         layers: one trace for each layer with trainable parameters.
-        records: their number n.
+        records: places for records, n.
+        present: (n,) bool, the places where a record stands; None: all. The others contribute nothing.
     """
 
     layers: list[LayerTrace]
     records: int
+    present: torch.Tensor | None = None
 
-    def squared_norms(self) -> torch.Tensor:
-        """Return (n,) the squared L2 norm of each record's whole gradient."""
-        parts = [layer.squared_norms() for layer in self.layers]
-        return torch.stack(parts).sum(dim=0)
-
-    def weighted_sum(self, weights: torch.Tensor) -> Shares:
-        """Return the sum over records of weight times gradient, by parameter name."""
-        return {key: value for layer in self.layers for key, value in layer.weighted_sum(weights).items()}
-
-    def without(self, dropped: torch.Tensor) -> Traces:
-        """Return the traces with the backprops of some records (n,) bool set to zero: their gradient is zero."""
-        layers = []
-        for layer in self.layers:
-            rows = dropped.repeat_interleave(layer.repeats)
-            shape = (len(rows),) + (1,) * (layer.backprops.dim() - 1)
-            backprops = torch.where(rows.reshape(shape), torch.zeros_like(layer.backprops), layer.backprops)
-            activations = layer.activations
-            if activations.is_floating_point():
-                shape = (len(rows),) + (1,) * (activations.dim() - 1)
-                activations = torch.where(rows.reshape(shape), torch.zeros_like(activations), activations)
-            layers.append(LayerTrace(layer.name, layer.layer, activations, backprops, layer.repeats))
-        return Traces(layers, self.records)
+    def parts(self) -> dict[str, Part]:
+        """Return each record's gradient, by parameter name, as outer products where that is shorter."""
+        return {key: part for layer in self.layers for key, part in layer.parts().items()}
 
     def split(self, records: int) -> Iterator[Traces]:
-        """Yield the traces in parts of at most so many records; parts share this trace's memory."""
-        for start in range(0, self.records, records):
-            stop = min(start + records, self.records)
-            yield Traces([layer.part(start, stop) for layer in self.layers], stop - start)
+        """Yield the traces in parts of at most so many records, all of one size; parts share this trace's memory."""
+        size = next(size for size in range(min(records, self.records), 0, -1) if self.records % size == 0)
+        for start in range(0, self.records, size):
+            stop = start + size
+            present = None if self.present is None else self.present[start:stop]
+            yield Traces([layer.part(start, stop) for layer in self.layers], size, present)
 
     def zeros(self, size: int) -> torch.Tensor:
         """Return (n, size) zeros where the traces are: the gradient of a parameter that the loss does not use."""
@@ -99,7 +86,13 @@ def check_model(model: nn.Module) -> None:
 
 
 def trace_gradients(
-    model: nn.Module, losses: Losses, inputs: torch.Tensor, targets: torch.Tensor, *, repeats: int = 1
+    model: nn.Module,
+    losses: Losses,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    repeats: int = 1,
+    present: torch.Tensor | None = None,
 ) -> Traces:
     """Run one forward and one backward pass and keep what each layer saw.
 
@@ -109,6 +102,7 @@ def trace_gradients(
         inputs: (n * repeats, ...) rows of private records; rows of one record stand beside each other.
         targets: (n * repeats, ...).
         repeats: rows of each record, whose mean loss is the record's.
+        present: (n,) bool, the places where a record stands; None: all.
 
     Raises:
         InvalidParameter: the losses do not have one number for each row.
@@ -129,7 +123,7 @@ def trace_gradients(
             raise PrivacyError(f"the input of layer {name} was overwritten in place")
         if name in backprops:  # a layer whose output the loss does not use has no gradient
             traces.append(LayerTrace(name, layer, activations, backprops[name], repeats))
-    return Traces(traces, len(inputs) // repeats)
+    return Traces(traces, len(inputs) // repeats, present)
 
 
 @contextmanager
@@ -154,6 +148,8 @@ def _outputs_only(
                 raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
             activations = inputs[0].detach()
             seen[name] = (layer, activations, activations._version)
+            if isinstance(layer, nn.Linear) and not is_aligned(layer):
+                output = aligned_linear(inputs[0], layer.weight, layer.bias)
             if not output.requires_grad:
                 output.requires_grad_(True)
             output.register_hook(keep(name))  # type: ignore[no-untyped-call]

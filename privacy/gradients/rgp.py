@@ -11,9 +11,9 @@ summed and released, and the update of W is (dL) R + L (dR) - L L^T (dL) R (Coro
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
-Sensitivity: C, as DP-SGD's. The carriers come from the released weights: by one power iteration on W_t during the
-warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public randomness. Given them, the
-proof is the Gaussian mechanism's.
+Sensitivity: C, as DP-SGD's, in whole steps of a grid. The carriers come from the released weights: by one power
+iteration on W_t during the warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public
+randomness. Given them, the proof is the Gaussian mechanism's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from torch.nn import functional
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.arithmetic import aligned_linear, aligned_products
+from privacy.gradients.estimator import Estimator
+from privacy.gradients.integers import exact_sums, parted, squares, whole
 from privacy.gradients.layers import LayerTrace, Shares, convolution_weight_shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -139,14 +141,10 @@ class Rgp(Estimator):
         if self._start and not self._carriers:
             raise InvalidParameter("carriers", None, "begin_step finds the carriers before records are added")
         parts = self.carrier_shares(traces)  # name -> (n, ...)
-        squares = torch.stack([torch.linalg.vector_norm(part.flatten(1), dim=1).square() for part in parts.values()])
-        norms = squares.sum(dim=0).sqrt()  # (n,)
-        broken = ~norms.isfinite()
-        if bool(broken.any()):
-            parts = self.carrier_shares(traces.without(broken))
-            norms = torch.where(broken, torch.zeros_like(norms), norms)
-        factors = clip_factors(norms, self.clip)
-        self._accumulate({name: torch.tensordot(factors, part, dims=1) for name, part in parts.items()})
+        rows = torch.cat([part.flatten(1) for part in parts.values()], dim=1)  # (n, all of them)
+        scales = self.scales(squares(rows).sqrt(), self.clip)
+        sums = exact_sums({"": whole(rows, scales)}, traces.present, self.bound)
+        self._add_sums(parted(sums[""], {name: part.shape[1:] for name, part in parts.items()}))
 
     def carrier_shares(self, traces: Traces) -> Shares:
         """Return each record's gradients of L and R, and of the parameters without carriers. PRIVATE.
@@ -208,10 +206,16 @@ def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) 
     if isinstance(layer, nn.Conv2d):
         kernel = right.reshape(rank, layer.in_channels, *layer.kernel_size)
         inner = functional.conv2d(trace.activations, kernel, None, layer.stride, layer.padding, layer.dilation)
-        back = torch.einsum("npij,pr->nrij", trace.backprops, left)  # (rows, r, h', w')
+        back = functional.conv2d(trace.backprops, left.mT[:, :, None, None])  # (rows, r, h', w')
         right_shares = convolution_weight_shares(layer, trace.activations, back, trace.repeats).flatten(2)
-        g, h = (values.movedim(1, -1).reshape(n, -1, values.shape[1]) for values in (trace.backprops, inner))
-        return g.mT @ h, right_shares
+        g, h = (
+            values.reshape(n, trace.repeats, values.shape[1], -1).transpose(1, 2).flatten(2)
+            for values in (trace.backprops, inner)
+        )  # (n, p, repeats * t) and (n, r, repeats * t)
+        return aligned_products(g, h), right_shares
     a = trace.activations.reshape(n, -1, trace.activations.shape[-1])  # (n, t, d)
     g = trace.backprops.reshape(n, -1, trace.backprops.shape[-1])  # (n, t, p)
-    return g.mT @ (a @ right.mT), (g @ left).mT @ a
+    return (
+        aligned_products(g.mT, aligned_linear(a, right).mT),
+        aligned_products(aligned_linear(g, left.mT).mT, a.mT),
+    )

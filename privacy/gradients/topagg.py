@@ -19,7 +19,8 @@ import torch
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.estimator import Estimator, clip_factors
+from privacy.gradients.estimator import Estimator
+from privacy.gradients.integers import squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
@@ -97,9 +98,10 @@ class TopAggSgd(Estimator):
 
     def add(self, traces: Traces) -> None:
         """Clip, then keep: the kept coordinates are the same in the other order, and cheaper to find."""
-        for rows, norms in self.row_blocks(traces):  # (n, d_active) and (n,)
-            factors = clip_factors(norms, self.clip)
-            self._accumulate({"": factors @ norm_top_k(rows, self.keep)})
+        for block in self.blocks(traces):
+            rows = self.rows(block)  # (n, d_active)
+            scales = self.scales(squares(rows).sqrt(), self.clip, 1 / math.sqrt(self.keep))  # of the whole gradient
+            self._add_parts({"": whole(norm_top_k(rows, self.keep), scales)}, block.present)
 
     def release(self, noise: SecureNoise) -> Shares:
         """As every estimator."""

@@ -12,7 +12,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
-from privacy.plans.moment_votes import MomentRound, moment_rounds
+from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Stage
 
 UNITS_PER_TEACHER_MIN = 4
@@ -84,6 +84,14 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             "noise_stddev": noise,  # parameter of the discrete Gaussian, by stage
         },
     )
+
+
+def start_releases(plan: Plan) -> Mapping[str, int]:
+    """Return the releases, by stage, without which there is no generator worth publishing."""
+    if plan.config["warm_start"]:
+        return {MEANS: 1, POOLED: 1}  # where the classes' own covariances are missing, the pooled one stands in
+    means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}
+    return means or {VOTES: 1}
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:

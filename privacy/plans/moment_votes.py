@@ -34,6 +34,7 @@ PASSES: dict[Moment, tuple[tuple[float, float, float], ...]] = {
     "class_products": ((1.0, 0.5, 1.0), (1.0, 0.5, 0.5)),
 }
 COEFFICIENTS_MAX = 512
+MEANS_ROUNDS = "votes_means_"  # how the names of the rounds on the means begin
 
 
 @dataclasses.dataclass(frozen=True)

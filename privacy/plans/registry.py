@@ -12,9 +12,13 @@ from privacy.plans import class_histogram, datalens, dp_classifier, dp_diffusion
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.units import Unit
 
-__all__ = ["RECIPES", "PublicFacts", "Published", "Recipe", "build_plan"]
+__all__ = ["RECIPES", "PublicFacts", "Published", "Recipe", "build_plan", "useful_from_nano"]
 
 Published = Literal["generator", "histogram", "classifier"]
+
+
+def _first_release(plan: Plan) -> Mapping[str, int]:
+    return {plan.stages[0].name: 1}
 
 
 @dataclass(frozen=True)
@@ -27,18 +31,25 @@ class Recipe:
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
         publishes: what its release is: images can be drawn from a generator only.
+        start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
     """
 
     plan: Callable[[Mapping[str, Any], Filter, int, PublicFacts], Plan]
     units: frozenset[Unit]
     publishes: Published
+    start: Callable[[Plan], Mapping[str, int]] = _first_release
 
 
 RECIPES: dict[str, Recipe] = {
     "class_histogram": Recipe(
         class_histogram.plan_from_options, units=frozenset({"record", "subject"}), publishes="histogram"
     ),
-    "datalens": Recipe(datalens.plan_from_options, units=frozenset({"record", "subject"}), publishes="generator"),
+    "datalens": Recipe(
+        datalens.plan_from_options,
+        units=frozenset({"record", "subject"}),
+        publishes="generator",
+        start=datalens.start_releases,
+    ),
     "dp_classifier": Recipe(
         dp_classifier.plan_from_options, units=frozenset({"record", "subject"}), publishes="classifier"
     ),
@@ -78,3 +89,9 @@ def build_plan(
             f"contributions it trains on accounts whose unit is the record; here, choose one of {', '.join(able)}",
         )
     return known.plan(options, privacy_filter, budget_nano, facts)
+
+
+def useful_from_nano(plan: Plan) -> int:
+    """Return how much of a plan's price must have been charged before anything useful can be published."""
+    start = RECIPES[plan.recipe].start(plan)
+    return sum(-(-stage.price_nano * start.get(stage.name, 0) // stage.event.count) for stage in plan.stages)

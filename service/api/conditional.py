@@ -33,11 +33,18 @@ def answer(
 ) -> Response:
     """Send a resource with its ETag, or 304 when the client has it."""
     body = record.model_dump_json().encode()
-    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
+
+
+def answer_bytes(
+    request: Request, body: bytes, media_type: str, *, status_code: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """As `answer`, for a representation that is there already."""
+    etag = f'"{hashlib.sha256(body).hexdigest()}"'
     common = {"ETag": etag, "Cache-Control": REVALIDATE, **(headers or {})}
     if request.method == "GET" and is_fresh(request, etag):
         return Response(status_code=304, headers=common)
-    return Response(body, status_code=status_code, headers=common, media_type="application/json")
+    return Response(body, status_code=status_code, headers=common, media_type=media_type)
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:

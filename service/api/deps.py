@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from service.api.events import StreamSlots
 from service.api.problems import MEDIA_TYPE
+from service.api.uploading import UploadSlots
 from service.auth import Principal, Scope, authenticate
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput, Unauthorized
@@ -26,6 +27,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
 }
 
+READINESS_AT_A_TIME_MAX = 8  # looks at the database for readiness, those that hang included
+
 
 @dataclass(frozen=True)
 class Service:
@@ -36,13 +39,16 @@ class Service:
     factory: SessionFactory
     streams: StreamSlots
     clock: Callable[[], datetime]
-    uploads: threading.BoundedSemaphore
+    uploads: UploadSlots
     ring: Callable[[], None]
     stopping: threading.Event = field(default_factory=threading.Event)
+    readiness: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)
+    )
 
 
-def running_service(request: Request) -> Service:
-    """The service that this application runs."""
+async def running_service(request: Request) -> Service:
+    """The service that this application runs. Like all here that waits for nothing it needs no thread."""
     service: Service = request.app.state.service
     return service
 
@@ -79,6 +85,7 @@ DATA = Security(authorize, scopes=["data"])
 ADMIN = Security(authorize, scopes=["admin"])
 Reader = Annotated[Principal, READ]
 Trainer = Annotated[Principal, TRAIN]
+Uploader = Annotated[Principal, DATA]
 Admin = Annotated[Principal, ADMIN]
 
 
@@ -90,7 +97,7 @@ class PageRequest:
     cursor: str | None
 
 
-def page_request(
+async def page_request(
     service: Running,
     limit: Annotated[int, Query(ge=1, description="Items on a page; bounded by the service.")] = 50,
     cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
@@ -102,7 +109,7 @@ def page_request(
 Paging = Annotated[PageRequest, Depends(page_request)]
 
 
-def idempotency_key(
+async def idempotency_key(
     key: Annotated[
         str | None,
         Header(alias="Idempotency-Key", description="Required. The same key with the same body gives the same job."),

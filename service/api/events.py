@@ -108,15 +108,17 @@ class EventStream(StreamingResponse):
 
 
 async def follow(
-    read: Callable[[], Snapshot], *, last_event_id: str | None, limits: StreamLimits, stopping: threading.Event
+    read: Callable[[], Snapshot | None], *, last_event_id: str | None, limits: StreamLimits, stopping: threading.Event
 ) -> AsyncIterator[str]:
     """Yield the wire form of each new snapshot, and heartbeat comments in between.
 
-    Ends after the final snapshot, after `limits.seconds_max`, or when the service stops; the client reconnects.
+    Ends after the final snapshot, after `limits.seconds_max`, when the service stops, or when the caller may no longer
+    read; the client reconnects.
     No thread and no transaction is held between two looks at the database.
 
     Args:
-        read: Reads the job in a short transaction of its own; runs in a worker thread.
+        read: Reads the job in a short transaction of its own, or returns None where the caller's key was revoked; runs
+            in a worker thread.
         last_event_id: The snapshot that the client has seen last.
         limits: Poll interval, heartbeat and duration.
         stopping: Set when the service shuts down.
@@ -126,6 +128,8 @@ async def follow(
     seen = last_event_id
     while True:
         snapshot = await run_sync(read)
+        if snapshot is None:
+            return
         now = time.monotonic()
         if snapshot.id != seen:
             seen, spoken = snapshot.id, now

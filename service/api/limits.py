@@ -1,14 +1,16 @@
-"""Limits and headers that hold for every request: body size, browser protections."""
+"""Limits and headers that hold for every request: size and time of the body, browser protections."""
 
 from __future__ import annotations
 
 import re
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 JSON_BODY_BYTES_MAX = 1 << 20
+BODY_SECONDS_MAX = 30.0
 CONTENT_PATH = re.compile(r"/v1/datasets/[a-z0-9_]+/content")  # counts its own bytes, up to the upload limit
 
 SECURITY_HEADERS = {
@@ -44,15 +46,49 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+class CloseUnread:
+    """Ends the connection after an answer that was given before the whole body had come.
+
+    A server would otherwise read on, up to the announced end, only to find the next request behind it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        announced = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if not announced:
+            await self.app(scope, receive, send)
+            return
+        ended = False
+
+        async def receive_noting() -> Message:
+            nonlocal ended
+            message = await receive()
+            ended = ended or message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"] == "http.response.start" and not ended:
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        await self.app(scope, receive_noting, send_and_close)
+
+
 class BodyLimit:
-    """Refuses bodies above a limit, counting bytes: a Content-Length that lies does not help.
+    """Refuses bodies above a limit, counting bytes: a Content-Length that lies does not help. Nor does dawdling.
 
     The upload route is left out here; it streams and counts against its own, larger limit.
     """
 
-    def __init__(self, app: ASGIApp, bytes_max: int = JSON_BODY_BYTES_MAX) -> None:
+    def __init__(
+        self, app: ASGIApp, bytes_max: int = JSON_BODY_BYTES_MAX, seconds_max: float = BODY_SECONDS_MAX
+    ) -> None:
         self.app = app
         self.bytes_max = bytes_max
+        self.seconds_max = seconds_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or CONTENT_PATH.fullmatch(scope["path"]):
@@ -61,11 +97,19 @@ class BodyLimit:
         declared = Headers(scope=scope).get("content-length", "0")
         announced = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
         counted = 0
+        deadline = anyio.current_time() + self.seconds_max
+        complete = False
 
         async def receive_limited() -> Message:
-            nonlocal counted
-            message = await receive()
+            nonlocal counted, complete
+            if complete:
+                return await receive()  # whoever streams an answer waits here for the client to hang up
+            with anyio.move_on_after(deadline - anyio.current_time()) as waiting:
+                message = await receive()
+            if waiting.cancelled_caught:
+                raise HTTPException(408, f"The body has to arrive within {self.seconds_max:g} seconds.")
             if message["type"] == "http.request":
+                complete = not message.get("more_body", False)
                 counted += len(message.get("body", b""))
                 if max(announced, counted) > self.bytes_max:
                     raise HTTPException(413, f"The body may have at most {self.bytes_max} bytes.")

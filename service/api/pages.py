@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Select, and_, or_
@@ -31,8 +31,8 @@ def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
     except (binascii.Error, ValueError):
         values = None
     matches = isinstance(values, list) and [type(value) for value in values] == list(kinds)
-    if not matches:
-        raise InvalidInput("This cursor is not one that this list gave out. Start again without a cursor.")
+    if not matches or not all(map(_is_plain, values)):
+        raise _foreign_cursor()
     return list(values)
 
 
@@ -50,8 +50,9 @@ def newest_first(
             before = datetime.fromisoformat(moment)
             if before.tzinfo is None:
                 raise ValueError("no time zone")
-        except ValueError:
-            raise InvalidInput("This cursor is not one that this list gave out.") from None
+            before = before.astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise _foreign_cursor() from None
         query = query.where(or_(created_at < before, and_(created_at == before, row_id < last_id)))
     return query.order_by(created_at.desc(), row_id.desc()).limit(limit + 1)
 
@@ -68,3 +69,14 @@ def cut(rows: Sequence[Any], limit: int, *, moment: str = "created_at") -> tuple
         return rows, None
     shown = rows[:limit]
     return shown, encode_cursor([getattr(shown[-1], moment).isoformat(), shown[-1].id])
+
+
+def _is_plain(value: str | int) -> bool:
+    """Tell whether both databases can compare with a value: no text but ids and moments, no number above 63 bits."""
+    if isinstance(value, int):
+        return 0 <= value < 2**63
+    return len(value) <= 64 and value.isascii() and value.isprintable()
+
+
+def _foreign_cursor() -> InvalidInput:
+    return InvalidInput("This cursor is not one that this list gave out. Start again without a cursor.")

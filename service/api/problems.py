@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.limits import SECURITY_HEADERS
 from service.api.schemas import FieldError, Problem
+from service.db.session import is_duplicate
 from service.errors import ObscuraError
 from service.logs import get_logger
 
@@ -41,6 +42,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "range_not_satisfiable": (416, "Range outside the content"),
     "too_many_streams": (503, "Too many event streams"),
     "too_many_streams_for_key": (429, "Too many event streams for this key"),
+    "too_many_uploads_for_key": (429, "Too many uploads for this key"),
     "busy": (503, "Busy"),
     "upload_refused": (422, "The content breaks a rule"),
     "upload_failed": (500, "The upload could not be stored"),
@@ -49,7 +51,16 @@ STATUSES: dict[str, tuple[int, str]] = {
     "invalid_parameter": (422, "Invalid parameter"),
     "internal": (500, "Internal error"),
 }
-RETRY_CODES = frozenset({"pending", "too_many_streams", "too_many_streams_for_key", "busy", "ledger_corruption"})
+RETRY_CODES = frozenset(
+    {
+        "pending",
+        "too_many_streams",
+        "too_many_streams_for_key",
+        "too_many_uploads_for_key",
+        "busy",
+        "ledger_corruption",
+    }
+)
 # What an operator must look at is named to the caller without its particulars.
 OPERATOR_ONLY = {"ledger_corruption": "The ledger refuses to go on until an operator has looked at it."}
 
@@ -77,9 +88,21 @@ class Busy(ApiError):
 
 
 class UploadStalled(ApiError):
-    """No byte of an upload came for too long."""
+    """An upload came too slowly."""
 
     code: ClassVar[str] = "upload_stalled"
+
+
+class TooManyUploads(ApiError):
+    """The key has as many uploads running as it may."""
+
+    code: ClassVar[str] = "too_many_uploads_for_key"
+
+    def __init__(self, uploads_max: int) -> None:
+        super().__init__(
+            f"This key has {uploads_max} uploads running, the most it may. Wait for one to end.",
+            uploads_max=uploads_max,
+        )
 
 
 class RangeNotSatisfiable(ApiError):
@@ -113,6 +136,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(IntegrityError, _on_integrity_error)
+    app.add_exception_handler(DataError, _on_data_error)
     app.add_exception_handler(Exception, _on_unexpected_error)
 
 
@@ -136,7 +161,7 @@ def problem_response(
         title=title or known_title,
         status=status,
         detail=detail,
-        instance=request.url.path,
+        instance=request.scope["path"],
         code=code,
         errors=errors,
         **members,
@@ -185,8 +210,8 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     details = {
-        404: f"There is nothing at {request.url.path}.",
-        405: f"{request.method} is not possible at {request.url.path}.",
+        404: f"There is nothing at {request.scope['path']}.",
+        405: f"{request.method} is not possible at {request.scope['path']}.",
     }
     detail = error.detail if error.detail and error.detail != phrase else details.get(error.status_code, phrase)
     codes = {400: "invalid_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large"}
@@ -198,12 +223,25 @@ def _on_http_exception(request: Request, error: Exception) -> Response:
 
 def _on_database_error(request: Request, error: Exception) -> Response:
     # A lock that could not be had in time, or a database that is away: worth another try, and nothing was written.
-    get_logger(__name__).error("database_unavailable", path=request.url.path, error=type(error).__name__)
+    get_logger(__name__).error("database_unavailable", path=request.scope["path"], error=type(error).__name__)
     return problem_response(request, "busy", "The database did not answer in time. Nothing was changed; try again.")
 
 
+def _on_integrity_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, IntegrityError)
+    if not is_duplicate(error):
+        return _on_unexpected_error(request, error)
+    detail = "Another request made the same thing at the same moment. Nothing was changed here; look, and try again."
+    return problem_response(request, "conflict", detail)
+
+
+def _on_data_error(request: Request, error: Exception) -> Response:
+    get_logger(__name__).error("value_refused_by_database", path=request.scope["path"], error=type(error).__name__)
+    return problem_response(request, "invalid_input", "A value is outside what can be stored. Nothing was changed.")
+
+
 def _on_unexpected_error(request: Request, error: Exception) -> Response:
-    get_logger(__name__).error("unexpected_error", path=request.url.path, error=type(error).__name__)
+    get_logger(__name__).error("unexpected_error", path=request.scope["path"], error=type(error).__name__)
     # This answer is made outside all middleware, so it brings the headers that the others are given.
     detail = "Something broke on our side. Nothing more is said here on purpose."
     return problem_response(request, "internal", detail, headers=dict(SECURITY_HEADERS))

@@ -9,12 +9,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
+from service.api.plain import plain
 
 Item = TypeVar("Item")
+RECORDS_MAX = 2**31 - 1  # what a column of the database holds
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
+Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
+Options = Annotated[dict[str, Any], AfterValidator(plain)]
 Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Scope = Literal["admin", "data", "train", "read"]
 Unit = Literal["record", "subject"]
@@ -25,17 +31,19 @@ SampleFormat = Literal["imagefolder", "npz"]
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class _Request(BaseModel):
+class ApiRequest(BaseModel):
+    """A body that is sent. Unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class _Record(BaseModel):
+class ApiRecord(BaseModel):
     """A read-only answer. Unknown fields are ignored, so an older client reads a newer service."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Page(_Record, Generic[Item]):
+class Page(ApiRecord, Generic[Item]):
     """One page of a list; `next_cursor` is null on the last one."""
 
     items: list[Item]
@@ -45,19 +53,21 @@ class Page(_Record, Generic[Item]):
 # --- accounts -------------------------------------------------------------------------------------------------------
 
 
-class AccountRequest(_Request):
+class AccountRequest(ApiRequest):
     """Open an account: a population with one privacy budget. Nothing that changes privacy has a default."""
 
     name: Name
     owner: Name
-    epsilon: float = Field(gt=0, le=1000, description="Lifetime budget of the population.")
-    delta: float = Field(gt=0, lt=1, description="Probability that the epsilon bound does not hold; at most 1/n.")
+    epsilon: Epsilon = Field(description="Lifetime budget of the population.")
+    delta: float = Field(
+        ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
+    )
     unit: Unit
     adjacency: Literal["add_remove"]
     filter: FilterName
 
 
-class BalanceFacts(_Record):
+class BalanceFacts(ApiRecord):
     """The budget in integer nano-units of the account's filter, and as epsilons at the account's delta."""
 
     capacity_nano: int
@@ -69,9 +79,13 @@ class BalanceFacts(_Record):
     held_epsilon: float
     left_epsilon: float
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
+    sure_at_most: float = Field(
+        description="How sure somebody who was 50% sure that a unit was used, or was not, can become by studying all "
+        "that the account may ever publish, except with probability delta."
+    )
 
 
-class AccountRecord(_Record):
+class AccountRecord(ApiRecord):
     """A population with one privacy budget."""
 
     id: str
@@ -88,7 +102,7 @@ class AccountRecord(_Record):
     created_at: datetime
 
 
-class ReasonRequest(_Request):
+class ReasonRequest(ApiRequest):
     """Say why. The reason stands in the ledger for ever."""
 
     reason: Reason
@@ -97,10 +111,10 @@ class ReasonRequest(_Request):
 class LimitChangeRequest(ReasonRequest):
     """Ask for another lifetime limit of an account."""
 
-    epsilon: float = Field(gt=0, le=1000, description="The new limit, at the account's delta.")
+    epsilon: Epsilon = Field(description="The new limit, at the account's delta.")
 
 
-class LimitRequestRecord(_Record):
+class LimitRequestRecord(ApiRecord):
     """One admin's wish to raise a limit, and what a second admin decided."""
 
     id: str
@@ -114,9 +128,13 @@ class LimitRequestRecord(_Record):
     expires_at: datetime
     decided_by: str | None = Field(description="Id of the key that approved or declined.")
     decided_at: datetime | None
+    requested_by_admin: str = Field(description="Id of the person who asked.")
+    decided_by_admin: str | None = Field(
+        description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
+    )
 
 
-class EntryRecord(_Record):
+class EntryRecord(ApiRecord):
     """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
 
     account_id: str
@@ -137,7 +155,7 @@ class EntryRecord(_Record):
 # --- datasets -------------------------------------------------------------------------------------------------------
 
 
-class DatasetRequest(_Request):
+class DatasetRequest(ApiRequest):
     """Declare a dataset. Everything declared here is public: it appears in plans, cards and reports."""
 
     name: Name
@@ -147,16 +165,19 @@ class DatasetRequest(_Request):
     height: int = Field(ge=1, le=1024)
     width: int = Field(ge=1, le=1024)
     channels: Literal[1, 3]
-    records_declared: int = Field(ge=1, description="A public number of records; bounds teachers and 1/delta.")
+    records_declared: int = Field(
+        ge=1, le=RECORDS_MAX, description="A public number of records; bounds teachers and 1/delta."
+    )
     subjects_declared: int | None = Field(
         default=None,
         ge=1,
+        le=RECORDS_MAX,
         description="Required where the account's unit is the subject, absent elsewhere: a public number of subjects, "
         "which then bounds teachers and 1/delta. The upload carries subject ids.",
     )
 
 
-class DatasetRecord(_Record):
+class DatasetRecord(ApiRecord):
     """A declared set of labelled images. Digest and size of private content are not shown."""
 
     id: str
@@ -182,13 +203,13 @@ class DatasetRecord(_Record):
 # --- plans and jobs -------------------------------------------------------------------------------------------------
 
 
-class PlanRequest(_Request):
+class PlanRequest(ApiRequest):
     """Ask what a training would do and cost. No data is touched."""
 
     dataset_id: Identifier
     recipe: Name
-    epsilon: float = Field(gt=0, description="Budget offered to this job, at the account's delta.")
-    options: dict[str, Any] = Field(default_factory=dict)
+    epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
+    options: Options = Field(default_factory=dict)
 
 
 class JobRequest(PlanRequest):
@@ -197,25 +218,34 @@ class JobRequest(PlanRequest):
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
-class TrialRequest(_Request):
+class CancelRequest(ApiRequest):
+    """How to end a job, or the trials of a sweep."""
+
+    discard: bool = Field(
+        default=False,
+        description="Publish nothing. Without it, a training that has charged publishes what it has, as incomplete.",
+    )
+
+
+class TrialRequest(ApiRequest):
     """One training of a sweep."""
 
-    options: dict[str, Any] = Field(default_factory=dict)
-    epsilon: float | None = Field(default=None, gt=0, description="Of this trial; absent: that of the sweep.")
+    options: Options = Field(default_factory=dict)
+    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
 
 
-class SweepRequest(_Request):
+class SweepRequest(ApiRequest):
     """Ask for a hyper-parameter search; the price of all its trials is held at once, or nothing is."""
 
     name: Name
     dataset_id: Identifier
     recipe: Name
-    epsilon: float | None = Field(default=None, gt=0, description="Of each trial that names none.")
+    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
     trials: list[TrialRequest] = Field(min_length=2, max_length=64)
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
 
 
-class StageFacts(_Record):
+class StageFacts(ApiRecord):
     """One kind of noisy release in a plan."""
 
     name: str
@@ -224,7 +254,7 @@ class StageFacts(_Record):
     price_nano: int
 
 
-class BudgetFacts(_Record):
+class BudgetFacts(ApiRecord):
     """The account before this job, and what would be left after it."""
 
     account_id: str
@@ -236,7 +266,7 @@ class BudgetFacts(_Record):
     affordable: bool
 
 
-class PlanRecord(_Record):
+class PlanRecord(ApiRecord):
     """What a job would do and cost, computed from public parameters only."""
 
     recipe: str
@@ -255,7 +285,7 @@ class PlanRecord(_Record):
     budget: BudgetFacts
 
 
-class ProgressFacts(_Record):
+class ProgressFacts(ApiRecord):
     """The only things a running job says about itself: steps and prices that were planned from public numbers."""
 
     stage: str | None = None
@@ -265,18 +295,20 @@ class ProgressFacts(_Record):
     planned_nano: int = 0
     charged_epsilon: float = 0.0
     planned_epsilon: float = 0.0
-    eta_seconds: float | None = None
+    eta_seconds: float | None = Field(
+        default=None, description="Roughly until the job ends, from planned work; null while its pace is not known."
+    )
 
 
-class FailureFacts(_Record):
+class FailureFacts(ApiRecord):
     """Why a job did not succeed, from a closed set."""
 
     code: str
     message: str
 
 
-class JobRecord(_Record):
-    """A requested training or sampling."""
+class JobRecord(ApiRecord):
+    """A requested training, sampling or evaluation."""
 
     id: str
     kind: str
@@ -290,16 +322,26 @@ class JobRecord(_Record):
     price_nano: int
     price_epsilon: float
     cancel_requested: bool
+    ended_early: str | None = Field(
+        description="Why a training charges no more and publishes what it has: `cancelled`, or the code of a failure. "
+        "`discarded`: it publishes nothing."
+    )
+    publishes_if_cancelled: bool | None = Field(
+        description="Whether cancelling a training now would publish what it has paid for; null where it has ended or "
+        "costs nothing. Before its first useful step there is nothing to publish, and what was charged stays spent."
+    )
     progress: ProgressFacts
     failure: FailureFacts | None
-    release_id: str | None = Field(description="The release that a training published or a sampling draws from.")
+    release_id: str | None = Field(
+        description="The release that a training published, a sampling draws from, or an evaluation measures."
+    )
     sample_id: str | None
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
 
 
-class TrialFacts(_Record):
+class TrialFacts(ApiRecord):
     """One training of a sweep: what it holds or has spent, and how good its release is on public data."""
 
     job_id: str
@@ -313,9 +355,10 @@ class TrialFacts(_Record):
     accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
     failure: FailureFacts | None
     release_id: str | None
+    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
 
 
-class SweepTotals(_Record):
+class SweepTotals(ApiRecord):
     """Sums over the trials, in nano-units of the account's filter and, together, as epsilons at its delta."""
 
     price_nano: int
@@ -326,7 +369,7 @@ class SweepTotals(_Record):
     spent_epsilon: float
 
 
-class SweepRecord(_Record):
+class SweepRecord(ApiRecord):
     """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
 
     id: str
@@ -334,14 +377,16 @@ class SweepRecord(_Record):
     account_id: str
     dataset_id: str
     recipe: str
-    state: str = Field(description="`open` while a trial is queued or running, else `ended`.")
+    state: str = Field(
+        description="`open` while a trial, or the evaluation of one, is queued or running; else `ended`."
+    )
     trials: list[TrialFacts]
     totals: SweepTotals
     best_job_id: str | None = Field(description="The trial with the highest accuracy of the CNN on public data.")
     created_at: datetime
 
 
-class EventRecord(_Record):
+class EventRecord(ApiRecord):
     """The data of one server-sent event."""
 
     job_id: str
@@ -353,73 +398,24 @@ class EventRecord(_Record):
     sample_id: str | None
 
 
-# --- releases, samples, keys ----------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------------------------
 
 
-class HistogramFacts(_Record):
-    """How many units each class has, as released: exact counts with noise."""
-
-    classes: list[str]
-    counts: list[int] = Field(description="The noisy counts, at least 0 and at most what was declared.")
-    noisy_counts: list[int] = Field(description="As the mechanism released them: unbiased, possibly below 0.")
-    standard_error: float = Field(description="Of each noisy count.")
-
-
-class ReleaseRecord(_Record):
-    """What a training has published. Sampling a generator costs nothing, for ever."""
-
-    id: str
-    kind: str = Field(description="`generator` (images can be drawn from it), `classifier` or `histogram`.")
-    job_id: str
-    account_id: str
-    dataset_id: str
-    name: str
-    artifact_sha256: str
-    summary: dict[str, Any]
-    histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
-    created_at: datetime
-
-
-class SampleRequest(_Request):
-    """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
-
-    count: int = Field(ge=1)
-    classes: list[Name] | None = Field(default=None, min_length=1, max_length=1000)
-    seed: int = Field(ge=0, lt=2**63)
-    format: SampleFormat
-
-
-class SampleRecord(_Record):
-    """A set of synthetic images, ready for download once its job has succeeded."""
-
-    id: str
-    release_id: str
-    job_id: str
-    state: str
-    count: int
-    classes: list[str] | None
-    seed: int
-    format: str
-    sha256: str | None
-    bytes: int | None
-    failure: FailureFacts | None
-    created_at: datetime
-
-
-class KeyRequest(_Request):
+class KeyRequest(ApiRequest):
     """Create an API key."""
 
     name: Name
     scopes: list[Scope] = Field(min_length=1, max_length=4)
 
 
-class KeyRecord(_Record):
+class KeyRecord(ApiRecord):
     """An API key without its secret."""
 
     id: str
     name: str
     scopes: list[str]
-    created_by: str | None = Field(description="Id of the key that made it; null for keys made on the machine itself.")
+    admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
+    created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_at: datetime
     revoked_at: datetime | None
 
@@ -430,7 +426,7 @@ class NewKeyRecord(KeyRecord):
     token: str
 
 
-class HealthRecord(_Record):
+class HealthRecord(ApiRecord):
     """The service runs (live) and can serve (ready); otherwise there is a problem document."""
 
     status: Literal["ok"]
@@ -445,7 +441,7 @@ class HealthRecord(_Record):
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-class FieldError(_Record):
+class FieldError(ApiRecord):
     """One invalid part of a request. The value itself is never echoed."""
 
     pointer: str

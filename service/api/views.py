@@ -5,15 +5,27 @@ Functions take rows that were read in the caller's transaction; those that need 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from privacy.plans.plan import Plan
-from service import ledger
+from privacy.accounting.filters import Filter
+from privacy.errors import InvalidParameter
+from privacy.plans.plan import Plan, plan_from_json
+from privacy.plans.registry import useful_from_nano
+from service import admins, ledger
+from service.api.admin_schemas import AdminRecord, AdminRequestRecord
+from service.api.release_schemas import (
+    EvaluationRecord,
+    HistogramFacts,
+    IncompleteFacts,
+    ReleaseRecord,
+    SampleRecord,
+)
 from service.api.schemas import (
     FINAL_STATES,
     AccountRecord,
@@ -23,23 +35,23 @@ from service.api.schemas import (
     EntryRecord,
     EventRecord,
     FailureFacts,
-    HistogramFacts,
     JobRecord,
     KeyRecord,
     LimitRequestRecord,
     PlanRecord,
     PlanRequest,
     ProgressFacts,
-    ReleaseRecord,
-    SampleRecord,
     StageFacts,
     SweepRecord,
     SweepTotals,
     TrialFacts,
 )
 from service.db.tables import (
+    Admin,
+    AdminRequest,
     ApiKey,
     Dataset,
+    Evaluation,
     FailureCode,
     Job,
     JobKind,
@@ -51,18 +63,57 @@ from service.db.tables import (
     Visibility,
 )
 from service.errors import LedgerCorruption
+from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.sweeps import sweeps_measured
+from service.times import to_the_minute
+
+# What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
+# running it.
+JOBS = select(
+    Job.id,
+    Job.kind,
+    Job.state,
+    Job.account_id,
+    Job.dataset_id,
+    Job.evaluation_dataset_id,
+    Job.recipe,
+    Job.epsilon,
+    Job.options,
+    Job.cancel_requested,
+    Job.ended_early,
+    Job.progress,
+    Job.failure_code,
+    Job.hold_id,
+    Job.release_id,
+    Job.created_at,
+    Job.started_at,
+    Job.finished_at,
+)
+# Likewise of a release, without its card and its receipt.
+RELEASES = select(
+    Release.id,
+    Release.kind,
+    Release.job_id,
+    Release.account_id,
+    Release.dataset_id,
+    Release.name,
+    Release.artifact_sha256,
+    Release.summary,
+    Release.incomplete,
+    Release.created_at,
+)
 
 FAILURES: dict[FailureCode, str] = {
-    FailureCode.TRAINING_FAILED: "The training did not finish.",
+    FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",
     FailureCode.EVALUATION_FAILED: "The evaluation on public data did not finish.",
     FailureCode.SAMPLING_FAILED: "The sampling did not finish.",
     FailureCode.DATASET_UNAVAILABLE: "The dataset's content was not available.",
     FailureCode.RELEASE_UNAVAILABLE: "The release's files were not available.",
-    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before it could finish.",
+    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before there was anything to publish.",
     FailureCode.OUT_OF_MEMORY: "The job needed more memory than there is.",
     FailureCode.OUT_OF_DISK: "The disk was full.",
-    FailureCode.TIME_LIMIT: "The job took longer than the service allows.",
-    FailureCode.WORKER_LOST: "The process that ran the job was lost too often.",
+    FailureCode.TIME_LIMIT: "The job took longer than the service allows, and had nothing that could be published.",
+    FailureCode.WORKER_LOST: "The process that ran the job was lost too often, and nothing could be published.",
     FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, so nothing more was released.",
     FailureCode.INTERNAL: "Something broke on our side.",
 }
@@ -99,6 +150,39 @@ def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
         requested_by=row.requested_by,
         requested_at=row.requested_at,
         expires_at=row.requested_at + ledger.REQUEST_LIFETIME,
+        decided_by=row.decided_by,
+        decided_at=row.decided_at,
+        requested_by_admin=row.requested_by_admin,
+        decided_by_admin=row.decided_by_admin,
+    )
+
+
+def admin(row: Admin) -> AdminRecord:
+    """A person who decides."""
+    return AdminRecord(
+        id=row.id,
+        name=row.name,
+        admission=row.admission.value,
+        asked_by=row.asked_by,
+        approved_by=row.approved_by,
+        admitted_at=row.admitted_at,
+        removed_at=row.removed_at,
+    )
+
+
+def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
+    """What was asked about a person."""
+    return AdminRequestRecord(
+        id=row.id,
+        action=row.action.value,
+        name=row.name,
+        admin_id=row.admin_id,
+        introduction=None if row.key_id is None else f"{row.key_id}:{row.key_hash}",
+        reason=row.reason,
+        state="expired" if admins.has_expired(row, now) else row.state.value,
+        asked_by=row.asked_by,
+        asked_at=row.asked_at,
+        expires_at=row.asked_at + admins.REQUEST_LIFETIME,
         decided_by=row.decided_by,
         decided_at=row.decided_at,
     )
@@ -144,7 +228,7 @@ def dataset(row: Dataset) -> DatasetRecord:
         content_bytes=row.content_bytes if public else None,
         failure_code=row.failure_code,
         created_at=row.created_at,
-        ready_at=row.ready_at,
+        ready_at=_minute(row.ready_at),
     )
 
 
@@ -188,16 +272,56 @@ def plan(made: Plan, payer: ledger.Account, asked: PlanRequest) -> PlanRecord:
     )
 
 
-def progress(session: Session, row: Job) -> ProgressFacts:
+@dataclass(frozen=True)
+class Payments:
+    """Holds of some jobs and filters of their accounts, read with three queries however many there are.
+
+    `useful_from_nano` says of each training that goes on what it must have charged to have something to publish.
+    """
+
+    holds: Mapping[str, ledger.Hold]
+    filters: Mapping[str, Filter]  # by the account's id
+    useful_from_nano: Mapping[str, int]
+
+    @classmethod
+    def of(cls, session: Session, rows: Sequence[Job | Row[Any]]) -> Payments:
+        """Read them, checked against the log.
+
+        Raises:
+            LedgerCorruption: The log contradicts one of them.
+        """
+        accounts = ledger.get_accounts(session, {row.account_id for row in rows if row.account_id is not None})
+        going_on = [row.id for row in rows if row.kind is JobKind.TRAIN and row.state.value not in FINAL_STATES]
+        plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
+        return cls(
+            useful_from_nano={
+                job_id: found for job_id, plan in plans if (found := _useful_from_nano(plan)) is not None
+            },
+            holds=ledger.get_holds(session, {row.hold_id for row in rows if row.hold_id is not None}),
+            filters={account_id: ledger.filter_of(account) for account_id, account in accounts.items()},
+        )
+
+
+def _useful_from_nano(plan: Any) -> int | None:
+    """What must be charged before there is something to publish; None for a plan that cannot be read.
+
+    One damaged row must not hide all others of its list.
+    """
+    try:
+        return useful_from_nano(plan_from_json(plan))
+    except (InvalidParameter, KeyError, TypeError, ValueError):
+        return None
+
+
+def progress(row: Job | Row[Any], paid: Payments) -> ProgressFacts:
     """Where a job is and what it has charged: the allow-list of what a running job may say."""
     said: dict[str, Any] = row.progress or {}
     charged_nano = planned_nano = 0
     charged_epsilon = planned_epsilon = 0.0
     if row.hold_id is not None and row.account_id is not None:
-        hold = ledger.get_hold(session, row.hold_id)
-        payer = ledger.get_account(session, row.account_id)
+        hold = paid.holds[row.hold_id]
         charged_nano, planned_nano = hold.charged_nano, hold.amount_nano
-        epsilon_of = ledger.filter_of(payer).epsilon_of
+        epsilon_of = paid.filters[row.account_id].epsilon_of
         charged_epsilon, planned_epsilon = epsilon_of(charged_nano), epsilon_of(planned_nano)
     return ProgressFacts(
         stage=said.get("stage"),
@@ -211,66 +335,85 @@ def progress(session: Session, row: Job) -> ProgressFacts:
     )
 
 
-def failure(row: Job) -> FailureFacts | None:
+def failure(row: Job | Row[Any]) -> FailureFacts | None:
     """Why a job failed, from the closed set."""
     if row.failure_code is None:
         return None
     return FailureFacts(code=row.failure_code.value, message=FAILURES[row.failure_code])
 
 
-def jobs(session: Session, rows: Sequence[Job]) -> list[JobRecord]:
-    """Jobs with their progress and what they made."""
-    drawn = dict(_sample_ids(session, [row.id for row in rows if row.kind is JobKind.SAMPLE]))
-    return [_job(session, row, drawn.get(row.id)) for row in rows]
+def jobs(session: Session, rows: Sequence[Job | Row[Any]]) -> list[JobRecord]:
+    """Jobs, whole or as JOBS finds them, with their progress and what they made."""
+    drawn = _sample_ids(session, [row.id for row in rows if row.kind is JobKind.SAMPLE])
+    paid = Payments.of(session, rows)
+    return [_job(row, drawn.get(row.id), paid) for row in rows]
 
 
-def sweep(session: Session, row: Sweep, trials: Sequence[Job]) -> SweepRecord:
-    """A sweep with its trials and what they cost together."""
-    payer = ledger.get_account(session, row.account_id)
-    epsilon_of = ledger.filter_of(payer).epsilon_of
-    found = select(Release.id, Release.summary).where(Release.job_id.in_([job.id for job in trials]))
-    accuracies = {release_id: summary.get("accuracy") for release_id, summary in session.execute(found)}
-    shown = [_trial(session, job, accuracies.get(job.release_id or ""), epsilon_of) for job in trials]
-    held_nano, spent_nano = sum(trial.held_nano for trial in shown), sum(trial.spent_nano for trial in shown)
-    measured = {trial.job_id: trial.accuracy["cnn"] for trial in shown if trial.accuracy and "cnn" in trial.accuracy}
-    return SweepRecord(
-        id=row.id,
-        name=row.name,
-        account_id=row.account_id,
-        dataset_id=row.dataset_id,
-        recipe=row.recipe,
-        state="ended" if all(trial.state in FINAL_STATES for trial in shown) else "open",
-        trials=shown,
-        totals=SweepTotals(
-            price_nano=row.price_nano,
-            held_nano=held_nano,
-            spent_nano=spent_nano,
-            returned_nano=row.price_nano - held_nano - spent_nano,
-            price_epsilon=epsilon_of(row.price_nano),
-            spent_epsilon=epsilon_of(spent_nano),
-        ),
-        best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
-        created_at=row.created_at,
-    )
+def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
+    """Sweeps with their trials and what they cost together."""
+    query = JOBS.add_columns(Job.sweep_id, Release.summary, Release.incomplete)
+    query = query.outerjoin(Release, Release.id == Job.release_id)
+    query = query.where(Job.sweep_id.in_([row.id for row in rows]), Job.kind == JobKind.TRAIN)
+    trials: dict[str, list[Row[Any]]] = {row.id: [] for row in rows}
+    found = session.execute(query.order_by(Job.created_at)).all()
+    for job in found:
+        trials[job.sweep_id].append(job)
+    paid = Payments.of(session, found)
+    payers = ledger.get_accounts(session, {row.account_id for row in rows})
+    newest = newest_on_own_dataset(session, found)
+    measuring = sweeps_measured(session, [row.id for row in rows])
+    return [
+        _sweep(
+            row, trials[row.id], paid, newest, ledger.filter_of(payers[row.account_id]).epsilon_of, row.id in measuring
+        )
+        for row in rows
+    ]
 
 
 def event(session: Session, row: Job) -> EventRecord:
     """What one server-sent event says about a job."""
-    drawn = dict(_sample_ids(session, [row.id])) if row.kind is JobKind.SAMPLE else {}
+    drawn = _sample_ids(session, [row.id]) if row.kind is JobKind.SAMPLE else {}
     return EventRecord(
         job_id=row.id,
         state=row.state.value,
         cancel_requested=row.cancel_requested,
-        progress=progress(session, row),
+        progress=progress(row, Payments.of(session, [row])),
         failure=failure(row),
         release_id=row.release_id,
         sample_id=drawn.get(row.id),
     )
 
 
-def release(row: Release) -> ReleaseRecord:
-    """A release; its card and files have addresses of their own."""
-    summary = dict(row.summary)
+def releases(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
+    """Releases, whole or as RELEASES finds them, with the figures of their newest evaluations.
+
+    Their cards and files have addresses of their own.
+    """
+    newest = newest_evaluations(session, [row.id for row in rows])
+    return [_release(row, newest.get(row.id)) for row in rows]
+
+
+def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
+    """An evaluation; its state is its job's."""
+    results = row.results or {}
+    return EvaluationRecord(
+        id=row.id,
+        release_id=row.release_id,
+        job_id=row.job_id,
+        dataset_id=row.dataset_id,
+        state=job.state.value,
+        samples=row.samples,
+        seed=row.seed,
+        accuracy=results.get("accuracy"),
+        accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
+        failure=failure(job),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _release(row: Release | Row[Any], newest: Evaluation | None) -> ReleaseRecord:
+    summary = with_figures(row.summary, newest)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
     return ReleaseRecord(
         id=row.id,
@@ -281,6 +424,7 @@ def release(row: Release) -> ReleaseRecord:
         name=row.name,
         artifact_sha256=row.artifact_sha256,
         summary=summary,
+        incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
         created_at=row.created_at,
     )
@@ -310,14 +454,21 @@ def key(row: ApiKey) -> KeyRecord:
         id=row.id,
         name=row.name,
         scopes=row.scopes,
+        admin_id=row.admin_id,
         created_by=row.created_by,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
     )
 
 
-def _job(session: Session, row: Job, sample_id: str | None) -> JobRecord:
-    facts = progress(session, row)
+def _publishes_if_cancelled(row: Job | Row[Any], charged_nano: int, paid: Payments) -> bool | None:
+    """Whether a training that has charged so much would publish something if it were cancelled now."""
+    useful_from = paid.useful_from_nano.get(row.id)
+    return None if useful_from is None else charged_nano > 0 and charged_nano >= useful_from
+
+
+def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecord:
+    facts = progress(row, paid)
     return JobRecord(
         id=row.id,
         kind=row.kind.value,
@@ -331,22 +482,60 @@ def _job(session: Session, row: Job, sample_id: str | None) -> JobRecord:
         price_nano=facts.planned_nano,
         price_epsilon=facts.planned_epsilon,
         cancel_requested=row.cancel_requested,
+        ended_early=None if row.ended_early is None else row.ended_early.value,
+        publishes_if_cancelled=_publishes_if_cancelled(row, facts.charged_nano, paid),
         progress=facts,
         failure=failure(row),
         release_id=row.release_id,
         sample_id=sample_id,
         created_at=row.created_at,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
+        started_at=_minute(row.started_at),
+        finished_at=_minute(row.finished_at),
     )
 
 
-def _trial(
-    session: Session, row: Job, accuracy: dict[str, float] | None, epsilon_of: Callable[[int], float]
-) -> TrialFacts:
+def _minute(moment: datetime | None) -> datetime | None:
+    """When something ended that took longer the more records there are."""
+    return None if moment is None else to_the_minute(moment)
+
+
+def _sweep(
+    row: Sweep,
+    trials: Sequence[Row[Any]],
+    paid: Payments,
+    newest: Mapping[str, Evaluation],
+    epsilon_of: Callable[[int], float],
+    measuring: bool,
+) -> SweepRecord:
+    shown = [_trial(job, paid, newest.get(job.release_id), epsilon_of) for job in trials]
+    held_nano, spent_nano = sum(trial.held_nano for trial in shown), sum(trial.spent_nano for trial in shown)
+    measured = {trial.job_id: trial.accuracy["cnn"] for trial in shown if trial.accuracy and "cnn" in trial.accuracy}
+    ended = all(trial.state in FINAL_STATES for trial in shown) and not measuring
+    return SweepRecord(
+        id=row.id,
+        name=row.name,
+        account_id=row.account_id,
+        dataset_id=row.dataset_id,
+        recipe=row.recipe,
+        state="ended" if ended else "open",
+        trials=shown,
+        totals=SweepTotals(
+            price_nano=row.price_nano,
+            held_nano=held_nano,
+            spent_nano=spent_nano,
+            returned_nano=row.price_nano - held_nano - spent_nano,
+            price_epsilon=epsilon_of(row.price_nano),
+            spent_epsilon=epsilon_of(spent_nano),
+        ),
+        best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
+        created_at=row.created_at,
+    )
+
+
+def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None, epsilon_of: Callable[[int], float]) -> TrialFacts:
     if row.hold_id is None or row.epsilon is None:
         raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
-    hold = ledger.get_hold(session, row.hold_id)
+    hold = paid.holds[row.hold_id]
     reserved = hold.state in (ledger.HoldState.HELD, ledger.HoldState.ARMED)
     return TrialFacts(
         job_id=row.id,
@@ -357,14 +546,15 @@ def _trial(
         charged_nano=hold.charged_nano,
         spent_nano=hold.captured_nano,
         spent_epsilon=epsilon_of(hold.captured_nano),
-        accuracy=accuracy,
+        accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
         failure=failure(row),
         release_id=row.release_id,
+        incomplete=row.incomplete is not None,
     )
 
 
-def _sample_ids(session: Session, job_ids: Sequence[str]) -> list[tuple[str, str]]:
+def _sample_ids(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
     if not job_ids:
-        return []
+        return {}
     rows = session.execute(select(Sample.job_id, Sample.id).where(Sample.job_id.in_(job_ids)))
-    return [(job_id, sample_id) for job_id, sample_id in rows]
+    return {row.job_id: row.id for row in rows}

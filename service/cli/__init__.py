@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import accounts, datasets, jobs, ledger, releases, server, sweeps
+from service.cli import accounts, admins, datasets, jobs, ledger, releases, server, sweeps
 from service.cli.options import Target
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("openapi")(server.openapi)
 app.command("plan")(jobs.plan)
 app.command("train")(jobs.train)
 app.command("sweep")(sweeps.sweep)
+app.command("evaluate")(releases.evaluate)
 app.command("sample")(releases.sample)
 app.command("download")(releases.download)
 app.add_typer(accounts.accounts, name="accounts")
@@ -33,6 +34,7 @@ app.add_typer(releases.releases, name="releases")
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
 app.add_typer(accounts.keys, name="keys")
+app.add_typer(admins.admins, name="admins")
 app.add_typer(ledger.ledger, name="ledger")
 
 

@@ -99,7 +99,7 @@ def request_raise(
     with connected(context, as_json) as (client, output):
         made = client.request_raise(resolve_account(client, account), epsilon=epsilon, reason=reason)
         output.record(made, "limit request")
-        output.notice(f"An admin whose key is neither yours nor made with yours runs: obscura limits approve {made.id}")
+        output.notice(f"Another admin runs: obscura limits approve {made.id}")
 
 
 @limits.command("list")
@@ -146,7 +146,7 @@ def create_key(
     scope: Annotated[list[str], typer.Option("--scope", "-s", help="admin, data, train or read; repeat for several.")],
     as_json: Json = False,
 ) -> None:
-    """Create a key. Its token is shown this once."""
+    """Create a key; with the scope admin, another one of your own. Its token is shown this once."""
     with connected(context, as_json) as (client, output):
         output.record(client.create_key(name=name, scopes=scope), "key")
         output.notice("Keep the token: it is shown this once and stored nowhere.")
@@ -156,7 +156,7 @@ def create_key(
 def list_keys(context: typer.Context, as_json: Json = False) -> None:
     """List keys, without their secrets."""
     with connected(context, as_json) as (client, output):
-        output.rows(list(client.keys()), ("id", "name", "scopes", "created_by", "created_at", "revoked_at"), "keys")
+        output.rows(list(client.keys()), ("id", "name", "scopes", "admin_id", "created_at", "revoked_at"), "keys")
 
 
 @keys.command("revoke")

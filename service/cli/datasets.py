@@ -108,7 +108,11 @@ def delete_dataset(
     context: typer.Context,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
     cancel_jobs: Annotated[
-        bool, typer.Option("--cancel-jobs", help="Cancel the trainings that need it; what they charged stays spent.")
+        bool,
+        typer.Option(
+            "--cancel-jobs",
+            help="Cancel the jobs that need it; what trainings charged stays spent, and nothing of it is published.",
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,

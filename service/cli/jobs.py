@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from service.api.schemas import PlanRecord
 from service.cli.connection import resolve_dataset
-from service.cli.console import Output
+from service.cli.console import CliError, Exit, Output
 from service.cli.options import Epsilon, Json, Preset, Recipe, Settings, connected, recipe_options
 from service.cli.progress import job_progress
 from service.client import Job
 
-jobs = typer.Typer(no_args_is_help=True, help="Trainings and samplings.")
+jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
     "id", "kind", "state", "price=price_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
+LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}
 
 
 def plan(
@@ -46,11 +48,14 @@ def train(
     option: Settings = None,
     preset: Preset = None,
     evaluate: Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the release on.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the job to its end.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the training until its release is there.")] = False,
     key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a generator under differential privacy. Its price is held at once."""
+    """Train a generator under differential privacy. Its price is held at once.
+
+    The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
+    """
     with connected(context, as_json) as (client, output):
         job = client.train(
             resolve_dataset(client, dataset),
@@ -60,7 +65,10 @@ def train(
             evaluation_dataset_id=resolve_dataset(client, evaluate) if evaluate else None,
             idempotency_key=key,
         )
-        output.record(follow(output, job, "training") if wait else job, "job")
+        if wait:
+            job = follow(output, job, "training")
+            announce(output, job)
+        output.record(job, "job")
 
 
 @jobs.command("list")
@@ -82,14 +90,64 @@ def watch_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> N
     """Follow a job to its end. Exit code 5 when it does not succeed."""
     with connected(context, as_json) as (client, output):
         job = client.job(job_id)
-        output.record(follow(output, job, "training" if job.kind == "train" else "sampling"), "job")
+        output.record(follow(output, job, LABELS.get(job.kind, job.kind)), "job")
 
 
 @jobs.command("cancel")
-def cancel_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> None:
-    """Ask a job to stop. What it has charged stays spent; the rest of its hold returns."""
+def cancel_job(
+    context: typer.Context,
+    job_id: JobId,
+    discard: Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask a job to end. A training that has charged publishes what it has made; the rest of its hold returns."""
     with connected(context, as_json) as (client, output):
-        output.record(client.job(job_id).cancel(), "job")
+        job = client.job(job_id)
+        question = price_of_nothing(job, discard=discard)
+        if question is not None and not yes:
+            confirm(question)
+        job = job.cancel(discard=discard)
+        if job.ended_early == "cancelled" and not job.finished:
+            output.notice(f"It charges no more, and publishes what it has made. See: obscura jobs watch {job.id}")
+        output.record(job, "job")
+
+
+def price_of_nothing(job: Job, *, discard: bool) -> str | None:
+    """Ask, with the price, before a cancellation after which nothing of what was paid for is published."""
+    facts = job.progress
+    if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
+        return None
+    cost = f"epsilon {facts.charged_epsilon:.4g} of {facts.planned_epsilon:.4g}"
+    if discard:
+        return f"This job has cost {cost}, for good, and nothing of it would be published. Discard it?"
+    return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
+
+
+def confirm(question: str) -> None:
+    """Go on if the person at the terminal says yes.
+
+    Raises:
+        CliError: They do not, or there is nobody to ask.
+    """
+    if not sys.stdin.isatty():
+        raise CliError(f"{question} Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
+    if not typer.confirm(question, err=True):
+        raise CliError("The job goes on.")
+
+
+def announce(output: Output, job: Job) -> None:
+    """Say that a training's release is there, how much of its plan was made, and who measures it."""
+    release = job.release()
+    output.notice(f"Release {release.id} is there. Free, for ever: obscura download {release.id} --count 10000")
+    if release.incomplete is not None:
+        facts = release.incomplete
+        output.notice(
+            f"It is incomplete ({facts.reason}): {facts.share:.1%} of the planned releases were made and paid for."
+        )
+    for evaluation in release.evaluations():
+        output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
+        break
 
 
 def follow(output: Output, job: Job, label: str) -> Job:

@@ -51,7 +51,7 @@ def verify(
     from service.inspection import follow_up, inspect_ledger
     from service.ledger.arming import arming_stops, clear_stops
 
-    with _database(context, as_json) as (settings, factory, output):
+    with open_database(context, as_json) as (settings, factory, output):
         report = inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
         follow_up(factory, report, now=datetime.now(UTC))
         with transaction(factory) as session:
@@ -75,7 +75,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
     from service.api.ledger_state import read_ledger
     from service.db.session import transaction
 
-    with _database(context, as_json) as (_, factory, output):
+    with open_database(context, as_json) as (_, factory, output):
         with transaction(factory, read_only=True) as session:
             record = read_ledger(session)
         output.record(record, "ledger")
@@ -86,7 +86,7 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
     """Verify the whole ledger and sign its heads. The service does so by itself, in every hour with new entries."""
     from service.inspection import inspect_ledger, sign_heads
 
-    with _database(context, as_json) as (settings, factory, output):
+    with open_database(context, as_json) as (settings, factory, output):
         report = inspect_ledger(settings, factory)
         if not report.clean:
             raise CliError("Nothing was signed: `obscura ledger verify` has findings.", Exit.OTHER)
@@ -118,7 +118,7 @@ def _settings(context: typer.Context) -> Settings:
 
 
 @contextmanager
-def _database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
+def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Settings, SessionFactory, Output]]:
     """Open the database of the settings; everything that keeps it from being read is exit code 2."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import SQLAlchemyError

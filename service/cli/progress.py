@@ -16,13 +16,13 @@ LINE_SECONDS = 15.0
 
 
 def describe(event: EventRecord) -> str:
-    """Charged budget and the stage's time left, for example `epsilon 0.412 of 1 charged, 2:31 left`."""
+    """Charged budget and the job's time left, for example `epsilon 0.412 of 1 charged, about 2:30 left`."""
     facts, parts = event.progress, []
     if facts.planned_nano:
         parts.append(f"epsilon {facts.charged_epsilon:.3g} of {facts.planned_epsilon:.3g} charged")
     if facts.eta_seconds and event.state == "running":
         minutes, seconds = divmod(round(facts.eta_seconds), 60)
-        parts.append(f"{minutes}:{seconds:02d} left")
+        parts.append(f"about {minutes}:{seconds:02d} left")
     return ", ".join(parts)
 
 

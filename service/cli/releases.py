@@ -1,4 +1,4 @@
-"""`obscura releases`, `obscura sample`, `obscura download`."""
+"""`obscura releases`, `obscura evaluate`, `obscura sample`, `obscura download`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import SampleFormat
+from service.cli.connection import resolve_dataset
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import follow
 from service.cli.options import Json, connected
@@ -16,7 +17,8 @@ from service.cli.progress import byte_progress
 from service.client import Sample
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
-COLUMNS = ("id", "name", "account_id", "dataset_id", "created_at")
+COLUMNS = ("id", "name", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
+EVALUATION_COLUMNS = ("id", "state", "dataset_id", "samples", "seed", "accuracy", "job_id", "finished_at")
 SUFFIXES = {"imagefolder": ".zip", "npz": ".npz"}
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
@@ -35,9 +37,16 @@ def list_releases(context: typer.Context, as_json: Json = False) -> None:
 
 @releases.command("show")
 def show_release(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
-    """Show one release, with what was measured on public data."""
+    """Show one release, with what its newest evaluation measured on public data."""
     with connected(context, as_json) as (client, output):
         output.record(client.release(release_id), "release")
+
+
+@releases.command("evaluations")
+def list_evaluations(context: typer.Context, release_id: ReleaseId, as_json: Json = False) -> None:
+    """List what was measured of a release on public data, and is being measured, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.evaluations(release_id)), EVALUATION_COLUMNS, "evaluations")
 
 
 @releases.command("card")
@@ -73,6 +82,28 @@ def save_report(
     """Save the report of a release."""
     with connected(context, as_json) as (client, output):
         output.record({"path": str(client.release(release_id).save_report(out))}, "report")
+
+
+def evaluate(
+    context: typer.Context,
+    release_id: ReleaseId,
+    on: Annotated[str, typer.Option("--on", metavar="DATASET", help="Public dataset (name or id) to measure on.")],
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Synthetic images that classifiers are trained on; of generators alone.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the evaluation to its end.")] = False,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a release on a public dataset, at no cost. The report gains a section; the release stays as it is."""
+    with connected(context, as_json) as (client, output):
+        dataset_id = resolve_dataset(client, on)
+        asked = client.release(release_id).evaluate(dataset_id, samples=samples, seed=seed, idempotency_key=key)
+        if wait:
+            follow(output, asked.job(), "evaluation")
+            asked = asked.refresh()
+        output.record(asked, "evaluation")
 
 
 def sample(

@@ -10,6 +10,7 @@ import typer
 
 from service.cli.connection import resolve_dataset
 from service.cli.console import CliError, Exit, Output
+from service.cli.jobs import confirm
 from service.cli.options import Epsilon, Json, Preset, Recipe, Settings, connected, recipe_options
 from service.client import Sweep
 
@@ -19,7 +20,16 @@ COLUMNS = (
     "id", "name", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
     "created_at",
 )  # fmt: skip
-TRIAL_COLUMNS = ("job_id", "state", "epsilon", "options", "spent=spent_epsilon", "cnn=accuracy.cnn", "release_id")
+TRIAL_COLUMNS = (
+    "job_id",
+    "state",
+    "epsilon",
+    "options",
+    "spent=spent_epsilon",
+    "cnn=accuracy.cnn",
+    "incomplete",
+    "release_id",
+)
 SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 
 
@@ -82,10 +92,22 @@ def watch_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False
 
 
 @sweeps.command("cancel")
-def cancel_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False) -> None:
-    """Stop every trial that has not ended. What running ones have charged stays spent."""
+def cancel_sweep(
+    context: typer.Context,
+    sweep_id: SweepId,
+    discard: Annotated[bool, typer.Option("--discard", help="Publish nothing of what is running.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End every trial and evaluation that has not ended. A trial that has charged publishes what it has made."""
     with connected(context, as_json) as (client, output):
-        show(output, client.sweep(sweep_id).cancel())
+        found = client.sweep(sweep_id)
+        paid = sum(trial.charged_nano > 0 for trial in found.trials if trial.state in ("queued", "running"))
+        if discard and paid and not yes:
+            confirm(
+                f"{paid} of its trials have charged, for good, and nothing of them would be published. Discard them?"
+            )
+        show(output, found.cancel(discard=discard))
 
 
 def combinations(grids: list[str]) -> list[dict[str, Any]]:

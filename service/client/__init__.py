@@ -18,7 +18,7 @@ from service.client.errors import (
     RequestError,
     WaitTimeout,
 )
-from service.client.resources import Dataset, Job, Release, Sample, Sweep
+from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 
 __all__ = [
     "ApiError",
@@ -28,6 +28,7 @@ __all__ = [
     "ConnectionFailed",
     "Dataset",
     "DownloadCorrupt",
+    "Evaluation",
     "Job",
     "JobFailed",
     "NotFoundError",

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from service.api import schemas
+from service.api import admin_schemas, release_schemas, schemas
 from service.client.errors import ApiError, ConnectionFailed
-from service.client.resources import Dataset, Job, Release, Sample, Sweep
+from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 from service.client.transport import Transport
 
 Record = TypeVar("Record", bound=BaseModel)
@@ -82,7 +82,7 @@ class Client:
         return schemas.AccountRecord.model_validate_json(content)
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
-        """Ask for a higher limit. An admin with another key must approve it."""
+        """Ask for a higher limit. Another admin must approve it."""
         content = self._post(f"/v1/accounts/{account_id}/limit-requests", {"epsilon": epsilon, "reason": reason})
         return schemas.LimitRequestRecord.model_validate_json(content)
 
@@ -94,7 +94,7 @@ class Client:
         """Raise a limit as another admin has asked for.
 
         Raises:
-            AuthError: Both keys may be in one hand.
+            AuthError: You asked for it yourself.
         """
         content = self._post(f"/v1/limit-requests/{request_id}/approve", {}, repeatable=True)
         return schemas.LimitRequestRecord.model_validate_json(content)
@@ -223,9 +223,14 @@ class Client:
         """Read a release."""
         return Release.bound(self, self.transport.request("GET", f"/v1/releases/{release_id}").content)
 
-    def releases(self) -> Iterator[schemas.ReleaseRecord]:
+    def releases(self) -> Iterator[release_schemas.ReleaseRecord]:
         """All releases, newest first."""
-        return self._pages(schemas.ReleaseRecord, "/v1/releases")
+        return self._pages(release_schemas.ReleaseRecord, "/v1/releases")
+
+    def evaluations(self, release_id: str) -> Iterator[Evaluation]:
+        """All evaluations of a release, newest first."""
+        for record in self._pages(Evaluation, f"/v1/releases/{release_id}/evaluations"):
+            yield Evaluation.bound(self, record.model_dump_json().encode())
 
     def sample(self, sample_id: str) -> Sample:
         """Read a sample."""
@@ -240,6 +245,41 @@ class Client:
     def keys(self) -> Iterator[schemas.KeyRecord]:
         """All keys, without secrets."""
         return self._pages(schemas.KeyRecord, "/v1/keys")
+
+    # --- admins ---
+
+    def admins(self) -> list[admin_schemas.AdminRecord]:
+        """Everybody who is or was an admin."""
+        return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
+
+    def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
+        """What was asked about admins, newest first."""
+        return self._pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
+
+    def ask_admission(self, *, name: str, introduction: str, reason: str) -> admin_schemas.AdminAnswer:
+        """Ask for a person to be admitted, who made a token and gave you its introduction."""
+        body = {"name": name, "introduction": introduction, "reason": reason}
+        return admin_schemas.AdminAnswer.model_validate_json(self._post("/v1/admins", body))
+
+    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+        """Ask for an admin to be removed."""
+        return admin_schemas.AdminRequestRecord.model_validate_json(
+            self._post(f"/v1/admins/{admin_id}/remove", {"reason": reason})
+        )
+
+    def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
+        """Do what another admin has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        content = self._post(f"/v1/admin-requests/{request_id}/approve", {}, repeatable=True)
+        return admin_schemas.AdminRequestRecord.model_validate_json(content)
+
+    def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
+        """Leave everything as it is; also withdraws one's own request."""
+        content = self._post(f"/v1/admin-requests/{request_id}/decline", {}, repeatable=True)
+        return admin_schemas.AdminRequestRecord.model_validate_json(content)
 
     def revoke_key(self, key_id: str) -> schemas.KeyRecord:
         """Revoke a key at once."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, PrivateAttr
 
-from service.api import schemas
+from service.api import release_schemas, schemas
 from service.client.download import download
 from service.client.errors import JobFailed, NotFoundError, WaitTimeout
 
@@ -51,8 +51,8 @@ class Dataset(_Live, schemas.DatasetRecord):
         """Destroy the images for ever. What was spent stays spent; releases and the account's log stay.
 
         Args:
-            cancel_jobs: Cancel the trainings that need it; what they have charged stays spent. Until their processes
-                have stopped the dataset is `deleting`.
+            cancel_jobs: Cancel the jobs that need it. What trainings have charged stays spent, and they publish
+                nothing. Until their processes have stopped the dataset is `deleting`.
 
         Raises:
             ApiError: Trainings that need the dataset are queued or running, and are not to be cancelled.
@@ -64,7 +64,7 @@ class Dataset(_Live, schemas.DatasetRecord):
 
 
 class Job(_Live, schemas.JobRecord):
-    """A requested training or sampling."""
+    """A requested training, sampling or evaluation."""
 
     @property
     def finished(self) -> bool:
@@ -75,9 +75,16 @@ class Job(_Live, schemas.JobRecord):
         """Read the job again."""
         return self._client.job(self.id)
 
-    def cancel(self) -> Job:
-        """Ask the job to stop. What it has already charged stays spent."""
-        response = self._client.transport.request("POST", f"/v1/jobs/{self.id}/cancel", repeatable=True)
+    def cancel(self, *, discard: bool = False) -> Job:
+        """Ask the job to end. What it has charged stays spent, and the rest of its hold returns.
+
+        Args:
+            discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
+                `publishes_if_cancelled` says whether there is anything.
+        """
+        response = self._client.transport.request(
+            "POST", f"/v1/jobs/{self.id}/cancel", json={"discard": discard}, repeatable=True
+        )
         return Job.bound(self._client, response.content)
 
     def events(self, last_event_id: str | None = None) -> Iterator[schemas.EventRecord]:
@@ -131,9 +138,11 @@ class Sweep(_Live, schemas.SweepRecord):
         """Read the sweep again."""
         return self._client.sweep(self.id)
 
-    def cancel(self) -> Sweep:
-        """Stop every trial that has not ended. What running ones have charged stays spent."""
-        response = self._client.transport.request("POST", f"/v1/sweeps/{self.id}/cancel", repeatable=True)
+    def cancel(self, *, discard: bool = False) -> Sweep:
+        """End every trial and evaluation that has not ended, as `Job.cancel` does."""
+        response = self._client.transport.request(
+            "POST", f"/v1/sweeps/{self.id}/cancel", json={"discard": discard}, repeatable=True
+        )
         return Sweep.bound(self._client, response.content)
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
@@ -165,7 +174,7 @@ class Sweep(_Live, schemas.SweepRecord):
         return self._client.release(found[0])
 
 
-class Release(_Live, schemas.ReleaseRecord):
+class Release(_Live, release_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
     def card(self) -> dict[str, Any]:
@@ -190,6 +199,27 @@ class Release(_Live, schemas.ReleaseRecord):
         """Save the grid of synthetic samples as PNG."""
         return self._save("grid.png", path)
 
+    def evaluate(
+        self,
+        dataset_id: str,
+        *,
+        samples: int | None = None,
+        seed: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Evaluation:
+        """Ask for a measurement on a public dataset. It costs nothing, and adds its section to the report."""
+        body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
+        response = self._client.create(f"/v1/releases/{self.id}/evaluations", body, idempotency_key)
+        return Evaluation.bound(self._client, response)
+
+    def evaluations(self) -> Iterator[Evaluation]:
+        """What was measured, and is being measured, newest first."""
+        return self._client.evaluations(self.id)
+
+    def refresh(self) -> Release:
+        """Read the release again, with the figures of its newest evaluation."""
+        return self._client.release(self.id)
+
     def _save(self, name: str, path: Path) -> Path:
         headers = {"Accept": "*/*"}
         content = self._client.transport.request("GET", f"/v1/releases/{self.id}/{name}", headers=headers).content
@@ -212,7 +242,28 @@ class Release(_Live, schemas.ReleaseRecord):
         return Sample.bound(self._client, response)
 
 
-class Sample(_Live, schemas.SampleRecord):
+class Evaluation(_Live, release_schemas.EvaluationRecord):
+    """One measurement of a release on a public dataset."""
+
+    def job(self) -> Job:
+        """The job that measures."""
+        return self._client.job(self.job_id)
+
+    def refresh(self) -> Evaluation:
+        """Read the evaluation again."""
+        return next(found for found in self._client.evaluations(self.release_id) if found.id == self.id)
+
+    def wait(self, on_event: Callable[[schemas.EventRecord], None] | None = None) -> Evaluation:
+        """Follow the evaluation to its end.
+
+        Raises:
+            JobFailed: It failed or was cancelled. The release is as it was; ask again.
+        """
+        self.job().wait(on_event)
+        return self.refresh()
+
+
+class Sample(_Live, release_schemas.SampleRecord):
     """A set of synthetic images."""
 
     def refresh(self) -> Sample:

@@ -13,16 +13,28 @@ from service.dashboard import (
     dataset_routes,
     job_routes,
     page_routes,
+    people_routes,
     release_routes,
     sweep_routes,
 )
 from service.dashboard.access import Dashboard, Doorbell
 
-__all__ = ["mount", "router"]
+__all__ = ["PARTS", "mount", "router"]
 
+_MODULES = (
+    page_routes,
+    job_routes,
+    sweep_routes,
+    dataset_routes,
+    release_routes,
+    admin_routes,
+    people_routes,
+    access_routes,
+)
+PARTS = tuple(module.router for module in _MODULES)
 router = APIRouter(include_in_schema=False)
-for part in (page_routes, job_routes, sweep_routes, dataset_routes, release_routes, admin_routes, access_routes):
-    router.include_router(part.router)
+for part in PARTS:
+    router.include_router(part)
 
 
 def mount(app: FastAPI) -> None:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import hmac
-import time
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
 from service.auth import Principal, Scope
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sign_in import COOKIE, SignInThrottle, form_token, principal_of, read_cookie, session_secret
+from service.dashboard.sign_in import COOKIE, SignInThrottle, find_session, form_token
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge
 from service.settings import LOOPBACK_HOSTS, Settings
 
 FORM_BYTES_MAX = 16 * 1024
 FORM_FIELDS_MAX = 32
+_FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-original-host",
+    "true-client-ip",
+    "cf-connecting-ip",
+)
 
 
 class Doorbell(Protocol):
@@ -81,7 +97,7 @@ class Viewer:
         return self.principal is not None and Scope.ADMIN in self.principal.scopes
 
 
-def running_dashboard(request: Request) -> Dashboard:
+async def running_dashboard(request: Request) -> Dashboard:
     """The dashboard that this application runs."""
     dashboard: Dashboard = request.app.state.dashboard
     return dashboard
@@ -130,6 +146,8 @@ async def read_form(request: Request) -> dict[str, str]:
         )
     except ValueError:
         raise InvalidInput("This form cannot be read.") from None
+    if any("\0" in text for field in fields for text in field):
+        raise InvalidInput("A form may hold no NUL character.")
     return dict(fields)
 
 
@@ -176,8 +194,8 @@ def require_same_origin(request: Request) -> None:
     Raises:
         Forbidden: Another site sent it.
     """
-    origin = request.headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host")
+    origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
+    foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host")
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("This form was sent from another site.")
 
@@ -195,15 +213,24 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
         return None
-    secret = session_secret(dashboard.settings.data_dir)
-    key_id = read_cookie(secret, cookie, now_seconds=time.time())
-    if key_id is None:
-        return None
     with transaction(dashboard.factory, read_only=True) as session:
-        principal = principal_of(session, key_id)
-    return None if principal is None else Viewer(principal, form_token(secret, cookie))
+        principal = find_session(session, cookie, now=dashboard.clock())
+    return None if principal is None else Viewer(principal, form_token(cookie))
 
 
 def _is_local(request: Request) -> bool:
-    """Judge the name in the address bar: a foreign site that lets its name point to this machine is not local."""
-    return request.url.hostname in LOOPBACK_HOSTS
+    """Tell whether somebody on this machine asks, with a browser of this machine.
+
+    The connection must come from a loopback address, and nobody may say that it was forwarded: what a proxy says of the
+    client's address is never believed, and a request that passed one is not local, whatever the server has made of it.
+    HTTP/1.0 is what proxies speak that say nothing. The name in the address bar is judged as well: a foreign site that
+    lets its name point to this machine is not local.
+    """
+    if any(name in request.headers for name in _FORWARDED) or request.scope.get("http_version") == "1.0":
+        return False
+    try:
+        peer = ipaddress.ip_address(request.client.host if request.client is not None else "")
+        peer = getattr(peer, "ipv4_mapped", None) or peer  # as a socket for both protocols names an IPv4 client
+        return peer.is_loopback and request.url.hostname in LOOPBACK_HOSTS
+    except ValueError:  # no address, or a host that is none
+        return False

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from service.auth import Scope, authenticate
 from service.dashboard.access import Form, Running, read_form
 from service.dashboard.pages import PageRoute, Throttled, page
-from service.dashboard.sign_in import COOKIE, SESSION_SECONDS, issue_cookie, may_read, session_secret
+from service.dashboard.sign_in import COOKIE, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
 
@@ -48,7 +48,8 @@ def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return page(request, "login.html", status_code=403, next=target, message=message)
     response = RedirectResponse(target, status_code=303)
-    cookie = issue_cookie(session_secret(dashboard.settings.data_dir), principal.id, now_seconds=time.time())
+    with transaction(dashboard.factory) as session:
+        cookie = open_session(session, principal.id, now=dashboard.clock())
     response.set_cookie(
         COOKIE,
         cookie,
@@ -61,8 +62,12 @@ def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
 
 
 @router.post("/logout", dependencies=[Depends(read_form)])
-def sign_out() -> Response:
-    """End the session in this browser."""
+def sign_out(request: Request, dashboard: Running) -> Response:
+    """End the session, in this browser and wherever else its cookie may be."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is not None:
+        with transaction(dashboard.factory) as session:
+            close_session(session, cookie)
     response = RedirectResponse("/login", status_code=303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return response

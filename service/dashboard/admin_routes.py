@@ -37,7 +37,7 @@ def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -
             session,
             account_id=account_id,
             epsilon=_epsilon(form),
-            reason=_reason(form),
+            reason=read_reason(form),
             by=admin.id,
             now=dashboard.clock(),
         )
@@ -52,7 +52,7 @@ def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str)
             session,
             account_id=account_id,
             epsilon=_epsilon(form),
-            reason=_reason(form),
+            reason=read_reason(form),
             requested_by=admin.id,
             now=dashboard.clock(),
         )
@@ -80,7 +80,7 @@ def _switch(
 ) -> RedirectResponse:
     with transaction(dashboard.factory) as session:
         ledger.set_frozen(
-            session, account_id=account_id, frozen=frozen, reason=_reason(form), by=admin.id, now=dashboard.clock()
+            session, account_id=account_id, frozen=frozen, reason=read_reason(form), by=admin.id, now=dashboard.clock()
         )
     return _back(account_id)
 
@@ -89,7 +89,12 @@ def _back(account_id: str) -> RedirectResponse:
     return RedirectResponse(f"/accounts/{account_id}#control-title", status_code=303)
 
 
-def _reason(form: dict[str, str]) -> str:
+def read_reason(form: dict[str, str]) -> str:
+    """Read the reason of a form.
+
+    Raises:
+        InvalidInput: It is not one line.
+    """
     reason = form.get("reason", "").strip()
     if not reason.isprintable():
         raise InvalidInput("A reason is one line of printable characters.")

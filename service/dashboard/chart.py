@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from service.dashboard.queries import SpendPoint
 
@@ -47,8 +48,9 @@ def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | Non
         return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(share, 0.0), 1.0), 1)
 
     moments = [*(point.at for point in points[1:]), end]
-    spent = _steps([(x(p.at), x(until), y(p.spent)) for p, until in zip(points, moments, strict=True)])
-    total = _steps([(x(p.at), x(until), y(p.spent + p.held)) for p, until in zip(points, moments, strict=True)])
+    edges = [x(moment) for moment in (begin, *moments)]
+    spent = _steps([(*pair, y(p.spent)) for p, pair in zip(points, pairwise(edges), strict=True)])
+    total = _steps([(*pair, y(p.spent + p.held)) for p, pair in zip(points, pairwise(edges), strict=True)])
     floor = y(0.0)
     return SpendChart(
         spent_line="M" + " L".join(spent),

@@ -27,7 +27,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
             "dataset": row,
             "account": None if row.account_id is None else ledger.get_account(session, row.account_id),
             "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
-            "needing": deletion.trainings_needing(session, dataset_id),
+            "needing": deletion.jobs_needing(session, dataset_id),
         }
     return page(request, "dataset.html", **values, state_words=wording.JOB_STATES, units=wording.UNITS)
 

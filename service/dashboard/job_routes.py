@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import jobs
 from service.dashboard import job_queries, wording
-from service.dashboard.access import Running, find_trainer, find_viewer
+from service.dashboard.access import Form, Running, find_trainer, find_viewer
 from service.dashboard.pages import PageRoute, page
 from service.db.session import transaction
 
@@ -15,13 +17,24 @@ router = APIRouter(prefix="/jobs", route_class=PageRoute, dependencies=[Depends(
 
 
 @router.get("")
-def job_list(request: Request, dashboard: Running) -> HTMLResponse:
-    """Show the jobs under way and the latest ones."""
+def job_list(
+    request: Request, dashboard: Running, before: Annotated[str | None, Query(max_length=64)] = None
+) -> HTMLResponse:
+    """Show the jobs under way and the latest ones, or those that ended before one."""
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        views = job_queries.list_jobs(session, now, limit=job_queries.ROWS_MAX)
-        sweeps = job_queries.list_sweeps(session, now)
-    return page(request, "jobs.html", jobs=views, sweeps=sweeps, state_words=wording.JOB_STATES)
+        active = job_queries.list_active_jobs(session, now) if before is None else []
+        sweeps = job_queries.list_sweeps(session) if before is None else []
+        ended, older_than = job_queries.list_ended_jobs(session, now, before=before)
+    return page(
+        request,
+        "jobs.html",
+        jobs=[*active, *ended],
+        sweeps=sweeps,
+        before=before,
+        older_than=older_than,
+        state_words=wording.JOB_STATES,
+    )
 
 
 @router.get("/{job_id}")
@@ -37,16 +50,23 @@ def job_part(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
 
 
 @router.post("/{job_id}/cancel", dependencies=[Depends(find_trainer)])
-def cancel(dashboard: Running, job_id: str) -> RedirectResponse:
-    """Ask a job to stop. What it has charged stays spent."""
+def cancel(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
+    """Ask a job to end. What it has charged stays spent; `discard` says that nothing of it is published."""
+    discard = form.get("discard") == "yes"
     with transaction(dashboard.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=dashboard.clock())
+        jobs.request_cancel(session, job_id=job_id, now=dashboard.clock(), discard=discard)
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _job_page(request: Request, dashboard: Running, job_id: str, template: str) -> HTMLResponse:
     with transaction(dashboard.factory, read_only=True) as session:
-        view = job_queries.read_job(session, job_id, dashboard.clock())
+        view, plan = job_queries.read_job(session, job_id, dashboard.clock())
     return page(
-        request, template, view=view, plan=view.job.plan or {}, state_words=wording.JOB_STATES, hold_words=wording.HOLDS
+        request,
+        template,
+        view=view,
+        plan=plan,
+        state_words=wording.JOB_STATES,
+        hold_words=wording.HOLDS,
+        early_words=wording.EARLY_ENDS,
     )

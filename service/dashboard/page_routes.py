@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -9,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from service.dashboard import job_queries, queries, wording
-from service.dashboard.access import Dashboard, Running, find_viewer
+from service.dashboard.access import Running, find_viewer
 from service.dashboard.chart import spend_chart
 from service.dashboard.pages import PageRoute, page
 from service.db.session import transaction
@@ -19,18 +20,29 @@ from service.ledger.arming import arming_stops
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
+Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
+
+
 @router.get("/")
-def overview(request: Request, dashboard: Running) -> HTMLResponse:
-    """Show every account's budget, the jobs under way and the latest releases."""
-    return page(request, "overview.html", **_overview(dashboard))
+def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLResponse:
+    """Show the accounts' budgets, the jobs under way and the latest releases."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        now = dashboard.clock()
+        values = _budgets(session, now, after) | _jobs(session, now, after) | _releases(session, now, after)
+        values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
+        values["stopped"] = bool(arming_stops(session))
+        values["release_count"] = queries.count_releases(session)
+    return page(request, "overview.html", **values, **_labels())
 
 
 @router.get("/parts/{name}")
-def overview_part(request: Request, dashboard: Running, name: str) -> HTMLResponse:
+def overview_part(request: Request, dashboard: Running, name: str, after: Place = None) -> HTMLResponse:
     """Render one part of the overview again, for the script that keeps it fresh."""
-    if name not in ("budgets", "jobs", "releases"):
+    if name not in _PARTS:
         raise NotFound("There is no such part of a page.")
-    return page(request, f"_{name}.html", **_overview(dashboard))
+    with transaction(dashboard.factory, read_only=True) as session:
+        values = _PARTS[name](session, dashboard.clock(), after)
+    return page(request, f"_{name}.html", **values, **_labels())
 
 
 @router.get("/accounts/{account_id}")
@@ -50,7 +62,7 @@ def account(
             "chart": spend_chart(queries.read_spending(session, view.account), now),
             "holds": queries.list_open_holds(session, account_id),
             "requests": queries.list_limit_requests(session, now, account_id=account_id),
-            "sweeps": job_queries.list_sweeps(session, now, account_id=account_id),
+            "sweeps": job_queries.list_sweeps(session, account_id=account_id),
             "datasets": queries.list_datasets(session, account_id),
             "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, account_id=account_id),
             "releases": queries.list_releases(session, limit=queries.RECENT_RELEASES, account_id=account_id),
@@ -60,21 +72,20 @@ def account(
     return page(request, "account.html", **values)
 
 
-def _overview(dashboard: Dashboard) -> dict[str, Any]:
-    now = dashboard.clock()
+def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:
+    accounts, next_after = queries.list_accounts(session, after=after)
+    return {"accounts": accounts, "after": after, "next_after": next_after}
 
-    def read(session: Session) -> dict[str, Any]:
-        return _labels() | {
-            "accounts": queries.list_accounts(session),
-            "requests": [view for view in queries.list_limit_requests(session, now) if view.pending],
-            "stopped": bool(arming_stops(session)),
-            "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS),
-            "releases": queries.list_releases(session, limit=queries.RECENT_RELEASES),
-            "release_count": queries.count_releases(session),
-        }
 
-    with transaction(dashboard.factory, read_only=True) as session:
-        return read(session)
+def _jobs(session: Session, now: datetime, _after: str | None) -> dict[str, Any]:
+    return {"jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS)}
+
+
+def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str, Any]:
+    return {"releases": queries.list_releases(session, limit=queries.RECENT_RELEASES)}
+
+
+_PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}
 
 
 def _labels() -> dict[str, Any]:

@@ -73,7 +73,7 @@ class PageRoute(APIRoute):
             try:
                 response = await handler(request)
             except SignInNeeded:
-                response = RedirectResponse(f"/login?next={quote(request.url.path)}", status_code=303)
+                response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
             except (ObscuraError, PrivacyError, RequestValidationError) as error:
                 response = _error_page(request, error)
             for name, value in HEADERS.items():
@@ -86,7 +86,7 @@ class PageRoute(APIRoute):
 def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
     """Render a template. `viewer` is whoever the route has found, or nobody."""
     values.setdefault("viewer", getattr(request.state, "viewer", None))
-    text = _templates().get_template(template).render(path=request.url.path, **values)
+    text = _templates().get_template(template).render(path=request.scope["path"], **values)
     return HTMLResponse(text, status_code=status_code)
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
+from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session, aliased, defer, joinedload
+from sqlalchemy import func, select, text, tuple_
+from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
 
 from service import ledger
 from service.db.tables import (
     Account,
-    ApiKey,
+    Admin,
     Dataset,
+    DatasetState,
     Entry,
+    Evaluation,
     Hold,
-    HoldState,
     Job,
     LimitRequest,
     LimitRequestState,
@@ -25,12 +28,17 @@ from service.db.tables import (
     Visibility,
 )
 from service.errors import NotFound
+from service.jobs.evaluations import newest_evaluations, with_figures
+from service.logs import get_logger
 
 ROWS_MAX = 200
+ACCOUNTS_A_PAGE = 25
+RELEASES_A_PAGE = 30
 RECENT_RELEASES = 6
+EVALUATIONS_MAX = 20
 RECENT_REQUESTS = 8
-ENTRIES_A_PAGE = 50
-CHART_POINTS_MAX = 1000
+ENTRIES_A_PAGE = 30
+CHART_POINTS_MAX = 200  # on 640 pixels
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,14 @@ class AccountView:
     def left_share(self) -> float:
         """Part that is left, 0 to 1."""
         return self.balance.left_nano / self.balance.capacity_nano
+
+
+@dataclass(frozen=True)
+class DoubtfulAccount:
+    """An account that its log contradicts: nothing of its budget is shown."""
+
+    account: ledger.Account
+    balance: None = None
 
 
 @dataclass(frozen=True)
@@ -90,13 +106,29 @@ class SpendPoint:
     held: float
 
 
-def list_accounts(session: Session) -> list[AccountView]:
-    """Return all accounts, oldest first, at most ROWS_MAX, each checked against its log.
+def list_accounts(
+    session: Session, *, after: str | None = None
+) -> tuple[list[AccountView | DoubtfulAccount], str | None]:
+    """Return a page of accounts, oldest first, each checked against its log, and the last one's id if there are more.
+
+    An account that its log contradicts is shown without figures; it does not take the others' away.
+
+    Args:
+        session: Any transaction.
+        after: Id of the last account of the page before; None for the first page.
 
     Raises:
-        LedgerCorruption: The balances of one contradict its log.
+        NotFound: There is no such account.
     """
-    return [read_account(session, row.id) for row in ledger.accounts(session, after=None, limit=ROWS_MAX)]
+    rows = ledger.audited_accounts(session, after=after, limit=ACCOUNTS_A_PAGE + 1)
+    shown: list[AccountView | DoubtfulAccount] = []
+    for account, fault in rows[:ACCOUNTS_A_PAGE]:
+        if fault is None:
+            shown.append(AccountView(account, ledger.balance_of(account)))
+        else:
+            get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
+            shown.append(DoubtfulAccount(account))
+    return shown, shown[-1].account.id if len(rows) > ACCOUNTS_A_PAGE else None
 
 
 def read_account(session: Session, account_id: str) -> AccountView:
@@ -123,12 +155,12 @@ def list_limit_requests(
     session: Session, now: datetime, *, account_id: str | None = None, limit: int = RECENT_REQUESTS
 ) -> list[LimitRequestView]:
     """Return the latest requests to raise the limit of an account, or of any, newest first."""
-    asking, deciding = aliased(ApiKey), aliased(ApiKey)
+    asking, deciding = aliased(Admin), aliased(Admin)
     query = (
         select(LimitRequest, Account.name, asking.name, deciding.name)
         .join(Account, Account.id == LimitRequest.account_id)
-        .join(asking, asking.id == LimitRequest.requested_by)
-        .outerjoin(deciding, deciding.id == LimitRequest.decided_by)
+        .join(asking, asking.id == LimitRequest.requested_by_admin)
+        .outerjoin(deciding, deciding.id == LimitRequest.decided_by_admin)
         .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
     )
     if account_id is not None:
@@ -141,7 +173,8 @@ def list_limit_requests(
 
 def list_open_holds(session: Session, account_id: str) -> Sequence[Hold]:
     """Return the holds of an account that reserve budget now, oldest first."""
-    query = select(Hold).where(Hold.account_id == account_id, Hold.state.in_((HoldState.HELD, HoldState.ARMED)))
+    # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
+    query = select(Hold).where(Hold.account_id == account_id, text("state IN ('held', 'armed')"))
     return session.scalars(query.order_by(Hold.created_at).limit(ROWS_MAX)).all()
 
 
@@ -154,8 +187,10 @@ def read_spending(session: Session, account: ledger.Account) -> list[SpendPoint]
         .limit(CHART_POINTS_MAX)
     )
     capacity = account.capacity_nano
-    points = [SpendPoint(at, spent / capacity, held / capacity) for at, spent, held in session.execute(query)]
-    return points[::-1]
+    rows = session.execute(query).all()[::-1]
+    # What trainings do is dated by the hour, so an entry may bear an earlier time than the one before it.
+    times = accumulate((at for at, _, _ in rows), max)
+    return [SpendPoint(at, spent / capacity, held / capacity) for at, (_, spent, held) in zip(times, rows, strict=True)]
 
 
 def list_datasets(session: Session, account_id: str) -> Sequence[Dataset]:
@@ -164,15 +199,77 @@ def list_datasets(session: Session, account_id: str) -> Sequence[Dataset]:
     return session.scalars(query.order_by(Dataset.created_at).limit(ROWS_MAX)).all()
 
 
-def list_releases(session: Session, *, limit: int, account_id: str | None = None) -> Sequence[Release]:
-    """Return releases, newest first."""
-    query = select(Release).options(joinedload(Release.account), joinedload(Release.dataset))
+@dataclass(frozen=True)
+class ReleaseView:
+    """A release, and its summary with the figures of its newest evaluation."""
+
+    release: Release
+    summary: dict[str, Any]
+
+
+def list_releases(
+    session: Session, *, limit: int, account_id: str | None = None, before: str | None = None
+) -> list[ReleaseView]:
+    """Return what lists show of releases, newest first.
+
+    Args:
+        session: Any transaction.
+        limit: How many at most.
+        account_id: Of this account; None for all.
+        before: Id of a release, all of which are older; None for the newest.
+
+    Raises:
+        NotFound: There is no such release.
+    """
+    query = select(Release).options(
+        load_only(
+            Release.kind,
+            Release.name,
+            Release.card,
+            Release.summary,
+            Release.incomplete,
+            Release.created_at,
+            raiseload=True,
+        ),
+        joinedload(Release.dataset).load_only(Dataset.name, raiseload=True),
+    )
     if account_id is not None:
         query = query.where(Release.account_id == account_id)
-    return session.scalars(query.order_by(Release.created_at.desc()).limit(limit)).all()
+    if before is not None:
+        place = session.execute(select(Release.created_at, Release.id).where(Release.id == before)).first()
+        if place is None:
+            raise NotFound("There is no such release.")
+        query = query.where(tuple_(Release.created_at, Release.id) < tuple_(*place))
+    rows = session.scalars(query.order_by(Release.created_at.desc(), Release.id.desc()).limit(limit)).all()
+    newest = newest_evaluations(session, [row.id for row in rows])
+    return [ReleaseView(row, with_figures(row.summary, newest.get(row.id))) for row in rows]
 
 
-def read_release(session: Session, release_id: str) -> Release:
+def list_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
+    """Return what was measured of a release, and is being measured, newest first."""
+    query = select(Evaluation).options(
+        joinedload(Evaluation.job).defer(Job.secret, raiseload=True), joinedload(Evaluation.dataset)
+    )
+    return session.scalars(
+        query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc()).limit(EVALUATIONS_MAX)
+    ).all()
+
+
+def datasets_to_evaluate_on(session: Session, release: Release) -> Sequence[Dataset]:
+    """Return the public datasets that a release can be measured on, newest first."""
+    like = release.dataset
+    query = select(Dataset).where(
+        Dataset.visibility == Visibility.PUBLIC,
+        Dataset.state == DatasetState.READY,
+        Dataset.height == like.height,
+        Dataset.width == like.width,
+        Dataset.channels == like.channels,
+    )
+    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
+    return [dataset for dataset in found if dataset.classes == like.classes]
+
+
+def read_release(session: Session, release_id: str) -> ReleaseView:
     """Return one release.
 
     Raises:
@@ -188,7 +285,9 @@ def read_release(session: Session, release_id: str) -> Release:
     release = session.scalar(query.where(Release.id == release_id))
     if release is None:
         raise NotFound("There is no such release.")
-    return release
+    return ReleaseView(
+        release, with_figures(release.summary, newest_evaluations(session, [release_id]).get(release_id))
+    )
 
 
 def list_samples(session: Session, release_id: str) -> Sequence[Sample]:

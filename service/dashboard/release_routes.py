@@ -1,13 +1,16 @@
-"""Pages about releases, their files, and the form that draws more images at no cost."""
+"""Pages about releases, their files, and the forms that draw more images and evaluate, at no cost."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 
-from service import artifacts, jobs
+from privacy.accounting.filters import open_filter
+from privacy.accounting.odds import sure_at_most
+from service import artifacts, jobs, reports
 from service.artifacts import directory_of, find_file
 from service.dashboard import queries, wording
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
@@ -23,25 +26,40 @@ _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
 @router.get("/releases")
-def release_list(request: Request, dashboard: Running) -> HTMLResponse:
-    """Show every release with its sample grid."""
+def release_list(
+    request: Request, dashboard: Running, before: Annotated[str | None, Query(max_length=64)] = None
+) -> HTMLResponse:
+    """Show the releases with their sample grids, newest first."""
+    limit = queries.RELEASES_A_PAGE
     with transaction(dashboard.factory, read_only=True) as session:
-        rows = queries.list_releases(session, limit=queries.ROWS_MAX)
-    return page(request, "releases.html", releases=rows)
+        rows = queries.list_releases(session, limit=limit + 1, before=before)
+    older_than = rows[limit - 1].release.id if len(rows) > limit else None
+    return page(request, "releases.html", releases=rows[:limit], before=before, older_than=older_than)
 
 
 @router.get("/releases/{release_id}")
 def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
     """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
     with transaction(dashboard.factory, read_only=True) as session:
-        row = queries.read_release(session, release_id)
+        view = queries.read_release(session, release_id)
+        row = view.release
         samples = queries.list_samples(session, release_id)
+        evaluations = queries.list_evaluations(session, release_id)
+        public = queries.datasets_to_evaluate_on(session, row)
+    payer, hold = row.account, row.job.hold
+    limit = open_filter(payer.filter.value, payer.epsilon, payer.delta, payer.filter_order)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
     return page(
         request,
         "release.html",
         release=row,
+        summary=view.summary,
+        sure=sure_at_most(limit, max(payer.capacity_nano, payer.spent_nano)),
+        used_share=None if hold is None else hold.captured_nano / payer.capacity_nano,
         samples=samples,
+        evaluations=evaluations,
+        public=public,
+        early_words=wording.EARLY_ENDS,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
         adjacencies=wording.ADJACENCIES,
@@ -60,10 +78,10 @@ def grid(dashboard: Running, release_id: str) -> FileResponse:
 
 
 @router.get("/releases/{release_id}/report")
-def report(dashboard: Running, release_id: str) -> FileResponse:
+def report(dashboard: Running, release_id: str) -> Response:
     """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
-    path = _file(dashboard, release_id, "report.html")
-    return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+    page = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, reports.PAGE)
+    return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 @router.get("/releases/{release_id}/receipt")
@@ -76,10 +94,14 @@ def receipt(dashboard: Running, release_id: str) -> JSONResponse:
 
 
 @router.get("/releases/{release_id}/files/{name}")
-def release_file(dashboard: Running, release_id: str, name: str) -> FileResponse:
-    """Serve one of the release's files as a download."""
+def release_file(dashboard: Running, release_id: str, name: str) -> Response:
+    """Serve one of the release's files as a download; the report's data with what was measured since."""
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
+    if name == reports.DATA:
+        data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        attachment = f'attachment; filename="{release_id}-{name}"'
+        return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
     path = _file(dashboard, release_id, name)
     return FileResponse(path, filename=f"{release_id}-{name}", media_type="application/octet-stream")
 
@@ -100,6 +122,25 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
             format=form.get("format", ""),
             now=dashboard.clock(),
             count_max=dashboard.settings.samples_max,
+        )
+    dashboard.ring()
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.post("/releases/{release_id}/evaluations")
+def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Measure a release on a public dataset. It costs nothing, however often."""
+    with transaction(dashboard.factory) as session:
+        job = jobs.submit_evaluation(
+            session,
+            principal=trainer.id,
+            idempotency_key=None,
+            release_id=release_id,
+            dataset_id=form.get("dataset", ""),
+            samples=_whole(form, "samples") if form.get("samples") else None,
+            seed=_whole(form, "seed") if form.get("seed") else None,
+            now=dashboard.clock(),
+            samples_max=dashboard.settings.samples_max,
         )
     dashboard.ring()
     return RedirectResponse(f"/jobs/{job.id}", status_code=303)

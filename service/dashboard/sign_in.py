@@ -1,82 +1,66 @@
-"""Who is looking: a session cookie made from an API key, or anybody on this machine where the operator allows it.
+"""Who is looking: a session opened with an API key, or anybody on this machine where the operator allows it.
 
-The cookie names the key and an expiry, signed with a secret that only this installation has. The key is looked up on
-every request, so revoking it ends its sessions at once. Forms carry a token bound to the cookie, beside SameSite.
+The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
+are looked up on every request, so signing out, or revoking the key, ends every copy of the cookie at once. Forms carry
+a token made from the cookie, beside SameSite.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import datetime, timedelta
 
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.auth import Principal, Scope
-from service.db.tables import ApiKey
+from service.auth import Principal, Scope, principal_of
+from service.db.tables import ApiKey, SignIn
 
 COOKIE = "obscura_session"
 SESSION_SECONDS = 8 * 3600
-_SECRET_BYTES = 32
+SESSIONS_PER_KEY_MAX = 20  # the oldest make room
+_TOKEN_BYTES = 32
 _READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
 
 
-def session_secret(data_dir: Path) -> bytes:
-    """Return the installation's cookie secret, made on first use and readable by its owner alone.
-
-    Deleting the file ends every session.
-    """
-    path = data_dir / "dashboard.secret"
-    try:
-        return bytes.fromhex(path.read_text("ascii"))
-    except FileNotFoundError:
-        pass
-    data_dir.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(_SECRET_BYTES))
-    try:
-        os.link(fresh, path)  # fails when another process was faster: its secret counts
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
-    return bytes.fromhex(path.read_text("ascii"))
+def open_session(session: Session, key_id: str, *, now: datetime) -> str:
+    """Open a session of a key and return its cookie, which is stored nowhere. Expired sessions are removed."""
+    session.execute(delete(SignIn).where(SignIn.expires_at <= now))
+    open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
+    for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
+        session.delete(oldest)
+    cookie = secrets.token_hex(_TOKEN_BYTES)
+    expires_at = now + timedelta(seconds=SESSION_SECONDS)
+    session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
+    session.flush()
+    return cookie
 
 
-def issue_cookie(secret: bytes, key_id: str, *, now_seconds: float) -> str:
-    """Return the cookie of a new session of a key."""
-    body = f"{key_id}.{int(now_seconds) + SESSION_SECONDS}.{secrets.token_hex(8)}"
-    return f"{body}.{_sign(secret, 'session', body)}"
-
-
-def read_cookie(secret: bytes, cookie: str, *, now_seconds: float) -> str | None:
-    """Return the key's id of a genuine cookie that has not expired."""
-    body, _, signature = cookie.rpartition(".")
-    if not hmac.compare_digest(signature.encode(), _sign(secret, "session", body).encode()):
+def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
+    """Return the caller behind a cookie whose session is open and whose key is valid and may read."""
+    row = session.get(SignIn, _digest(cookie))
+    if row is None or row.expires_at <= now:
         return None
-    key_id, expires, _ = body.split(".")
-    return key_id if now_seconds < int(expires) else None
-
-
-def form_token(secret: bytes, cookie: str) -> str:
-    """Return the token that forms of this session must carry."""
-    return _sign(secret, "form", cookie)
-
-
-def principal_of(session: Session, key_id: str) -> Principal | None:
-    """Return the caller behind a key that is still valid and may read."""
-    key = session.get(ApiKey, key_id)
+    key = session.get(ApiKey, row.key_id)
     if key is None or key.revoked_at is not None:
         return None
-    principal = Principal(id=key.id, scopes=frozenset(Scope(scope) for scope in key.scopes))
+    principal = principal_of(key)
     return principal if may_read(principal) else None
+
+
+def close_session(session: Session, cookie: str) -> None:
+    """End a session for good; one that has ended stays so."""
+    session.execute(delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)))
+
+
+def form_token(cookie: str) -> str:
+    """Return the token that forms of this session must carry."""
+    return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
 
 
 def may_read(principal: Principal) -> bool:
@@ -84,8 +68,8 @@ def may_read(principal: Principal) -> bool:
     return bool(principal.scopes & _READING_SCOPES)
 
 
-def _sign(secret: bytes, purpose: str, text: str) -> str:
-    return hmac.new(secret, f"{purpose}:{text}".encode(), hashlib.sha256).hexdigest()
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass

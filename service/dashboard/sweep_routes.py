@@ -28,7 +28,7 @@ def sweep_part(request: Request, dashboard: Running, sweep_id: str) -> HTMLRespo
 
 @router.post("/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel(dashboard: Running, sweep_id: str) -> RedirectResponse:
-    """Stop every trial that has not ended. What running ones have charged stays spent."""
+    """End every trial and evaluation that has not ended. What is paid for is published."""
     with transaction(dashboard.factory) as session:
         jobs.cancel_sweep(session, sweep_id=sweep_id, now=dashboard.clock())
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)

@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from privacy.units import UNIT_WORDS
 from service.db.tables import (
     Adjacency,
+    AdminRequestState,
+    Admission,
+    EarlyEnd,
     EntryKind,
     FailureCode,
     FilterName,
@@ -26,18 +29,27 @@ JOB_STATES = {
     JobState.CANCELLED: "Cancelled",
 }
 FAILURES = {
-    FailureCode.TRAINING_FAILED: "The training failed.",
-    FailureCode.EVALUATION_FAILED: "The evaluation failed.",
+    FailureCode.TRAINING_FAILED: "The training failed, and had nothing that could be published.",
+    FailureCode.EVALUATION_FAILED: "The evaluation failed. The release is as it was; ask for another one.",
     FailureCode.SAMPLING_FAILED: "The sampling failed.",
     FailureCode.DATASET_UNAVAILABLE: "The dataset could not be opened.",
     FailureCode.RELEASE_UNAVAILABLE: "The release could not be opened.",
-    FailureCode.HOLD_EXHAUSTED: "The reserved budget was used up before the training could end.",
+    FailureCode.HOLD_EXHAUSTED: "The reserved budget was used up before there was anything to publish.",
     FailureCode.OUT_OF_MEMORY: "The worker ran out of memory.",
     FailureCode.OUT_OF_DISK: "The worker ran out of disk space.",
-    FailureCode.TIME_LIMIT: "The job took longer than it may.",
-    FailureCode.WORKER_LOST: "The worker was lost, and so were its repeats.",
+    FailureCode.TIME_LIMIT: "The job took longer than it may, and had nothing that could be published.",
+    FailureCode.WORKER_LOST: "The worker was lost, and so were its repeats; nothing could be published.",
     FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached.",
     FailureCode.INTERNAL: "Something broke on our side. The operator's log says more.",
+}
+EARLY_ENDS = {
+    EarlyEnd.CANCELLED: "it was cancelled",
+    EarlyEnd.DISCARDED: "it was discarded",
+    EarlyEnd.TIME_LIMIT: "its time was over",
+    EarlyEnd.WORKER_LOST: "its workers were lost",
+    EarlyEnd.TRAINING_FAILED: "it failed",
+    EarlyEnd.OUT_OF_MEMORY: "memory ran out",
+    EarlyEnd.OUT_OF_DISK: "disk space ran out",
 }
 ENTRIES = {
     EntryKind.OPEN: "Account opened",
@@ -49,6 +61,7 @@ ENTRIES = {
     EntryKind.SAMPLE: "Sampled again, free",
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
+    EntryKind.FACT: "Written down",
 }
 HOLDS = {
     HoldState.HELD: "Held, data not opened yet",
@@ -67,40 +80,53 @@ REQUESTS = {
     LimitRequestState.APPROVED: "Approved",
     LimitRequestState.DECLINED: "Declined",
 }
+ADMISSIONS = {
+    Admission.MACHINE: "by the operator of the machine",
+    Admission.ALONE: "as the second",
+    Admission.APPROVED: "by two",
+}
+ADMIN_REQUESTS = {
+    AdminRequestState.PENDING: "Waits for another admin",
+    AdminRequestState.APPROVED: "Approved",
+    AdminRequestState.DECLINED: "Declined",
+}
 ABBREVIATIONS = frozenset({"mlp", "cnn", "fid", "is"})
 UNITS = {unit: UNIT_WORDS[unit.value] for unit in Unit}
 ADJACENCIES = {Adjacency.ADD_REMOVE: "add or remove one"}
 FILTERS = {FilterName.GDP: "Gaussian (gdp), exact", FilterName.RDP: "Rényi (rdp)"}
 
 
-def sure_at_most(epsilon: float) -> float:
-    """Return what a 50% prior belief can become under epsilon, at most: e^epsilon / (1 + e^epsilon)."""
-    return 1.0 / (1.0 + math.exp(-epsilon))
-
-
-def show_sure(epsilon: float) -> str:
-    """Write `sure_at_most` as a percentage, rounded up, and never as 100%."""
-    sure = 100.0 * sure_at_most(epsilon)
+def show_sure(sure: float) -> str:
+    """Write how sure somebody can become (`privacy.accounting.odds.sure_at_most`), rounded up, and never as 100%."""
     for digits, largest in ((1, 99.9), (2, 99.99)):
-        rounded = _rounded(sure, digits, up=True)
+        rounded = _rounded(100.0 * sure, digits, up=True)
         if rounded <= largest:
             return f"{rounded:.{digits}f}".removesuffix(".0") + "%"
     return "over 99.99%"
 
 
-def odds_sentence(epsilon: float, unit: Unit | str) -> str:
-    """Say what epsilon means for somebody who guesses, in one sentence."""
+def odds_sentence(sure: float, delta: float, unit: Unit | str) -> str:
+    """Say what an account's limit means for somebody who guesses.
+
+    Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
+    """
     used = "a picture was used" if unit == Unit.RECORD else "a person's pictures were used"
-    if epsilon <= 0:
-        return f"Nothing was released: someone 50% sure that {used} stays 50% sure."
-    if show_sure(epsilon).startswith("over"):
-        return f"Someone 50% sure that {used} can become all but certain: this epsilon promises almost nothing."
-    return f"Someone 50% sure that {used} can become at most {show_sure(epsilon)} sure."
+    if show_sure(sure).startswith("over"):
+        return (
+            f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "
+            "promises almost nothing."
+        )
+    return (
+        f"Someone 50% sure that {used} can become at most {show_sure(sure)} sure by all that may ever be published, "
+        f"except with a chance of {show_delta(delta)}."
+    )
 
 
 def show_delta(delta: float) -> str:
     """Write delta as a chance: '1 in 100,000'. Rounded towards the larger chance."""
     inverse = 1.0 / delta
+    if not math.isfinite(inverse):
+        return "less than 1 in 10³⁰⁷"
     whole = round(inverse) if math.isclose(inverse, round(inverse), rel_tol=1e-9) else math.floor(inverse)
     return f"1 in {whole:,}"
 

@@ -1,34 +1,138 @@
-"""Tables around the request: API keys, idempotency keys, and the outbox that rings the queue."""
+"""Tables around the request: people and their API keys, sessions, idempotency keys, and the outbox of the queue."""
 
 from __future__ import annotations
 
+import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.base import Base, Id, Name, Sha256, ShortText
+from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
+
+
+class Admission(enum.StrEnum):
+    """Who let an admin in: the operator on the machine itself, the first admin alone, or two admins."""
+
+    MACHINE = "machine"
+    ALONE = "alone"
+    APPROVED = "approved"
+
+
+class Admin(Base):
+    """A person who decides with others about limits and about who decides. Their API keys all are this one person.
+
+    One admin at most was ever admitted by another one alone: the second of an installation.
+    """
+
+    __tablename__ = "admins"
+    __table_args__ = (
+        check("(admission = 'machine') = (asked_by IS NULL)", "asked_by_somebody"),
+        check("(admission = 'approved') = (approved_by IS NOT NULL)", "approved_by_somebody"),
+        check("approved_by IS NULL OR approved_by != asked_by", "two_people"),
+        Index(
+            "uq_admins_alone",
+            "admission",
+            unique=True,
+            sqlite_where=text("admission = 'alone'"),
+            postgresql_where=text("admission = 'alone'"),
+        ),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    name: Mapped[Name] = mapped_column(unique=True)
+    admission: Mapped[Admission] = mapped_column(values_of(Admission, "admission"))
+    asked_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    approved_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    admitted_at: Mapped[datetime]
+    removed_at: Mapped[datetime | None]
+
+
+class AdminAction(enum.StrEnum):
+    """What is asked about an admin."""
+
+    ADMIT = "admit"
+    REMOVE = "remove"
+
+
+class AdminRequestState(enum.StrEnum):
+    """A request about an admin waits for a second one, who approves or declines it."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DECLINED = "declined"
+
+
+class AdminRequest(Base):
+    """One admin's wish to admit or remove another, which a second one decides.
+
+    An admission names the id and the SHA-256 of a token that the new admin made, and that nobody else has seen.
+    """
+
+    __tablename__ = "admin_requests"
+    __table_args__ = (
+        check(
+            "(action = 'admit') = (key_id IS NOT NULL) AND (key_id IS NULL) = (key_hash IS NULL)",
+            "admission_has_key",
+        ),
+        check("action != 'remove' OR admin_id IS NOT NULL", "removes_one"),
+        check(
+            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
+            "decided_by_somebody",
+        ),
+        check("state != 'approved' OR decided_by != asked_by", "two_people"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    action: Mapped[AdminAction] = mapped_column(values_of(AdminAction, "action"))
+    name: Mapped[Name]
+    admin_id: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    key_id: Mapped[Id | None]
+    key_hash: Mapped[Sha256 | None]
+    reason: Mapped[str] = mapped_column(String(500))
+    state: Mapped[AdminRequestState] = mapped_column(values_of(AdminRequestState, "state"))
+    asked_by: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
+    asked_at: Mapped[datetime]
+    decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    decided_at: Mapped[datetime | None]
 
 
 class ApiKey(Base):
     """An API key. Only the SHA-256 of its 256-bit random token is kept.
 
-    `created_by` is the key that asked for it, whose holder has seen its token; None for the first key.
+    `admin_id` is the person whose key it is, for a key with the scope admin, and None for every other.
+    `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine.
     """
 
     __tablename__ = "api_keys"
+    __table_args__ = (check("(CAST(scopes AS TEXT) LIKE '%\"admin\"%') = (admin_id IS NOT NULL)", "admin_is_somebody"),)
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     name: Mapped[Name]
     hash: Mapped[Sha256]
     scopes: Mapped[list[str]]
+    admin_id: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"), index=True)
     created_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
 
     def __repr__(self) -> str:
         return f"ApiKey(id={self.id!r}, scopes={self.scopes!r})"
+
+
+class SignIn(Base):
+    """A session of the dashboard: the SHA-256 of the random text in its cookie, and whose key opened it.
+
+    Signing out deletes the row, and with it every copy of the cookie.
+    """
+
+    __tablename__ = "sign_ins"
+
+    token_sha256: Mapped[Sha256] = mapped_column(primary_key=True)
+    key_id: Mapped[Id] = mapped_column(index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
 
 
 class Idempotency(Base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
@@ -34,7 +34,11 @@ class Dataset(Base):
     """An uploaded set of labelled images. All columns but the hash and the byte count are declared by its owner.
 
     `subjects_declared` is an upper bound on the number of subjects; a dataset that has it carries subject ids.
-    `joined` says that images of it were known from another account, which then became this dataset's.
+    `joined` says that images of it were known from another account, which then became this dataset's. `vault_key_id`
+    names the key that its arrays are sealed under, without telling anything about it; PRIVATE like the content's hash.
+    `upload_attempt` counts the uploads that were begun; it fences what belongs to an upload, as a job's attempt does.
+    While one is received, somebody else may take over once `upload_lease_until` has passed.
+    `unchecked` marks a public dataset from before public images were compared with private ones: nobody may use it.
     """
 
     __tablename__ = "datasets"
@@ -64,18 +68,27 @@ class Dataset(Base):
     joined: Mapped[bool] = mapped_column(default=False)
     content_sha256: Mapped[Sha256 | None]
     content_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    vault_key_id: Mapped[Sha256 | None]
     failure_code: Mapped[ShortText | None]
     created_at: Mapped[datetime] = mapped_column(index=True)
     ready_at: Mapped[datetime | None]
+    upload_attempt: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    upload_lease_until: Mapped[datetime | None]
+    unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
 
     account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
 class Fingerprint(Base):
-    """The first 16 bytes of the HMAC of one decoded private image. PRIVATE: never shown; it outlives the dataset."""
+    """The first 16 bytes of the HMAC of one decoded image, and the upload that brought it. PRIVATE: never shown.
+
+    It counts once that upload has been accepted. Those of private images outlive their dataset, whose account they are
+    known in; those of public ones go with it.
+    """
 
     __tablename__ = "fingerprints"
     __table_args__ = (check("length(digest) = 16", "digest_length"),)
 
     digest: Mapped[bytes] = mapped_column(LargeBinary(16), primary_key=True)
-    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), primary_key=True)
+    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), primary_key=True, index=True)
+    upload_attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -1,4 +1,4 @@
-"""Tables of the jobs and of what they publish: sweeps, jobs, releases, samples."""
+"""Tables of the jobs and of what they publish: sweeps, jobs, releases, samples, evaluations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
@@ -15,10 +15,11 @@ from service.db.ledger_tables import Account, Hold
 
 
 class JobKind(enum.StrEnum):
-    """Train a generator (costs budget) or sample a released one (costs nothing)."""
+    """Train (costs budget), sample a released generator, or evaluate a release on public data (cost nothing)."""
 
     TRAIN = "train"
     SAMPLE = "sample"
+    EVALUATE = "evaluate"
 
 
 class JobState(enum.StrEnum):
@@ -46,6 +47,21 @@ class FailureCode(enum.StrEnum):
     WORKER_LOST = "worker_lost"
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     INTERNAL = "internal"
+
+
+class EarlyEnd(enum.StrEnum):
+    """Why a training ends before its plan: its budget is closed, and what it has made is published as incomplete.
+
+    A training that is discarded publishes nothing. The others are failures, by the names of their codes.
+    """
+
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+    TIME_LIMIT = "time_limit"
+    WORKER_LOST = "worker_lost"
+    TRAINING_FAILED = "training_failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
 
 
 class SampleFormat(enum.StrEnum):
@@ -79,12 +95,13 @@ class Sweep(Base):
 
 
 class Job(Base):
-    """A requested training or sampling.
+    """A requested training, sampling or evaluation.
 
-    `release_id` is the release a sample job draws from, or the one a training job has published. `secret` seeds the
-    mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads it).
-    `attempts_lost` counts the attempts whose worker died; one that was handed on by a worker that shut down does not
-    count.
+    `release_id` is the release a sample job draws from, an evaluation measures, or a training has published. `secret`
+    seeds the mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads
+    it). `attempts_lost` counts the attempts whose worker died; one that was handed on by a worker that shut down does
+    not count. `ended_early` says why a training charges no more; `salvage_attempt` is the attempt that was started
+    only to publish what the ones before it had paid for.
     """
 
     __tablename__ = "jobs"
@@ -96,19 +113,22 @@ class Job(Base):
         check("(state = 'running') = (lease_until IS NOT NULL)", "running_has_lease"),
         check("(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)", "ended_has_time"),
         check("(state = 'failed') = (failure_code IS NOT NULL)", "failed_has_code"),
+        check("ended_early IS NULL OR kind = 'train'", "training_ends_early"),
+        check("salvage_attempt IS NULL OR ended_early IS NOT NULL", "salvage_ended_early"),
         Index(
             "ix_jobs_open",
             "created_at",
             sqlite_where=text("state IN ('queued', 'running')"),
             postgresql_where=text("state IN ('queued', 'running')"),
         ),
+        Index(None, "account_id", "created_at"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     kind: Mapped[JobKind] = mapped_column(values_of(JobKind, "kind"))
-    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
+    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
-    evaluation_dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"))
+    evaluation_dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
     release_id: Mapped[Id | None] = mapped_column(index=True)  # no foreign key: releases point at jobs already
     recipe: Mapped[ShortText]
     epsilon: Mapped[float | None]
@@ -120,6 +140,8 @@ class Job(Base):
     lease_owner: Mapped[Name | None]
     lease_until: Mapped[datetime | None]
     cancel_requested: Mapped[bool]
+    ended_early: Mapped[EarlyEnd | None] = mapped_column(values_of(EarlyEnd, "ended_early"))
+    salvage_attempt: Mapped[int | None]
     progress: Mapped[dict[str, Any]]
     progress_version: Mapped[int]
     failure_code: Mapped[FailureCode | None] = mapped_column(values_of(FailureCode, "failure_code"))
@@ -144,14 +166,16 @@ class Job(Base):
 class Release(Base):
     """A published generator with its privacy card. A row exists only together with the capture that paid for it.
 
-    `receipt` is the signed statement that this capture stands in the account's log.
+    `receipt` is the signed statement that this capture stands in the account's log. `incomplete` says of a training
+    that ended early how much of its plan was made; None for a whole one.
     """
 
     __tablename__ = "releases"
+    __table_args__ = (Index(None, "account_id", "created_at"),)
 
     id: Mapped[Id] = mapped_column(primary_key=True)
     job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
-    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
+    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
     name: Mapped[Name]
     kind: Mapped[ReleaseKind] = mapped_column(values_of(ReleaseKind, "kind"), default=ReleaseKind.GENERATOR)
@@ -159,6 +183,7 @@ class Release(Base):
     artifact_dir: Mapped[str]
     card: Mapped[dict[str, Any]]
     summary: Mapped[dict[str, Any]]
+    incomplete: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     receipt: Mapped[dict[str, Any]] = mapped_column(CanonicalJson())
     created_at: Mapped[datetime] = mapped_column(index=True)
 
@@ -190,3 +215,32 @@ class Sample(Base):
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
     release: Mapped[Release] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+class Evaluation(Base):
+    """One measurement of a release on a public dataset; its state is its job's. The results come when it succeeds.
+
+    `results` is what lists and reports show, `confusion` the counts [true class][predicted class], which may be large.
+    Neither changes the release: its files and their hash stay as they were paid for.
+    """
+
+    __tablename__ = "evaluations"
+    __table_args__ = (
+        check("samples IS NULL OR samples > 0", "samples_positive"),
+        check("seed >= 0", "seed_not_negative"),
+        check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),
+    )
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    release_id: Mapped[Id] = mapped_column(ForeignKey("releases.id"), index=True)
+    dataset_id: Mapped[Id] = mapped_column(ForeignKey("datasets.id"), index=True)
+    samples: Mapped[int | None]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    results: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    confusion: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True), deferred=True)
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    finished_at: Mapped[datetime | None]
+
+    job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
+    dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)

@@ -44,6 +44,7 @@ class EntryKind(enum.StrEnum):
     SAMPLE = "sample"
     LIMIT = "limit"
     FREEZE = "freeze"
+    FACT = "fact"
 
 
 class HoldState(enum.StrEnum):
@@ -151,6 +152,13 @@ class Hold(Base):
         check("captured_nano = 0 OR state = 'captured'", "captured_only_when_captured"),
         check("attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", "attempts_in_order"),
         check("last_sequence >= 2", "last_sequence_after_opening"),
+        Index(
+            "ix_holds_open",
+            "account_id",
+            "created_at",
+            sqlite_where=text("state IN ('held', 'armed')"),
+            postgresql_where=text("state IN ('held', 'armed')"),
+        ),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -226,9 +234,10 @@ class LimitRequestState(enum.StrEnum):
 
 
 class LimitRequest(Base):
-    """One admin's wish to raise an account's limit. Another admin's key must approve it.
+    """One admin's wish to raise an account's limit. Another admin must approve it.
 
-    `epsilon_before` is the limit that the raise was asked for against: it is approved against no other.
+    `epsilon_before` is the limit that the raise was asked for against: it is approved against no other. The people
+    are those behind the keys; `decided_by_admin` is None for what was decided before keys were those of people.
     """
 
     __tablename__ = "limit_requests"
@@ -239,6 +248,9 @@ class LimitRequest(Base):
             "decided_by_somebody",
         ),
         check("state != 'approved' OR decided_by != requested_by", "two_keys"),
+        check(
+            "state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin", "two_people"
+        ),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
@@ -251,3 +263,5 @@ class LimitRequest(Base):
     requested_at: Mapped[datetime]
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime | None]
+    requested_by_admin: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
+    decided_by_admin: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import select
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import InvalidatePoolError, OperationalError
+from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from service.db.writers import WriterQueue
+from service.private_files import make_private, make_private_folder
 
 SessionFactory = sessionmaker[Session]
 
@@ -49,8 +52,9 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise ValueError("obscura needs a database file: an in-memory SQLite database is not durable")
-        Path(parsed.database).resolve().parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(parsed, pool_size=pool_size, max_overflow=pool_size)
+        make_private_folder(Path(parsed.database).resolve().parent)
+        engine = create_engine(parsed, pool_size=pool_size, max_overflow=pool_size, hide_parameters=True)
+        event.listen(engine, "do_connect", partial(_keep_private, Path(parsed.database)))
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -60,6 +64,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> Engine:
         parsed.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
         max_overflow=pool_size,
+        hide_parameters=True,  # errors are logged, and what is written is nobody's business
         isolation_level="READ COMMITTED",
         connect_args={"options": f"-c timezone=UTC -c lock_timeout={POSTGRES_LOCK_TIMEOUT}"},
     )
@@ -107,6 +112,12 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         raise
 
 
+def is_duplicate(error: IntegrityError) -> bool:
+    """Tell whether a row was refused because there is one with its name, or its key, already."""
+    names = getattr(error.orig, "sqlstate", None), getattr(error.orig, "sqlite_errorname", None)
+    return names[0] == "23505" or names[1] in ("SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY")
+
+
 def _is_busy(error: BaseException | None) -> bool:
     """Tell whether the driver's error is a lock that could not be had."""
     sqlite = getattr(error, "sqlite_errorcode", None)
@@ -132,6 +143,17 @@ def _replace_closed(connection: psycopg.Connection[Any], _record: Any, _proxy: A
         connection.rollback()
     except psycopg.Error as error:
         raise InvalidatePoolError from error
+
+
+def _keep_private(path: Path, *_: Any) -> None:
+    """Let nobody but its owner read the database: the file that SQLite would make, and files that are there.
+
+    SQLite gives its log and its shared memory the permissions of the database.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    for suffix in ("", "-wal", "-shm"):
+        make_private(path.with_name(path.name + suffix))
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

@@ -1,9 +1,21 @@
 """Every mapped table in one place, for the migrations and for those who read several."""
 
-from service.db.access_tables import ApiKey, Idempotency, Outbox
+from service.db.access_tables import (
+    Admin,
+    AdminAction,
+    AdminRequest,
+    AdminRequestState,
+    Admission,
+    ApiKey,
+    Idempotency,
+    Outbox,
+    SignIn,
+)
 from service.db.base import Base
 from service.db.dataset_tables import Dataset, DatasetState, Fingerprint, Visibility
 from service.db.job_tables import (
+    EarlyEnd,
+    Evaluation,
     FailureCode,
     Job,
     JobKind,
@@ -34,14 +46,21 @@ from service.db.ledger_tables import (
 __all__ = [
     "Account",
     "Adjacency",
+    "Admin",
+    "AdminAction",
+    "AdminRequest",
+    "AdminRequestState",
+    "Admission",
     "ApiKey",
     "ArmingStop",
     "Base",
     "Checkpoint",
     "Dataset",
     "DatasetState",
+    "EarlyEnd",
     "Entry",
     "EntryKind",
+    "Evaluation",
     "FailureCode",
     "FilterName",
     "Fingerprint",
@@ -58,6 +77,7 @@ __all__ = [
     "ReleaseKind",
     "Sample",
     "SampleFormat",
+    "SignIn",
     "Sweep",
     "Unit",
     "Verification",

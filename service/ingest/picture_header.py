@@ -21,6 +21,7 @@ _ARCHIVES = (
     b"\x28\xb5\x2f\xfd",
 )
 _TAR_MAGIC_OFFSET = 257
+CHANNEL_BITS_MAX = 8  # what is stored; a picture with more could not be kept exactly
 # Start-of-frame markers: C0 ... CF without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE = frozenset(range(0xD0, 0xD9)) | {0x01}
@@ -31,7 +32,7 @@ def picture_header(data: bytes) -> tuple[str, int, int]:
 
     Raises:
         Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for anything that is not one of the four formats,
-            IMAGE_BROKEN when the header is cut short.
+            IMAGE_MODE for more than eight bits a channel, IMAGE_BROKEN when the header is cut short.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -50,9 +51,11 @@ def picture_header(data: bytes) -> tuple[str, int, int]:
 
 
 def _png(data: bytes) -> tuple[int, int]:
-    kind, width, height = struct.unpack_from(">4s2I", data, 12)
+    kind, width, height, bits = struct.unpack_from(">4s2IB", data, 12)
     if kind != b"IHDR":
         raise Refused(Fault.IMAGE_BROKEN)
+    if bits > CHANNEL_BITS_MAX:
+        raise Refused(Fault.IMAGE_MODE)  # Pillow would cut colours off to eight bits, and say nothing
     return width, height
 
 
@@ -74,7 +77,9 @@ def _jpeg(data: bytes) -> tuple[int, int]:
         if marker == 0xFF:  # fill byte
             at += 1
         elif marker in _JPEG_FRAMES:
-            height, width = struct.unpack_from(">2H", data, at + 5)
+            bits, height, width = struct.unpack_from(">B2H", data, at + 4)
+            if bits > CHANNEL_BITS_MAX:
+                raise Refused(Fault.IMAGE_MODE)
             return width, height
         elif marker in _JPEG_BARE:
             at += 2

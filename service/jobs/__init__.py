@@ -1,38 +1,70 @@
 """Jobs: planning, acceptance, leases and endings. Plain functions that take a session and never commit."""
 
-from service.db.job_tables import FailureCode, JobKind, JobState
-from service.jobs.endings import finish_cancelled, finish_failed, finish_sample, publish
-from service.jobs.lifecycle import ATTEMPTS_MAX, Claim, claim, give_back, heartbeat, report_progress, request_cancel
+from service.db.job_tables import EarlyEnd, FailureCode, JobKind, JobState
+from service.jobs.endings import finish_cancelled, finish_failed, finish_sample, finish_unsaved, may_publish
+from service.jobs.evaluations import (
+    evaluation_of,
+    finish_evaluation,
+    newest_evaluations,
+    newest_on_own_dataset,
+    submit_evaluation,
+    with_figures,
+)
+from service.jobs.lifecycle import (
+    ATTEMPTS_MAX,
+    Claim,
+    Wish,
+    claim,
+    end_early,
+    give_back,
+    heartbeat,
+    report_progress,
+    request_cancel,
+    wish_for,
+)
 from service.jobs.lookup import get_job, get_release, sample_of, secret_of
 from service.jobs.planning import plan_job
+from service.jobs.publication import publish
 from service.jobs.submission import submit_sample, submit_training
 from service.jobs.sweeps import Trial, cancel_sweep, get_sweep, jobs_of_sweep, submit_sweep
 
 __all__ = [
     "ATTEMPTS_MAX",
     "Claim",
+    "EarlyEnd",
     "FailureCode",
     "JobKind",
     "JobState",
     "Trial",
+    "Wish",
     "cancel_sweep",
     "claim",
+    "end_early",
+    "evaluation_of",
     "finish_cancelled",
+    "finish_evaluation",
     "finish_failed",
     "finish_sample",
+    "finish_unsaved",
     "get_job",
     "get_release",
     "get_sweep",
     "give_back",
     "heartbeat",
     "jobs_of_sweep",
+    "may_publish",
+    "newest_evaluations",
+    "newest_on_own_dataset",
     "plan_job",
     "publish",
     "report_progress",
     "request_cancel",
     "sample_of",
     "secret_of",
+    "submit_evaluation",
     "submit_sample",
     "submit_sweep",
     "submit_training",
+    "wish_for",
+    "with_figures",
 ]

@@ -1,95 +1,26 @@
-"""How an attempt ends: published, sampled, failed or cancelled. Each is one transaction with its ledger entry.
+"""How an attempt ends other than by publication. Each end is one transaction with its ledger entry.
 
-Replaying the message of the attempt that ended the job changes nothing (I12); any other attempt is refused.
+Replaying the message of the attempt that ended the job changes nothing (I12); any other attempt is refused. A training
+that has paid for something does not fail or get cancelled before one more attempt has tried to publish that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service import ledger
-from service.db.base import is_id
-from service.db.job_tables import FailureCode, Job, JobKind, JobState, Release, ReleaseKind, Sample
+from service import ledger, queue
+from service.db.job_tables import EarlyEnd, FailureCode, Job, JobKind, JobState, Sample
 from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.jobs.lookup import sample_of
-from service.ledger.chain import canonical_json
-from service.ledger.receipts import make_receipt
-from service.ledger.signing import SigningKey
+from service.ledger.commitments import columns_of, sample_digest
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
-
-
-def publish(
-    session: Session,
-    *,
-    job_id: str,
-    attempt: int,
-    release_id: str,
-    name: str,
-    artifact_sha256: str,
-    artifact_dir: str,
-    card: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    key: SigningKey,
-    now: datetime,
-    kind: str = ReleaseKind.GENERATOR,
-) -> Release:
-    """Publish what was trained: capture, receipt, release row and success in one transaction (I7).
-
-    Args:
-        session: in a writing transaction.
-        job_id: a running training.
-        attempt: the current one.
-        release_id: `rel_...`, chosen when the artifact was written.
-        name: for people.
-        artifact_sha256: of the artifact that is in place already, as hex.
-        artifact_dir: relative to the data directory.
-        card: the privacy card, JSON.
-        summary: measurements on public data, JSON.
-        key: signs the receipt.
-        now: aware.
-        kind: what the release is, a `ReleaseKind`.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
-        Conflict: the hold was never armed or nothing was charged to it.
-        InvalidInput: a field is malformed.
-    """
-    if not is_id(release_id, "rel"):
-        raise InvalidInput("A release id is rel_ and 20 base32 characters.")
-    _require_sha256(artifact_sha256)
-    job = _lock_attempt(session, job_id, attempt, JobKind.TRAIN, replay=JobState.SUCCEEDED)
-    if job.state is JobState.SUCCEEDED:
-        published = session.scalars(select(Release).where(Release.job_id == job_id)).one()
-        if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
-            raise _ended(job, attempt)
-        return published
-    hold_id, account_id, dataset_id = _training_ids(job)
-    ledger.capture(
-        session, hold_id=hold_id, attempt=attempt, artifact_sha256=artifact_sha256, reason="published", now=now
-    )
-    release = Release(
-        id=release_id,
-        job_id=job_id,
-        account_id=account_id,
-        dataset_id=dataset_id,
-        name=name,
-        kind=ReleaseKind(kind),
-        artifact_sha256=artifact_sha256,
-        artifact_dir=artifact_dir,
-        card=_json(card),
-        summary=_json(summary),
-        receipt=make_receipt(session, hold_id=hold_id, release_id=release_id, key=key),
-        created_at=now,
-    )
-    session.add(release)
-    end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
-    return release
+# Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
+SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
 def finish_sample(
@@ -109,51 +40,113 @@ def finish_sample(
     Raises:
         StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
-    _require_sha256(sha256)
+    require_sha256(sha256)
     if size_bytes <= 0:
         raise InvalidInput("A sample's file is not empty.")
-    job = _lock_attempt(session, job_id, attempt, JobKind.SAMPLE, replay=JobState.SUCCEEDED)
+    job = lock_attempt(session, job_id, attempt, JobKind.SAMPLE, replay=JobState.SUCCEEDED)
     sample = sample_of(session, job_id)
     if job.state is JobState.SUCCEEDED:
         if sample.sha256 != sha256:
-            raise _ended(job, attempt)
+            raise ended(job, attempt)
         return sample
     if job.account_id is None:
         raise LedgerCorruption("A sample job has no account.", job_id=job_id)
-    ledger.record_sample(session, account_id=job.account_id, job_id=job_id, release_id=sample.release_id, now=now)
     sample.path, sample.sha256, sample.bytes = path, sha256, size_bytes
     end_job(session, job, JobState.SUCCEEDED, now=now)
+    digest = sample_digest(columns_of(sample), columns_of(job))
+    ledger.record_sample(
+        session,
+        account_id=job.account_id,
+        job_id=job_id,
+        release_id=sample.release_id,
+        now=now,
+        details={"sample": {"id": sample.id, "sha256": digest}},
+    )
     return sample
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:
-    """End a failed attempt for good: what was charged is captured, an untouched hold is returned.
+    """End a failed attempt, and its job unless one more attempt may publish what a training has paid for.
+
+    Returns:
+        The job: failed (cancelled, if somebody had asked for that), with what was charged captured and an untouched
+        hold returned; or queued once more, to be ended by an attempt that charges nothing.
 
     Raises:
         StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
-    job = _lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
+    job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
+    code = FailureCode(failure_code)
+    if job.state is JobState.RUNNING and not _salvage(session, job, code, now=now):
+        end_unpublished(session, job, code, now=now)
+    return job
+
+
+def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
+    """End a training of which nothing useful could be made before its budget ended: what was charged is captured.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
+    """
+    job = lock_attempt(session, job_id, attempt, JobKind.TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
-        code = FailureCode(failure_code)
-        settle(session, job, reason=f"failed: {code.value}", now=now)
-        end_job(session, job, JobState.FAILED, now=now, failure_code=code)
+        end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
     return job
 
 
 def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End an attempt that stopped because somebody asked for it: what was charged is captured.
+    """End an attempt that stopped because somebody asked for it: what was charged is captured, nothing is published.
 
     Raises:
-        Conflict: nobody asked. A worker that stops for its own reasons lets its lease expire instead.
+        Conflict: nobody asked, or what the training has paid for is to be published. A worker that stops for its own
+            reasons lets its lease expire instead.
         StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
-    job = _lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
+    job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
-        if not job.cancel_requested:
-            raise Conflict("Nobody asked for this job to be cancelled.", job_id=job_id)
+        if not job.cancel_requested or may_publish(session, job):
+            raise Conflict("Nobody asked for this job to be stopped without publishing.", job_id=job_id)
         settle(session, job, reason="cancelled", now=now)
         end_job(session, job, JobState.CANCELLED, now=now)
     return job
+
+
+def may_publish(session: Session, job: Job) -> bool:
+    """Tell whether a training has paid for something, and nobody has asked to discard it."""
+    if job.hold_id is None or job.ended_early is EarlyEnd.DISCARDED:
+        return False
+    return ledger.get_hold(session, job.hold_id).charged_nano > 0
+
+
+def end_unpublished(session: Session, job: Job, code: FailureCode, *, now: datetime) -> None:
+    """End a job that publishes nothing; why it ended early, if it did, counts more than how its last attempt ended.
+
+    The caller holds its row's lock.
+    """
+    early = job.ended_early
+    if early in (EarlyEnd.CANCELLED, EarlyEnd.DISCARDED) or (early is None and job.cancel_requested):
+        settle(session, job, reason="cancelled", now=now)
+        end_job(session, job, JobState.CANCELLED, now=now)
+        return
+    code = code if early is None else FailureCode(early.value)
+    settle(session, job, reason=f"failed: {code.value}", now=now)
+    end_job(session, job, JobState.FAILED, now=now, failure_code=code)
+
+
+def _salvage(session: Session, job: Job, code: FailureCode, *, now: datetime) -> bool:
+    """Queue a training once more so that what it has paid for is published; False where there is nothing to hope for.
+
+    That is so when it has paid for nothing, was discarded, when this was that attempt, or the data are gone.
+    """
+    early = job.ended_early or SALVAGED.get(code)
+    if early is None or job.salvage_attempt == job.attempt or not may_publish(session, job):
+        return False
+    job.state, job.ended_early = JobState.QUEUED, early
+    job.lease_owner = job.lease_until = None
+    job.progress_version += 1
+    session.flush()
+    queue.ring(session, job.id, now=now)
+    return True
 
 
 def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
@@ -172,27 +165,28 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     session.flush()
 
 
-def _lock_attempt(session: Session, job_id: str, attempt: int, kind: JobKind | None, *, replay: JobState) -> Job:
-    """Lock a job for its current attempt, running or already ended in the `replay` state by this same attempt."""
+def lock_attempt(session: Session, job_id: str, attempt: int, kind: JobKind | None, *, replay: JobState) -> Job:
+    """Lock a job for its current attempt, running or already ended in the `replay` state by this same attempt.
+
+    Raises:
+        NotFound: no such job.
+        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
+        Conflict: it is a job of another kind.
+    """
     job = session.scalar(
         select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
     )
     if job is None:
         raise NotFound("There is no such job.", job_id=job_id)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
-        raise _ended(job, attempt)
+        raise ended(job, attempt)
     if kind is not None and job.kind is not kind:
         raise Conflict(f"This is a {job.kind.value} job.", job_id=job_id)
     return job
 
 
-def _training_ids(job: Job) -> tuple[str, str, str]:
-    if job.hold_id is None or job.account_id is None or job.dataset_id is None:
-        raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
-    return job.hold_id, job.account_id, job.dataset_id
-
-
-def _ended(job: Job, attempt: int) -> StaleAttempt:
+def ended(job: Job, attempt: int) -> StaleAttempt:
+    """Return the error for an attempt that may no longer write."""
     return StaleAttempt(
         f"Attempt {attempt} may no longer write: attempt {job.attempt} is {job.state.value}.",
         attempt=attempt,
@@ -200,14 +194,11 @@ def _ended(job: Job, attempt: int) -> StaleAttempt:
     )
 
 
-def _require_sha256(text: str) -> None:
+def require_sha256(text: str) -> None:
+    """Let the hexadecimal form of a SHA-256 pass.
+
+    Raises:
+        InvalidInput: it is none.
+    """
     if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
         raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")
-
-
-def _json(value: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        canonical_json(dict(value))
-    except (TypeError, ValueError):
-        raise InvalidInput("A release's card and summary are JSON with finite numbers.") from None
-    return dict(value)

@@ -6,6 +6,7 @@ Rows are locked in the order job, account, hold.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +17,9 @@ from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, u
 from sqlalchemy.orm import Session
 
 from service import ledger, queue
-from service.db.job_tables import FailureCode, Job, JobKind, JobState
+from service.db.job_tables import EarlyEnd, FailureCode, Job, JobKind, JobState
 from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
-from service.jobs.endings import end_job, settle
+from service.jobs.endings import end_job, end_unpublished, may_publish, settle
 from service.ledger.arming import stopped
 
 ATTEMPTS_MAX = 3
@@ -38,6 +39,13 @@ PROGRESS_KEYS = frozenset(
     }
 )
 ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class Wish(enum.StrEnum):
+    """What a running attempt should do instead of going on."""
+
+    WIND_UP = "wind_up"  # charge no more, and publish what there is
+    STOP = "stop"  # at once, publishing nothing
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ def claim(
     """Take the oldest job that nobody runs: queued, or running with an expired lease.
 
     A job that lost its worker too often, or whose cancellation its lost worker never saw, is ended instead: captured
-    when armed, released when held.
+    when armed, released when held. A training that has paid for something is claimed once more before that, only to
+    publish it.
 
     Args:
         session: in a writing transaction.
@@ -92,13 +101,17 @@ def claim(
         waiting = waiting.where(Job.id == job_id)
     ended = False
     for job in session.scalars(waiting).all():
-        lost = job.state is JobState.RUNNING
-        if lost and (job.cancel_requested or job.attempts_lost + 1 >= attempts_max):
-            if not ended:  # one in a transaction: ending locks an account, and two locked accounts could deadlock
-                _end_lost(session, job, now)
-                ended = True
-            continue
-        taken = _take(session, job, worker=worker, now=now, lease_until=now + timedelta(seconds=lease_seconds))
+        early = job.ended_early
+        if job.state is JobState.RUNNING:  # its worker was lost
+            if _is_over(session, job, attempts_max):
+                if not ended:  # one in a transaction: ending locks an account, and two locked accounts could deadlock
+                    _end_lost(session, job, now)
+                    ended = True
+                continue
+            if early is None and job.attempts_lost + 1 >= attempts_max:
+                early = EarlyEnd.WORKER_LOST
+        lease_until = now + timedelta(seconds=lease_seconds)
+        taken = _take(session, job, worker=worker, now=now, lease_until=lease_until, early=early)
         if taken is not None:
             return taken
     return None
@@ -143,8 +156,16 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
         raise stale_attempt(session, job_id, attempt)
 
 
-def request_cancel(session: Session, *, job_id: str, now: datetime) -> Job:
-    """Ask for a job to stop. A queued one ends at once and its hold is returned; asking twice changes nothing.
+def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
+    """Ask for a job to end. A queued one ends at once and its hold is returned; asking twice changes nothing.
+
+    A training that has paid for something charges no more, and publishes what it has made, marked as incomplete.
+
+    Args:
+        session: in a writing transaction.
+        job_id: of the job.
+        now: aware.
+        discard: publish nothing all the same; what was charged stays spent. May be asked for after a cancellation.
 
     Raises:
         NotFound: no such job.
@@ -155,17 +176,50 @@ def request_cancel(session: Session, *, job_id: str, now: datetime) -> Job:
     )
     if job is None:
         raise NotFound("There is no such job.", job_id=job_id)
-    if job.state is JobState.QUEUED:
-        settle(session, job, reason="cancelled before it started", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now, cancel_requested=True)
-    elif job.state is JobState.RUNNING:
-        if not job.cancel_requested:
-            job.cancel_requested = True
-            job.progress_version += 1
-            session.flush()
-    elif job.state is not JobState.CANCELLED:
+    if job.state not in (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
+    if job.state is JobState.CANCELLED:
+        return job
+    early = None
+    if job.kind is JobKind.TRAIN:
+        early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
+    if not job.cancel_requested or job.ended_early is not early:
+        job.cancel_requested, job.ended_early = True, early
+        job.progress_version += 1
+        session.flush()
+    if job.state is JobState.QUEUED and not may_publish(session, job):
+        settle(session, job, reason="cancelled before it started", now=now)
+        end_job(session, job, JobState.CANCELLED, now=now)
     return job
+
+
+def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:
+    """Return what a running attempt should do instead of going on; None lets it go on.
+
+    An attempt that was started only to publish winds up as it is.
+    """
+    job = session.get(Job, job_id, populate_existing=True)
+    if job is None or job.attempt != attempt or not (job.cancel_requested or job.ended_early is not None):
+        return None
+    if not may_publish(session, job):
+        return Wish.STOP if job.cancel_requested else None
+    return None if job.salvage_attempt == attempt else Wish.WIND_UP
+
+
+def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> bool:
+    """Let a running training charge no more, and publish what it has; False where it has paid for nothing."""
+    job = session.scalar(
+        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+    )
+    if job is None or job.attempt != attempt or job.state is not JobState.RUNNING or not may_publish(session, job):
+        return False
+    if job.salvage_attempt == attempt:
+        return False
+    if job.ended_early is None:
+        job.ended_early = why
+        job.progress_version += 1
+        session.flush()
+    return True
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
@@ -200,7 +254,9 @@ def _claimable(now: datetime) -> ColumnElement[bool]:
     return and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
 
 
-def _take(session: Session, job: Job, *, worker: str, now: datetime, lease_until: datetime) -> Claim | None:
+def _take(
+    session: Session, job: Job, *, worker: str, now: datetime, lease_until: datetime, early: EarlyEnd | None
+) -> Claim | None:
     """Compare and set: the row must still be as it was read."""
     taken = (
         update(Job)
@@ -211,6 +267,8 @@ def _take(session: Session, job: Job, *, worker: str, now: datetime, lease_until
             attempts_lost=job.attempts_lost + (job.state is JobState.RUNNING),
             lease_owner=worker,
             lease_until=lease_until,
+            ended_early=early,
+            salvage_attempt=None if early is None else job.attempt + 1,
             started_at=job.started_at or now,
             progress_version=Job.progress_version + 1,
         )
@@ -232,15 +290,17 @@ def _take(session: Session, job: Job, *, worker: str, now: datetime, lease_until
     )
 
 
+def _is_over(session: Session, job: Job, attempts_max: int) -> bool:
+    """Tell whether a job whose worker was lost is not tried again."""
+    if job.cancel_requested or job.ended_early is not None or job.attempts_lost + 1 >= attempts_max:
+        return job.salvage_attempt == job.attempt or not may_publish(session, job)
+    return False
+
+
 def _end_lost(session: Session, job: Job, now: datetime) -> None:
     """End a job that cannot be recovered: towards spent, never towards refunded (DESIGN: expiry captures)."""
     job.attempts_lost += 1
-    if job.cancel_requested:
-        settle(session, job, reason="cancelled; its worker was lost", now=now)
-        end_job(session, job, JobState.CANCELLED, now=now)
-    else:
-        settle(session, job, reason=f"worker lost {job.attempts_lost} times", now=now)
-        end_job(session, job, JobState.FAILED, now=now, failure_code=FailureCode.WORKER_LOST)
+    end_unpublished(session, job, FailureCode.WORKER_LOST, now=now)
 
 
 def _of_attempt(job_id: str, attempt: int) -> Update:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from privacy.errors import PrivacyError
@@ -13,11 +15,13 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import ledger
 from service.db.dataset_tables import Dataset, DatasetState, Visibility
+from service.db.job_tables import Job, JobKind
 from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound
 from service.ledger import Account, Unit
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
+DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
 
 
 def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
@@ -35,9 +39,11 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
             contributes, the dataset cannot be trained on, or the options name anchors that are not public.
     """
-    plan = _plan(*training_set(session, dataset_id), recipe=recipe, epsilon=epsilon, options=options)
+    dataset, account = training_set(session, dataset_id)
+    plan = _plan(dataset, account, recipe=recipe, epsilon=epsilon, options=options)
     anchors_set(session, plan)
-    return plan
+    note = delta_note(account.delta, units_declared(session, dataset, account), f"{account.unit.value}s")
+    return plan if note is None else dataclasses.replace(plan, notes=(*plan.notes, note))
 
 
 def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
@@ -61,16 +67,44 @@ def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
             f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
             "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
         )
-    facts = facts_of(dataset, account)
-    n, units = facts.units_declared, f"{facts.unit}s"
+    n, units = units_declared(session, dataset, account), f"{account.unit.value}s"
     if account.delta > 1 / n:
         raise InvalidInput(
             f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
-            f"{units} declared: such a guarantee would allow publishing some of them. Use an account with a smaller "
-            "delta.",
+            f"{units} declared in its datasets: such a guarantee would allow publishing some of them. Use an account "
+            "with a smaller delta.",
             **{"delta": account.delta, "delta_max": 1 / n, f"{units}_declared": n},
         )
     return dataset, account
+
+
+def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
+    """Return n: how many units an account speaks of when a training on one of its datasets is asked for.
+
+    Its delta is for all that it ever publishes. So what was declared is added up over all of its datasets that have, or
+    had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
+    published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
+    """
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == JobKind.TRAIN, Job.attempt > 0)
+    spoken_of = and_(
+        Dataset.account_id == account.id,
+        Dataset.ready_at.is_not(None),
+        or_(Dataset.state != DatasetState.DELETED, begun),
+    )
+    by_subject = func.coalesce(Dataset.subjects_declared, Dataset.records_declared)
+    units = func.sum(by_subject if account.unit is Unit.SUBJECT else Dataset.records_declared)
+    return session.scalar(select(units).where(or_(Dataset.id == dataset.id, spoken_of))) or 0
+
+
+def delta_note(delta: float, n: int, units: str) -> str | None:
+    """Return a remark on a delta that is allowed, and more than a tenth of 1/n; None where it is less."""
+    if delta <= 1 / (DELTA_SHARE * n):
+        return None
+    return (
+        f"delta {delta:g} is more than a tenth of 1/n for the {n} {units} declared in the account's datasets: in the "
+        f"worst case that delta allows, about {delta * n:.2g} of them would be left unprotected. For a new account, "
+        f"choose at most 1/{DELTA_SHARE * n}."
+    )
 
 
 def facts_of(dataset: Dataset, account: Account) -> PublicFacts:
@@ -143,6 +177,12 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
     session.refresh(dataset, with_for_update={"read": True})
     if dataset.state is not DatasetState.READY:
         raise Conflict(f"The {role} is {dataset.state.value}, not ready: upload its content.", dataset_id=dataset.id)
+    if dataset.unchecked:
+        raise Conflict(
+            f"The {role} has not been compared with the private images yet, which the service does when it starts. If "
+            "this stays, upload it again as a new dataset.",
+            dataset_id=dataset.id,
+        )
 
 
 def get_dataset(session: Session, dataset_id: str) -> Dataset:

@@ -163,7 +163,7 @@ def submit_sample(
     known = get_dataset(session, release.dataset_id).classes
     if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
         raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
-    job = _new_job(
+    job = new_job(
         job_id,
         JobKind.SAMPLE,
         recipe=get_job(session, release.job_id).recipe,
@@ -244,9 +244,7 @@ def accept(
         InsufficientBudget: the account has too little left; carries every number.
         AccountFrozen: the account takes no new jobs.
     """
-    hold_id = _reserve(session, account, job_id=job_id, dataset_id=dataset_id, epsilon=epsilon, plan=plan, now=now)
-    failpoint("hold.after")
-    job = _new_job(
+    job = new_job(
         job_id,
         JobKind.TRAIN,
         recipe=plan.recipe,
@@ -257,29 +255,34 @@ def accept(
         evaluation_dataset_id=evaluation_dataset_id,
         epsilon=float(epsilon),
         plan=plan.to_json(),
-        hold_id=hold_id,
         sweep_id=sweep_id,
     )
+    job.hold_id = _reserve(session, account, job, plan)
+    failpoint("hold.after")
     session.add(job)
     session.flush()
     queue.ring(session, job.id, now=now)
     return job
 
 
-def _reserve(
-    session: Session, account: Account, *, job_id: str, dataset_id: str, epsilon: float, plan: Plan, now: datetime
-) -> str:
-    """Hold the plan's price under the account's lock, with what is needed to recompute that price."""
+def _reserve(session: Session, account: Account, job: Job, plan: Plan) -> str:
+    """Hold the plan's price under the account's lock, with what is needed to recompute it, and bound to the order."""
     details = {
         "recipe": plan.recipe,
-        "dataset_id": dataset_id,
-        "epsilon": float(epsilon),
-        "plan_sha256": body_hash(plan.to_json()),
+        "dataset_id": job.dataset_id,
+        "epsilon": job.epsilon,
+        "plan_sha256": body_hash(job.plan),
         "stages": [stage.to_json() for stage in plan.stages],
+        "order": ledger.order_of(session, job, job.secret),
     }
     try:
         reserved = ledger.hold(
-            session, account_id=account.id, job_id=job_id, amount_nano=plan.price_nano, details=details, now=now
+            session,
+            account_id=account.id,
+            job_id=job.id,
+            amount_nano=plan.price_nano,
+            details=details,
+            now=job.created_at,
         )
     except InsufficientBudget as error:  # another job was faster
         raise error.suggesting(newest_release(session, account)) from None
@@ -324,7 +327,8 @@ def remember(
     return first.resource_id
 
 
-def _new_job(job_id: str, kind: JobKind, *, recipe: str, options: dict[str, Any], now: datetime, **facts: Any) -> Job:
+def new_job(job_id: str, kind: JobKind, *, recipe: str, options: dict[str, Any], now: datetime, **facts: Any) -> Job:
+    """Return the row of a queued job; it still has to be added and rung for."""
     return Job(
         id=job_id,
         kind=kind,

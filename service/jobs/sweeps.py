@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from privacy.plans.plan import Plan
 from service import ledger
 from service.db.base import new_id
-from service.db.job_tables import Job, JobState, Sweep
+from service.db.job_tables import Job, JobKind, JobState, Sweep
 from service.errors import AccountFrozen, InvalidInput, NotFound, SweepTooExpensive
 from service.jobs.lifecycle import ENDED, request_cancel
 from service.jobs.planning import (
@@ -147,11 +147,19 @@ def get_sweep(session: Session, sweep_id: str) -> Sweep:
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
     """Return the trials of a sweep as jobs, in the order in which they were asked for."""
-    return session.scalars(select(Job).where(Job.sweep_id == sweep_id).order_by(Job.created_at)).all()
+    trials = select(Job).where(Job.sweep_id == sweep_id, Job.kind == JobKind.TRAIN).order_by(Job.created_at)
+    return session.scalars(trials).all()
 
 
-def cancel_sweep(session: Session, *, sweep_id: str, now: datetime) -> Sweep:
-    """Ask every trial that has not ended to stop; queued ones end at once and their holds return.
+def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
+    """Return those of some sweeps with an evaluation of a release that is queued or running."""
+    waiting = select(Job.sweep_id).distinct()
+    waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind == JobKind.EVALUATE, Job.state.not_in(ENDED))
+    return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
+
+
+def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: bool = False) -> Sweep:
+    """Ask every trial and evaluation that has not ended to end, as `request_cancel` does; queued ones end at once.
 
     Cancelling a sweep that has ended, or twice, changes nothing.
 
@@ -163,7 +171,7 @@ def cancel_sweep(session: Session, *, sweep_id: str, now: datetime) -> Sweep:
     waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
     for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
         if job.state in (JobState.QUEUED, JobState.RUNNING):
-            request_cancel(session, job_id=job.id, now=now)
+            request_cancel(session, job_id=job.id, now=now, discard=discard)
     return sweep
 
 

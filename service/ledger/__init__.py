@@ -1,7 +1,7 @@
 """The ledger: the only writer of accounts, holds and entries."""
 
 from service.db.ledger_tables import HoldState, Unit
-from service.ledger.accounts import accounts, entries, open_account
+from service.ledger.accounts import accounts, audited_accounts, entries, open_account
 from service.ledger.balances import (
     Balance,
     affordable_epsilon,
@@ -10,7 +10,8 @@ from service.ledger.balances import (
     filter_of,
     insufficient,
 )
-from service.ledger.holds import arm, capture, charge, fence, hold, record_sample, release_hold, settle
+from service.ledger.facts import record_fact, record_sample
+from service.ledger.holds import arm, capture, charge, fence, hold, release_hold, settle
 from service.ledger.limits import (
     REQUEST_LIFETIME,
     approve_raise,
@@ -21,8 +22,9 @@ from service.ledger.limits import (
     request_raise,
     set_frozen,
 )
+from service.ledger.orders import order_of, require_as_held
 from service.ledger.records import Account, Entry, Hold
-from service.ledger.rows import get_account, get_hold, lock_account
+from service.ledger.rows import get_account, get_accounts, get_hold, get_holds, lock_account
 
 __all__ = [
     "REQUEST_LIFETIME",
@@ -36,6 +38,7 @@ __all__ = [
     "affordable_epsilon",
     "approve_raise",
     "arm",
+    "audited_accounts",
     "balance",
     "balance_of",
     "capture",
@@ -45,7 +48,9 @@ __all__ = [
     "fence",
     "filter_of",
     "get_account",
+    "get_accounts",
     "get_hold",
+    "get_holds",
     "get_limit_request",
     "has_expired",
     "hold",
@@ -53,9 +58,12 @@ __all__ = [
     "lock_account",
     "lower_limit",
     "open_account",
+    "order_of",
+    "record_fact",
     "record_sample",
     "release_hold",
     "request_raise",
+    "require_as_held",
     "set_frozen",
     "settle",
 ]

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
 from privacy.accounting.filters import open_filter
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.ledger_tables import Adjacency, FilterName, Unit
+from service.db.session import is_duplicate
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH
-from service.ledger.checks import check_entry
+from service.ledger.checks import check_account, check_entry
 from service.ledger.records import Account, Entry
 from service.ledger.rows import first_entry, get_account
-from service.ledger.statements import ACCOUNTS, ENTRIES, add_account, add_entry
+from service.ledger.statements import ACCOUNTS, ENTRIES, account_rows, add_account, add_entry
 
 NAME_CHARACTERS_MAX = 200
 PAGE_SIZE_MAX = 1000
@@ -41,8 +44,8 @@ def open_account(
         session: in a writing transaction.
         name: unique; shown to everybody who may see the account.
         owner: who is asked for more.
-        epsilon: the limit, > 0 and finite.
-        delta: strictly between 0 and 1; jobs also need delta <= 1/records.
+        epsilon: the limit, 0.001 to 1000.
+        delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
         filter_name: "gdp" (Gaussian events only, exact) or "rdp" (every event).
@@ -61,12 +64,18 @@ def open_account(
         raise InvalidInput(
             f"{error}: choose filter gdp or rdp, unit record or subject, adjacency add_remove."
         ) from None
+    for term, value, least, most in (
+        ("epsilon", epsilon, EPSILON_LEAST, EPSILON_MOST),
+        ("delta", delta, DELTA_LEAST, DELTA_MOST),
+    ):
+        if not least <= value <= most:
+            raise InvalidInput(f"The budget cannot be opened: an account's {term} is {least:g} to {most:g}.")
     try:
         privacy_filter = open_filter(chosen[0].value, epsilon, delta)
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     if session.scalar(select(ACCOUNTS.c.id).where(ACCOUNTS.c.name == name)) is not None:
-        raise Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
+        raise _taken(name)
     details = {
         "name": name,
         "owner": owner,
@@ -97,7 +106,12 @@ def open_account(
     )
     entry = first_entry(account, details=details, now=now)
     account.head_hash = entry.hash
-    add_account(session, account)
+    try:
+        add_account(session, account)
+    except IntegrityError as error:
+        if not is_duplicate(error):
+            raise
+        raise _taken(name) from None  # at the same moment, elsewhere
     add_entry(session, entry)
     return account
 
@@ -110,12 +124,27 @@ def accounts(session: Session, *, after: str | None, limit: int) -> Sequence[Acc
         after: id of the last account of the page before; None for the first page.
         limit: of the page, 1 to 1000.
     """
-    order = (ACCOUNTS.c.created_at, ACCOUNTS.c.id)
-    query = select(ACCOUNTS).order_by(*order).limit(_page(limit))
-    if after is not None:
-        last = get_account(session, after)
-        query = query.where(tuple_(*order) > (last.created_at, last.id))
-    return [Account(*row) for row in session.execute(query)]
+    return [account for account, _ in _rows(session, after, limit)]
+
+
+def audited_accounts(
+    session: Session, *, after: str | None, limit: int
+) -> Sequence[tuple[Account, LedgerCorruption | None]]:
+    """Return a page of accounts like `accounts`, each with what its log says against it, if anything."""
+    return [(account, _fault(account, head)) for account, head in _rows(session, after, limit)]
+
+
+def _rows(session: Session, after: str | None, limit: int) -> list[tuple[Account, Entry | None]]:
+    last = None if after is None else get_account(session, after)
+    return account_rows(session, after=last, limit=_page(limit))
+
+
+def _fault(account: Account, head: Entry | None) -> LedgerCorruption | None:
+    try:
+        check_account(account, head)
+    except LedgerCorruption as error:
+        return error
+    return None
 
 
 def entries(session: Session, account_id: str, after: int, limit: int) -> Sequence[Entry]:
@@ -152,6 +181,10 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
             sequence=expected,
         )
     return rows[1:] if start else rows
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"An account named *{name}* exists already; datasets about the same people share it.")
 
 
 def _page(limit: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from privacy.accounting.filters import Filter, open_filter
+from privacy.accounting.odds import sure_at_most
 from service.errors import InsufficientBudget
 from service.ledger.records import Account
 from service.ledger.rows import get_account
@@ -17,7 +18,8 @@ from service.ledger.rows import get_account
 class Balance:
     """An account at one moment. Nano-units are exact; epsilons (at the account's delta) are a reading of them.
 
-    `left_nano` is never negative; epsilons of parts do not add up to the limit's.
+    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `sure_at_most` is how sure anybody
+    can become, who was 50% sure of a unit's presence, by all that may ever be published, but with probability delta.
     """
 
     account_id: str
@@ -33,6 +35,7 @@ class Balance:
     held_epsilon: float
     left_epsilon: float
     affordable_epsilon: float
+    sure_at_most: float
 
 
 def filter_of(account: Account) -> Filter:
@@ -68,6 +71,8 @@ def balance_of(account: Account) -> Balance:
         held_epsilon=privacy_filter.epsilon_of(account.held_nano),
         left_epsilon=privacy_filter.epsilon_of(left_nano),
         affordable_epsilon=affordable_epsilon(privacy_filter, left_nano),
+        # A limit may have been lowered below the spend; of what is spent by then, nothing is taken back.
+        sure_at_most=sure_at_most(privacy_filter, max(account.capacity_nano, account.spent_nano)),
     )
 
 

@@ -30,7 +30,7 @@ from service.ledger.rows import (
     whole,
     wrong_state,
 )
-from service.ledger.statements import entry_row, has_sample, hold_of_job, move_hold
+from service.ledger.statements import entry_row, hold_of_job, move_hold
 
 
 def hold(
@@ -193,7 +193,14 @@ def charge(
 
 
 def capture(
-    session: Session, *, hold_id: str, attempt: int, artifact_sha256: str | None, reason: str, now: datetime
+    session: Session,
+    *,
+    hold_id: str,
+    attempt: int,
+    artifact_sha256: str | None,
+    reason: str,
+    now: datetime,
+    release: Mapping[str, str] | None = None,
 ) -> Hold:
     """Spend what was charged and return the rest of the hold, in one transaction. Replaying it changes nothing.
 
@@ -204,6 +211,7 @@ def capture(
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
         reason: public, short.
         now: aware.
+        release: id and digest of the row that shows the artifact (`commitments.row_digest`), where one is published.
 
     Raises:
         StaleAttempt: the attempt has been superseded.
@@ -236,6 +244,7 @@ def capture(
             "artifact_sha256": artifact_sha256,
             "reason": reason,
             "returned_nano": returned_nano,
+            **({} if release is None else {"release": dict(release)}),
         },
         now=now,
     )
@@ -283,13 +292,6 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     if reserved.state in (HoldState.HELD, HoldState.RELEASED):
         return release_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
-
-
-def record_sample(session: Session, *, account_id: str, job_id: str, release_id: str, now: datetime) -> None:
-    """Record, at no cost, that a release was sampled again. Recording the same job twice changes nothing."""
-    account = lock_account(session, account_id)
-    if not has_sample(session, job_id):
-        append(session, account, EntryKind.SAMPLE, None, job_id=job_id, details={"release_id": release_id}, now=now)
 
 
 def _require_open(reserved: Hold, attempt: int) -> None:

@@ -1,20 +1,21 @@
-"""What an account may spend in all: lowering the limit, raising it with two keys, and the freeze switch.
+"""What an account may spend in all: lowering the limit, raising it by two people, and the freeze switch.
 
 The capacity of an account changes by nothing else: no date, no deletion and no failure ever gives budget back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from privacy.accounting.bounds import EPSILON_LEAST, EPSILON_MOST
 from privacy.accounting.filters import Filter, open_filter
 from privacy.errors import InvalidParameter
-from service.db.access_tables import ApiKey
+from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.ledger_tables import EntryKind, LimitRequest, LimitRequestState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -22,8 +23,6 @@ from service.ledger.records import Account
 from service.ledger.rows import append, lock_account, short_reason
 
 REQUEST_LIFETIME = timedelta(days=7)
-EPSILON_LIMIT_MAX = 1000.0  # as for a new account
-_ANCESTORS_MAX = 1000
 
 
 def lower_limit(
@@ -49,6 +48,8 @@ def lower_limit(
             "A higher one needs a request and the approval of a second admin.",
             limit_epsilon=account.epsilon,
         )
+    if not epsilon >= EPSILON_LEAST:
+        raise InvalidInput(f"A limit is at least epsilon {EPSILON_LEAST:g}. To stop new jobs, freeze the account.")
     lowered = _filter_at(account, epsilon, "lowered")
     frozen = account.frozen or account.spent_nano + account.held_nano > lowered.capacity_nano
     _set_limit(session, account, lowered, frozen=frozen, now=now, details={"reason": short_reason(reason)} | _by(by))
@@ -74,12 +75,12 @@ def request_raise(
         Conflict: another request for this account waits already.
     """
     account = lock_account(session, account_id)
-    if not account.epsilon < epsilon <= EPSILON_LIMIT_MAX:
+    if not account.epsilon < epsilon <= EPSILON_MOST:
         raise InvalidInput(
             f"The limit of *{account.name}* is epsilon {account.epsilon:g}; a raise goes above that and to "
-            f"{EPSILON_LIMIT_MAX:g} at most.",
+            f"{EPSILON_MOST:g} at most.",
             limit_epsilon=account.epsilon,
-            limit_epsilon_max=EPSILON_LIMIT_MAX,
+            limit_epsilon_max=EPSILON_MOST,
         )
     _filter_at(account, epsilon, "raised")
     waiting = session.scalar(
@@ -94,6 +95,7 @@ def request_raise(
             f"Request {waiting} for account *{account.name}* waits for a second admin. Decline it before asking anew.",
             request_id=waiting,
         )
+    asking = _admin_key(session, requested_by)
     request = LimitRequest(
         id=new_id("lim"),
         account_id=account.id,
@@ -101,7 +103,8 @@ def request_raise(
         epsilon=float(epsilon),
         reason=short_reason(reason),
         state=LimitRequestState.PENDING,
-        requested_by=_admin_key(session, requested_by).id,
+        requested_by=asking.id,
+        requested_by_admin=asking.admin_id,
         requested_at=now,
     )
     session.add(request)
@@ -110,7 +113,7 @@ def request_raise(
 
 
 def approve_raise(session: Session, *, request_id: str, decided_by: str, now: datetime) -> LimitRequest:
-    """Raise the limit as it was asked for. Approving twice with the same key changes nothing.
+    """Raise the limit as another person has asked for it. Approving twice with the same key changes nothing.
 
     The filter is opened anew at the higher epsilon, with the delta and the order that were fixed at opening. A frozen
     account stays frozen.
@@ -123,15 +126,15 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
 
     Raises:
         NotFound: no such request.
-        Forbidden: the key is no admin's, or both keys may be in one hand: they are the same, one made the other, or
-            the approving one is younger than the request.
+        Forbidden: the key is no admin's, or one of the person who asked.
         Conflict: the request was decided already, has expired, its key was revoked, or the limit has changed since.
     """
     account, request = _lock_request(session, request_id)
     if request.state is LimitRequestState.APPROVED and request.decided_by == decided_by:
         return request
     _require_pending(request, now)
-    _require_two_hands(session, request, decided_by)
+    approving = _admin_key(session, decided_by)
+    people = _two_people(session, request, approving)
     if account.epsilon != request.epsilon_before:
         raise Conflict(
             f"The limit of *{account.name}* was {request.epsilon_before:g} when this was asked for and is "
@@ -149,9 +152,10 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
             "request_id": request.id,
             "requested_by": request.requested_by,
             "approved_by": decided_by,
+            **people,
         },
     )
-    return _decide(session, request, LimitRequestState.APPROVED, decided_by, now)
+    return _decide(session, request, LimitRequestState.APPROVED, approving, now)
 
 
 def decline_raise(session: Session, *, request_id: str, decided_by: str, now: datetime) -> LimitRequest:
@@ -167,7 +171,7 @@ def decline_raise(session: Session, *, request_id: str, decided_by: str, now: da
         raise Conflict("This request was approved already. The limit can be lowered again.", request_id=request.id)
     if request.state is LimitRequestState.DECLINED:
         return request
-    return _decide(session, request, LimitRequestState.DECLINED, _admin_key(session, decided_by).id, now)
+    return _decide(session, request, LimitRequestState.DECLINED, _admin_key(session, decided_by), now)
 
 
 def get_limit_request(session: Session, request_id: str) -> LimitRequest:
@@ -256,47 +260,35 @@ def _require_pending(request: LimitRequest, now: datetime) -> None:
         )
 
 
-def _require_two_hands(session: Session, request: LimitRequest, decided_by: str) -> None:
-    """Refuse two keys of which one person may hold both, as far as the records tell.
-
-    Whoever asks for a key sees its token. So neither key may have made the other, directly or through others, and
-    nobody can make a fresh key for the purpose.
-    """
-    asking, approving = session.get_one(ApiKey, request.requested_by), _admin_key(session, decided_by)
-    if asking.id == approving.id:
-        raise Forbidden("A raise needs two keys: this one asked for it, so another admin's key must approve it.")
-    if asking.revoked_at is not None:
-        raise Conflict("The key that asked for this raise was revoked since. Make a new request.", key_id=asking.id)
-    if approving.created_at >= request.requested_at:
-        raise Forbidden("This key is younger than the request. A key that existed before must approve it.")
-    if asking.id in _makers(session, approving) or approving.id in _makers(session, asking):
-        raise Forbidden(
-            "One of these two keys made the other, so one person may hold both. "
-            "An admin whose key neither of them made must approve this."
+def _two_people(session: Session, request: LimitRequest, approving: ApiKey) -> dict[str, str]:
+    """Return who asked and who approves, by id and name, for the log; keys of one person are one person."""
+    if approving.admin_id == request.requested_by_admin:
+        raise Forbidden("A raise needs two people: you asked for it, so another admin must approve it.")
+    if session.get_one(ApiKey, request.requested_by).revoked_at is not None:
+        raise Conflict(
+            "The key that asked for this raise was revoked since. Make a new request.", key_id=request.requested_by
         )
-
-
-def _makers(session: Session, key: ApiKey) -> Iterator[str]:
-    """Yield the key that made this one, the key that made that, and so on."""
-    for _ in range(_ANCESTORS_MAX):
-        if key.created_by is None:
-            return
-        yield key.created_by
-        key = session.get_one(ApiKey, key.created_by)
-    raise Conflict("The chain of keys that made each other is too long to be checked.")
+    asked, approves = (session.get_one(Admin, key) for key in (request.requested_by_admin, approving.admin_id))
+    return {
+        "requested_by_admin": asked.id,
+        "requested_by_name": asked.name,
+        "approved_by_admin": approves.id,
+        "approved_by_name": approves.name,
+    }
 
 
 def _admin_key(session: Session, key_id: str) -> ApiKey:
     key = session.get(ApiKey, key_id)
-    if key is None or key.revoked_at is not None or "admin" not in key.scopes:
+    if key is None or key.revoked_at is not None or key.admin_id is None:
         raise Forbidden("Limits are decided with the valid API key of an admin.")
     return key
 
 
 def _decide(
-    session: Session, request: LimitRequest, state: LimitRequestState, decided_by: str, now: datetime
+    session: Session, request: LimitRequest, state: LimitRequestState, deciding: ApiKey, now: datetime
 ) -> LimitRequest:
-    request.state, request.decided_by, request.decided_at = state, decided_by, now
+    request.state, request.decided_by, request.decided_at = state, deciding.id, now
+    request.decided_by_admin = deciding.admin_id
     session.flush()
     return request
 

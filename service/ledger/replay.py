@@ -86,6 +86,8 @@ class LogReplay:
             elif kind is EntryKind.FREEZE:
                 self.frozen = truth(line.details["frozen"])
                 require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "freezes with an amount")
+            elif kind is EntryKind.FACT:
+                require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "charges for writing a fact down")
             elif kind is EntryKind.SAMPLE:
                 require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "charges for a free sample")
                 require(line.job_id is not None, FindingCode.TRANSITION_REFUSED, "samples without a job")
@@ -103,9 +105,9 @@ class LogReplay:
             "changes the limit from another one than there was",
         )
         require(
-            details["epsilon"] < self.epsilon or _two_keys_agreed(details),
+            details["epsilon"] < self.epsilon or _two_people_agreed(details),
             FindingCode.RAISE_UNAPPROVED,
-            "raises the limit without a request and two keys",
+            "raises the limit without a request and two people",
         )
         self._set_limit(line, details["epsilon"])
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
@@ -172,6 +174,12 @@ class LogReplay:
             del self.open_holds[reserved.id]
 
 
-def _two_keys_agreed(details: Mapping[str, Any]) -> bool:
-    request, *keys = (details.get(name) for name in ("request_id", "requested_by", "approved_by"))
-    return isinstance(request, str) and all(isinstance(key, str) for key in keys) and keys[0] != keys[1]
+def _two_people_agreed(details: Mapping[str, Any]) -> bool:
+    """Two keys, and two people behind them; the log of a time when keys were nobody's names keys alone."""
+    pairs = [("requested_by", "approved_by")]
+    if "requested_by_admin" in details or "approved_by_admin" in details:
+        pairs.append(("requested_by_admin", "approved_by_admin"))
+    named = [[details.get(name) for name in pair] for pair in pairs]
+    return isinstance(details.get("request_id"), str) and all(
+        isinstance(asked, str) and isinstance(approved, str) and asked != approved for asked, approved in named
+    )

@@ -6,7 +6,7 @@ and after, and is a conditional UPDATE, so that a mistake above fails here rathe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +17,12 @@ from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from service.ledger.checks import check_account, check_balances, check_hold, corrupt, hash_of
 from service.ledger.records import Account, Entry, Hold
-from service.ledger.statements import account_row, hold_row, locked_rows, write_entry
+from service.ledger.statements import account_row, account_rows, hold_row, hold_rows, locked_rows, write_entry
+from service.times import to_the_hour
 
 NANO_MAX = 2**63 - 1
 REASON_CHARACTERS_MAX = 500
+_BY_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RELEASE})
 
 
 def get_account(session: Session, account_id: str) -> Account:
@@ -74,6 +76,30 @@ def get_hold(session: Session, hold_id: str) -> Hold:
     return reserved
 
 
+def get_accounts(session: Session, ids: Collection[str]) -> dict[str, Account]:
+    """Return accounts by their ids, read only, each checked against the head of its log: one query, however many.
+
+    Raises:
+        LedgerCorruption: the balances of one contradict its log.
+    """
+    found = account_rows(session, sorted(ids)) if ids else []
+    for account, head in found:
+        check_account(account, head)
+    return {account.id: account for account, _ in found}
+
+
+def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
+    """Return holds by their ids, read only, each checked against the log: one query, however many.
+
+    Raises:
+        LedgerCorruption: the row of one contradicts the log or itself.
+    """
+    found = hold_rows(session, sorted(ids)) if ids else []
+    for reserved, last in found:
+        check_hold(reserved, last)
+    return {reserved.id: reserved for reserved, _ in found}
+
+
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
     row = account_row(session, account_id, lock=lock)
     if row is None:
@@ -106,7 +132,7 @@ def append(
         account: as `lock_account` returned it.
         kind: of the entry.
         reserved: the hold concerned, if any: a new one, or one that is locked.
-        now: aware.
+        now: aware. An entry about what a training did is dated by the hour.
         amount_nano: recorded in the entry, >= 0.
         spent: change of the spent balance, in nano-units.
         held: change of the held balance, in nano-units.
@@ -139,7 +165,7 @@ def append(
         details=dict(details or {}),
         previous_hash=account.head_hash,
         hash="",
-        created_at=now,
+        created_at=_dated(kind, reserved, now),
     )
     entry.hash = hash_of(entry)
     moves = {
@@ -152,11 +178,21 @@ def append(
     }
     moved = None
     if reserved is not None and hold_moves is not None:
-        moved = reserved, {**hold_moves, "last_sequence": entry.sequence, "updated_at": now}
+        moved = reserved, {**hold_moves, "last_sequence": entry.sequence, "updated_at": entry.created_at}
     new_hold = reserved if moved is None else None
     write_entry(session, account, moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved)
     check_balances(account, entry)
     return entry
+
+
+def _dated(kind: EntryKind, reserved: Hold | None, now: datetime) -> datetime:
+    """Return the time that an entry bears: to the hour where a process wrote it that reads private data.
+
+    It is never before the hold's last entry, so an hour's entries bear the time at which the job was asked for.
+    """
+    if reserved is None or kind not in _BY_TRAININGS:
+        return now
+    return max(to_the_hour(now), reserved.updated_at)
 
 
 def append_about(

@@ -100,7 +100,7 @@ def open_signing_key(path: Path) -> SigningKey:
     key = SigningKey(private)
     public_path = path.with_suffix(PUBLIC_SUFFIX)
     if not public_path.exists():
-        write_durably(public_path, key.public_pem().encode("ascii"), mode=0o644)
+        write_durably(public_path, key.public_pem().encode("ascii"))
     return key
 
 

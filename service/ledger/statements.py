@@ -24,6 +24,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.orm import Session
@@ -123,6 +124,32 @@ def hold_row(session: Session, hold_id: str) -> tuple[Hold, Entry | None] | None
     """Return a hold and the newest entry about it; None where there is no such hold."""
     row = _read(session, _READ_HOLD, (_H,), hold_id=hold_id)
     return None if row is None else (Hold(*row[:_H]), _entry(row[_H:]))
+
+
+def account_rows(
+    session: Session, ids: Sequence[str] | None = None, *, after: Account | None = None, limit: int | None = None
+) -> list[tuple[Account, Entry | None]]:
+    """Return accounts, oldest first, each with the head of its log.
+
+    Args:
+        session: any transaction.
+        ids: of the accounts; None for all.
+        after: the account behind which to begin.
+        limit: how many at most.
+    """
+    order = (ACCOUNTS.c.created_at, ACCOUNTS.c.id)
+    query = select(ACCOUNTS, ENTRIES).select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD)).order_by(*order).limit(limit)
+    if ids is not None:
+        query = query.where(ACCOUNTS.c.id.in_(ids))
+    if after is not None:
+        query = query.where(tuple_(*order) > (after.created_at, after.id))
+    return [(Account(*row[:_A]), _entry(tuple(row[_A:]))) for row in session.execute(query)]
+
+
+def hold_rows(session: Session, ids: Sequence[str]) -> list[tuple[Hold, Entry | None]]:
+    """Return holds, each with the newest entry about it, in no order."""
+    query = select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id.in_(ids))
+    return [(Hold(*row[:_H]), _entry(tuple(row[_H:]))) for row in session.execute(query)]
 
 
 def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, Hold, Entry | None] | None:

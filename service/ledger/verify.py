@@ -26,6 +26,7 @@ from service.ledger.receipts import Witness
 from service.ledger.replay import TERMS, LogReplay
 from service.ledger.replay_holds import HoldReplay, replay_hold
 from service.ledger.replay_prices import Prices
+from service.ledger.verify_facts import find_changed_facts
 from service.ledger.verify_links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
 from service.ledger.verify_rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
 
@@ -42,6 +43,7 @@ def verify(
     kept: Signed | None = None,
     full: bool = True,
     prices_required: bool = True,
+    fingerprints: bool = False,
 ) -> Report:
     """Verify every account.
 
@@ -53,8 +55,10 @@ def verify(
         full: read every entry; otherwise those after the newest sound checkpoint, whose heads were verified when it
             was written, and no rows of other tables. Without a checkpoint it is full all the same.
         prices_required: an entry that does not say what it pays for is a finding.
+        fingerprints: with a full reading, compare the fingerprints of images with what the log commits to.
     """
-    reading = partial(_verify, session, trusted, known, kept, full=full, prices_required=prices_required)
+    options = {"full": full, "prices_required": prices_required, "fingerprints": fingerprints}
+    reading = partial(_verify, session, trusted, known, kept, **options)
     try:
         return reading()
     except OperationalError:  # on SQLite: somewhere are bytes that are no text
@@ -72,6 +76,7 @@ def _verify(
     *,
     full: bool,
     prices_required: bool,
+    fingerprints: bool,
 ) -> Report:
     signed, findings, newest = check_checkpoints(session, trusted, kept, newest_alone=not full)
     outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
@@ -88,6 +93,7 @@ def _verify(
     if not heads:
         for finding in (find_orphans, find_strayed_jobs, find_unapproved_raises):
             reading.findings += finding(session)
+        reading.findings += find_changed_facts(session, reading.heads, fingerprints=fingerprints)
         for release in find_unpaid_releases(session, trusted):
             releases += 1
             reading.findings += [] if release is None else [release]

@@ -63,6 +63,8 @@ _APPROVED = select(
     LimitRequest.reason,
     LimitRequest.requested_by,
     LimitRequest.decided_by,
+    LimitRequest.requested_by_admin,
+    LimitRequest.decided_by_admin,
 ).where(LimitRequest.state == LimitRequestState.APPROVED)
 _RELEASES: Any = (
     select(
@@ -89,6 +91,7 @@ _RAISE = {
     "requested_by": "requested_by",
     "approved_by": "decided_by",
 }
+_PEOPLE = {"requested_by_admin": "requested_by_admin", "approved_by_admin": "decided_by_admin"}
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
@@ -122,13 +125,18 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
         if (
             request is None
             or entry.account_id != request.account_id
-            or any(details.get(said) != getattr(request, name) for said, name in _RAISE.items())
+            or any(details.get(said) != getattr(request, name) for said, name in _said(details).items())
         ):
             message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)
     for request in approved.values():
         message = f"Request {request.id} was approved, but no entry of account {request.account_id} raises its limit."
         yield Finding(FindingCode.RAISE_UNAPPROVED, message, request.account_id)
+
+
+def _said(details: Mapping[str, Any]) -> Mapping[str, str]:
+    """What a request must repeat of an entry; before admins were people, an entry named their keys alone."""
+    return _RAISE | _PEOPLE if _PEOPLE.keys() & details.keys() else _RAISE
 
 
 def find_unpaid_releases(session: Session, trusted: Mapping[str, bytes]) -> Iterator[Finding | None]:

@@ -7,13 +7,14 @@ text that was hashed, and enums and times are read as text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Row, bindparam, text
+from sqlalchemy import JSON, Boolean, Column, Row, Table, bindparam, text
 from sqlalchemy.orm import Session
 
+from service.db.base import CanonicalJson, UtcDateTime
 from service.ledger.findings import Fault, FindingCode
 from service.ledger.lines import Line
 
@@ -109,6 +110,60 @@ def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
     """Return a page of checkpoint rows in order, with the names of the table's columns; 0 begins with the first."""
     statement = text(_CHECKPOINTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": sequence or _BEFORE_ALL, "rows": _CHECKPOINTS_PER_PAGE}).all()
+
+
+class RowReader:
+    """Reads rows of any table as plain values: enums as text, times in the form that is hashed, JSON as it reads.
+
+    What cannot be read as its column's type is returned in a list, and so agrees with nothing.
+
+    Args:
+        session: reading.
+        table: whose rows.
+        key: the column that they are looked up by.
+    """
+
+    def __init__(self, session: Session, table: Table, key: str = "id") -> None:
+        self._session, self._columns, self._key = session, list(table.columns), key
+        named = ", ".join(f"{_readable(session, column)} AS {column.name}" for column in self._columns)
+        query = f"SELECT {named} FROM {table.name} WHERE {key} IN :keys"
+        self._by_key = text(query).bindparams(bindparam("keys", expanding=True))
+
+    def by(self, keys: Iterable[object]) -> dict[str, dict[str, Any]]:
+        """Return rows by the key column; what is not there is left out."""
+        wanted = sorted({key for key in keys if isinstance(key, str)})
+        found: dict[str, dict[str, Any]] = {}
+        for start in range(0, len(wanted), _IDS_PER_QUERY):
+            for row in self._session.execute(self._by_key, {"keys": wanted[start : start + _IDS_PER_QUERY]}):
+                read = zip(self._columns, row, strict=True)
+                values = {column.name: _read_column(column, value) for column, value in read}
+                found[str(values[self._key])] = values
+        return found
+
+
+def _readable(session: Session, column: Column[Any]) -> str:
+    if _is_json(column):
+        return f"CAST({column.name} AS TEXT)"
+    return _time(session, column.name) if isinstance(column.type, UtcDateTime) else column.name
+
+
+def _read_column(column: Column[Any], value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(column.type, UtcDateTime):
+        return moment(value) or [str(value)]
+    if isinstance(column.type, Boolean):
+        return bool(value) if value in (0, 1) else [str(value)]
+    if _is_json(column):
+        try:
+            return json.loads(value)
+        except (TypeError, ValueError, RecursionError):
+            return [str(value)]
+    return value
+
+
+def _is_json(column: Column[Any]) -> bool:
+    return isinstance(column.type, JSON | CanonicalJson)
 
 
 @contextmanager

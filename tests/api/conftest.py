@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +21,21 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from service import auth, jobs, ledger
+from service import jobs, ledger
 from service.api.events import StreamLimits
+from service.api.uploading import UploadLimits
+from service.cli.serving import listen, server_config
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState
 from service.ledger.signing import open_signing_key
 from service.main import create_app, utc_now
 from service.settings import Settings
+from tests.service.people import make_key
 
 START_SECONDS = 180
 SCOPES = ("admin", "data", "train", "read")
+REPORT = "<!doctype html><title>Report</title><!-- usefulness --><p>not measured</p><!-- /usefulness --><h2>4.</h2>"
 SMALL = {"teachers": 10, "top_k": 4, "images": 50}  # fits images of 4 x 4 pixels and 100 declared records
 
 
@@ -78,10 +81,19 @@ class Served:
     def ready_dataset(self, account_id: str) -> dict[str, Any]:
         """A private dataset whose content is said to have arrived."""
         made = self.dataset(visibility="private", account_id=account_id)
-        with transaction(self.factory) as session:
-            row = session.get_one(Dataset, made["id"])
-            row.state, row.content_sha256, row.content_bytes, row.ready_at = DatasetState.READY, "0" * 64, 1, utc_now()
+        self._arrived(made["id"])
         return made
+
+    def public_like_a_training(self) -> str:
+        """A public dataset that releases of `ready_dataset` can be measured on, by its id."""
+        made = self.dataset()
+        self._arrived(made["id"])
+        return str(made["id"])
+
+    def _arrived(self, dataset_id: str) -> None:
+        with transaction(self.factory) as session:
+            row = session.get_one(Dataset, dataset_id)
+            row.state, row.content_sha256, row.content_bytes, row.ready_at = DatasetState.READY, "0" * 64, 1, utc_now()
 
     def train(self, dataset_id: str, *, key: str | None = None, **changes: Any) -> httpx.Response:
         """Ask for a training."""
@@ -108,7 +120,7 @@ class Served:
         release_id = new_id("rel")
         folder = self.data_dir / "releases" / release_id
         folder.mkdir(parents=True)
-        (folder / "report.html").write_text("<!doctype html><title>Report</title>", "utf-8")
+        (folder / "report.html").write_text(REPORT, "utf-8")
         (folder / "report.json").write_text('{"report": true}', "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
         with transaction(self.factory) as session:
@@ -130,6 +142,24 @@ class Served:
                 now=utc_now(),
             )
         return release_id
+
+    def finish_evaluation(self, evaluation: dict[str, Any], **accuracy: float) -> None:
+        """End an evaluation with accuracies by classifier, as a worker does."""
+        attempt = self.claim(evaluation["job_id"])
+        facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
+        with transaction(self.factory) as session:
+            jobs.finish_evaluation(
+                session,
+                job_id=evaluation["job_id"],
+                attempt=attempt,
+                results={
+                    "accuracy": accuracy,
+                    "accuracy_warm_start_only": None,
+                    "evaluation": {**facts, "seeds": [evaluation["seed"]]},
+                },
+                confusion=[[3, 1], [0, 3]],
+                now=utc_now(),
+            )
 
     def finish_sample(self, sample: dict[str, Any], content: bytes, name: str) -> None:
         """Write a sample's file and end its job, as a worker does."""
@@ -156,6 +186,12 @@ def stream_limits() -> StreamLimits:
 
 
 @pytest.fixture
+def upload_limits() -> UploadLimits:
+    """Bounds of the uploads; tests override it."""
+    return UploadLimits()
+
+
+@pytest.fixture
 def settings(tmp_path: Path, sqlite_template: Path) -> Settings:
     """Settings of the test's service, with a migrated database."""
     data_dir = tmp_path / "service"
@@ -169,13 +205,13 @@ def _broker_that_is_away(name: str, args: Sequence[Any]) -> None:
 
 
 @pytest.fixture
-def served(settings: Settings, stream_limits: StreamLimits) -> Iterator[Served]:
+def served(settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits) -> Iterator[Served]:
     """The running service."""
-    app = create_app(settings, stream_limits=stream_limits, send=_broker_that_is_away)
+    app = create_app(settings, stream_limits=stream_limits, upload_limits=upload_limits, send=_broker_that_is_away)
     with running(app) as url:
         factory: SessionFactory = app.state.factory
         with transaction(factory) as session:
-            tokens = {s: auth.create_key(session, name=s, scopes=[s], now=utc_now())[1] for s in SCOPES}
+            tokens = {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in SCOPES}
         served = Served(app, url, settings.data_dir, factory, tokens)
         yield served
         for client in served.http.values():
@@ -185,10 +221,10 @@ def served(settings: Settings, stream_limits: StreamLimits) -> Iterator[Served]:
 class running:
     """Runs an application on a free loopback port for the time of a block."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, app: FastAPI, *, connections_max: int = 100, head_seconds: float = 15.0) -> None:
+        self._listener = listen("127.0.0.1", 0)
         self._server = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=3)
+            server_config(app, connections_max=connections_max, head_seconds=head_seconds, grace_seconds=3)
         )
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
         self._app = app

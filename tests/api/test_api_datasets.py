@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import socket
 import zipfile
@@ -13,10 +14,15 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from PIL import Image
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from service import cli
 from service.client import ApiError, Client
+from service.db.session import transaction
+from service.db.tables import Dataset, Job
+from service.inspection import inspect_ledger
+from service.vault import key_id_of, key_path, read_key
 
 
 def read(served: Any, dataset_id: str) -> dict[str, Any]:
@@ -236,19 +242,6 @@ def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(
             assert tuple(served.client().get(path).json()["state"] for path in paths) == states, delete.__name__
 
 
-def test_uploads_are_bounded_in_number(served: Any) -> None:
-    slots = served.app.state.service.uploads
-    taken = 0
-    while slots.acquire(blocking=False):
-        taken += 1
-    answer = served.upload(served.dataset()["id"], b"x")
-    for _ in range(taken):
-        slots.release()
-    assert answer.status_code == 503
-    assert answer.json()["code"] == "busy"
-    assert int(answer.headers["retry-after"]) > 0
-
-
 def wait_for(condition: Callable[[], bool]) -> None:
     import time
 
@@ -256,3 +249,32 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_what_has_arrived_is_in_the_log_and_the_log_tells_nothing_of_it(served: Any, make_npz: Any) -> None:
+    account = served.account()
+    body = make_npz(20)
+    dataset = served.dataset(visibility="private", account_id=account["id"])
+    assert served.upload(dataset["id"], body).status_code == 200
+    log = served.client("read").get(f"/v1/accounts/{account['id']}/entries")
+    opened, fact = log.json()["items"]
+    assert (opened["kind"], fact["kind"], fact["amount_nano"]) == ("open", "fact", 0)
+    assert (fact["details"]["table"], fact["details"]["id"]) == ("datasets", dataset["id"])
+    with transaction(served.factory, read_only=True) as session:
+        row = session.get_one(Dataset, dataset["id"])
+    assert row.vault_key_id == key_id_of(read_key(key_path(served.app.state.settings, dataset["id"])))
+    for secret in (row.content_sha256, row.vault_key_id, hashlib.sha256(body).hexdigest()):
+        assert secret not in log.text
+    assert inspect_ledger(served.app.state.settings, served.factory, thorough=True).clean
+    training = served.train(dataset["id"]).json()
+    log = served.client("read").get(f"/v1/accounts/{account['id']}/entries")
+    held = log.json()["items"][-1]["details"]["order"]
+    assert held.keys() == {"job", "dataset"}
+    with transaction(served.factory, read_only=True) as session:
+        secret = session.scalar(select(Job.secret).where(Job.id == training["id"]))
+    assert secret not in log.text
+    assert inspect_ledger(served.app.state.settings, served.factory, thorough=True).clean
+    with transaction(served.factory) as session:
+        session.get_one(Dataset, dataset["id"]).records_declared += 1
+    codes = {finding.code.value for finding in inspect_ledger(served.app.state.settings, served.factory).findings}
+    assert codes == {"dataset_mismatch", "job_mismatch"}

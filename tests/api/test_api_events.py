@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from service.api.events import StreamLimits
@@ -71,6 +72,38 @@ def test_silence_is_filled_with_comments(served: Any, job: dict[str, Any]) -> No
     assert text.startswith("retry: ")
     assert 3 <= text.count(": still here\n\n") <= 8
     assert text.count("event: ") == 1
+
+
+class TestRevokedKeys:
+    """A stream ends with the key that opened it."""
+
+    @pytest.fixture
+    def stream_limits(self) -> StreamLimits:
+        """A stream that would last longer than any patience."""
+        return StreamLimits(poll_seconds=0.05, seconds_max=600)
+
+    def test_a_stream_ends_when_its_key_is_revoked(self, served: Any, job: dict[str, Any]) -> None:
+        made = served.client().post("/v1/keys", json={"name": "reader", "scopes": ["read"]}).json()
+        other = served.client().post("/v1/keys", json={"name": "stays", "scopes": ["read"]}).json()
+        path, ended = f"/v1/jobs/{job['id']}/events", threading.Event()
+
+        def follow_until_the_end() -> None:
+            headers = {"Authorization": f"Bearer {made['token']}"}
+            with httpx.stream("GET", served.url + path, headers=headers, timeout=60) as answer:
+                for _ in answer.iter_lines():
+                    pass
+            ended.set()
+
+        reader = threading.Thread(target=follow_until_the_end, daemon=True)
+        reader.start()
+        wait_for_streams(served, 1)
+        served.client().post(f"/v1/keys/{other['id']}/revoke")
+        assert not ended.wait(0.5)
+        assert served.client().post(f"/v1/keys/{made['id']}/revoke").status_code == 200
+        assert ended.wait(30), "the stream goes on"
+        wait_for_streams(served, 0)
+        refused = httpx.get(served.url + path, headers={"Authorization": f"Bearer {made['token']}"})
+        assert refused.status_code == 401
 
 
 def test_streams_are_bounded_by_key_and_in_all(served: Any, job: dict[str, Any]) -> None:

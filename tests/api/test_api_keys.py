@@ -40,3 +40,9 @@ def test_the_first_admin_key_is_in_the_data_directory(served: Any) -> None:
     token = (served.data_dir / "admin.key").read_text().strip()
     with httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}) as client:
         assert client.get("/v1/keys").status_code == 200
+
+
+def test_a_start_closes_what_was_open_to_others(served: Any) -> None:
+    """The database of this test was copied with the usual permissions into a folder with the usual ones."""
+    kept = [served.data_dir, *served.data_dir.rglob("*")]
+    assert [path.name for path in kept if path.lstat().st_mode & 0o077] == []

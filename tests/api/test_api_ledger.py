@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from service import auth
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import sign_heads
 from service.ledger.receipts import check_receipt, kept_receipts
@@ -21,6 +20,7 @@ from service.main import create_app
 from service.settings import Settings
 from tests.api.conftest import Served, _broker_that_is_away, running
 from tests.service.ledger_book import LedgerBook
+from tests.service.people import make_key
 
 
 def test_a_new_service_has_verified_its_ledger(served: Served) -> None:
@@ -76,7 +76,7 @@ def _state_after_start(settings: Settings) -> tuple[dict[str, Any], dict[str, An
     app = create_app(settings, send=_broker_that_is_away)
     with running(app) as url:
         with transaction(app.state.factory) as session:
-            token = auth.create_key(session, name="a", scopes=["admin"], now=datetime.now(UTC))[1]
+            token = make_key(session, name="a", scopes=["admin"], now=datetime.now(UTC))[1]
         served = Served(app, url, settings.data_dir, app.state.factory, {"admin": token})
         answers = served.client().get("/v1/ledger"), served.client().get("/v1/health/ready")
         served.client().close()

@@ -9,17 +9,21 @@ import httpx
 import pytest
 
 from service.client import AuthError, BudgetError, Client
+from service.db.session import transaction
+from service.main import utc_now
+from tests.service.people import make_key
 
 
 @pytest.fixture
 def admin(served: Any) -> Iterator[Callable[[str], httpx.Client]]:
-    """A client for each new admin, whose key the first admin has made."""
+    """A client for each new admin."""
     clients: dict[str, httpx.Client] = {}
 
     def named(name: str) -> httpx.Client:
         if name not in clients:
-            made = served.client().post("/v1/keys", json={"name": name, "scopes": ["admin"]}).json()
-            headers = {"Authorization": f"Bearer {made['token']}"}
+            with transaction(served.factory) as session:
+                token = make_key(session, name=name, scopes=["admin"], now=utc_now())[1]
+            headers = {"Authorization": f"Bearer {token}"}
             clients[name] = httpx.Client(base_url=served.url, headers=headers, timeout=20)
         return clients[name]
 
@@ -42,13 +46,15 @@ def test_a_raise_passes_through_two_hands(served: Any, admin: Callable[[str], ht
     path = made.headers["location"]
     assert (request["state"], request["epsilon_before"], request["epsilon"]) == ("pending", 2.0, 5.0)
     assert request["decided_by"] is None
-    for hand, why in (("alice", "two keys"), (None, "made the other")):  # the first admin made Alice's key
-        refused = (admin(hand) if hand else served.client()).post(f"{path}/approve")
+    another = admin("alice").post("/v1/keys", json={"name": "mine too", "scopes": ["admin"]}).json()
+    for headers in ({}, {"Authorization": f"Bearer {another['token']}"}):
+        refused = admin("alice").post(f"{path}/approve", headers=headers)
         assert refused.status_code == 403
-        assert why in refused.json()["detail"]
+        assert "two people" in refused.json()["detail"]
     approved = admin("bob").post(f"{path}/approve").json()
     assert approved["state"] == "approved"
     assert approved["decided_by"] != approved["requested_by"]
+    assert approved["decided_by_admin"] != approved["requested_by_admin"] == another["admin_id"]
     assert served.client("read").get(path).json() == approved
     after = served.client().get(f"/v1/accounts/{account['id']}").json()
     assert (after["epsilon"], after["balance"]["limit_epsilon"]) == (5.0, 5.0)
@@ -56,6 +62,7 @@ def test_a_raise_passes_through_two_hands(served: Any, admin: Callable[[str], ht
     assert entry["kind"] == "limit"
     assert entry["details"]["requested_by"] == approved["requested_by"]
     assert entry["details"]["approved_by"] == approved["decided_by"]
+    assert entry["details"]["approved_by_admin"] == approved["decided_by_admin"]
 
 
 def test_only_admins_ask_and_decide(served: Any, admin: Callable[[str], httpx.Client]) -> None:

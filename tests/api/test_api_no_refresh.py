@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -14,10 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from service import cli, ledger
+from service.admins import introduce
 from service.dashboard import router as pages
 from service.db.base import new_id
 from service.db.session import transaction
-from service.main import utc_now
+from service.main import create_app, utc_now
+from service.settings import Settings
+from tests.api.conftest import Served, _broker_that_is_away, running
 from workers.reconcile import reconcile
 
 SPENT_NANO = 1000
@@ -74,6 +78,18 @@ class Watched:
 
 
 @pytest.fixture
+def served(settings: Settings) -> Iterator[Served]:
+    """The running service of a new installation, with nobody but the first admin, who names the second alone."""
+    app = create_app(settings, send=_broker_that_is_away)
+    with running(app) as url:
+        token = (settings.data_dir / "admin.key").read_text("ascii").strip()
+        served = Served(app, url, settings.data_dir, app.state.factory, {"admin": token})
+        yield served
+        for client in served.http.values():
+            client.close()
+
+
+@pytest.fixture
 def watched(served: Any, released: Callable[[], tuple[dict[str, Any], str]]) -> tuple[Watched, str]:
     """An account that has spent, and the release it paid for."""
     account, release_id = released()
@@ -90,11 +106,27 @@ def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: 
 
     people = {"name": "the same people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
     ask("POST", "/v1/accounts", people | {"unit": "record", "adjacency": "add_remove", "filter": "gdp"})
-    keys = [ask("POST", "/v1/keys", {"name": name, "scopes": ["admin"]}) for name in ("alice", "bob", "carol")]
+    keys = [ask("POST", "/v1/keys", {"name": name, "scopes": ["admin"]}) for name in ("alice", "alice's spare")]
+    token_of_alice, (token_of_bob, introduction_of_bob) = keys[0]["token"], introduce()
     alice, bob = (
-        httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {key['token']}"}, timeout=20)
-        for key in keys[:2]
+        httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        for token in (token_of_alice, token_of_bob)
     )
+
+    def person(name: str, introduction: str = "") -> dict[str, str]:
+        return why | {"name": name, "introduction": introduction or introduce()[1]}
+
+    def asked() -> dict[str, str]:
+        return {"request_id": alice.get("/v1/admin-requests").json()["items"][0]["id"]}
+
+    named = ask("POST", "/v1/admins", person("bob", introduction_of_bob), client=alice)
+    assert named["request"] is None, "the second person is admitted at once"
+    assert ask("POST", "/v1/admins", person("carol"), client=alice)["admin"] is None, "the third is asked for"
+    carol = ask("POST", "/v1/admin-requests/{request_id}/approve", client=bob, **asked())
+    ask("POST", "/v1/admins", person("nobody"), client=alice)
+    ask("POST", "/v1/admin-requests/{request_id}/decline", client=bob, **asked())
+    ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
+    ask("POST", "/v1/admin-requests/{request_id}/approve", client=alice, **asked())
     declared = {"name": "again", "visibility": "private", "classes": ["cat", "dog"], "height": 4, "width": 4}
     declared |= {"channels": 1, "records_declared": 100, **account}
     dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
@@ -123,37 +155,50 @@ def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: 
     ask("POST", "/v1/jobs/{job_id}/cancel", **job())
     ask("POST", "/v1/sweeps/{sweep_id}/cancel", **sweep())
     ask("POST", "/v1/releases/{release_id}/samples", {"count": 5, "seed": 1, "format": "npz"}, headers=key(), **release)
+    public = {"dataset_id": served.public_like_a_training()}
+    ask("POST", "/v1/releases/{release_id}/evaluations", public, headers=key(), **release)
     ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
     ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
     ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/limit-requests/{request_id}/approve", client=bob, **higher(alice, 3.0))
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
-    ask("POST", "/v1/keys/{key_id}/revoke", key_id=keys[2]["id"])
+    ask("POST", "/v1/keys/{key_id}/revoke", key_id=keys[1]["id"])
 
     with httpx.Client(base_url=served.url, timeout=20, follow_redirects=True) as browser:
 
-        def sign_in(key: dict[str, Any]) -> None:
-            ask("POST", "/login", {"key": key["token"]}, client=browser)
+        def sign_in(token: str) -> None:
+            ask("POST", "/login", {"key": token}, client=browser)
             html = browser.get(f"/accounts/{ask.account_id}").text
             ask.token = re.findall(r'name="token" value="(\w+)"', html)[0]
 
-        sign_in(keys[0])
+        sign_in(token_of_alice)
         for action in ("freeze", "unfreeze"):
             ask("POST", f"/accounts/{{account_id}}/{action}", why, client=browser, **account)
         ask("POST", "/accounts/{account_id}/limit-requests", why | {"epsilon": 2.5}, client=browser, **account)
         newest = served.client().get("/v1/limit-requests").json()["items"][0]["id"]
         ask("POST", "/limit-requests/{request_id}/decline", client=browser, request_id=newest)
         request = higher(alice, 2.5)
-        sign_in(keys[1])
+        ask("POST", "/admins", person("nobody"), client=browser)
+        ask("POST", "/admin-requests/{request_id}/decline", client=browser, **asked())
+        ask("POST", "/admins", person("dave"), client=browser)
+        sign_in(token_of_bob)
         ask("POST", "/limit-requests/{request_id}/approve", client=browser, **request)
+        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
+        dave = alice.get("/v1/admins").json()["items"][-1]
+        ask("POST", "/admins/{admin_id}/remove", why, client=browser, admin_id=dave["id"])
+        sign_in(token_of_alice)
+        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
         ask("POST", "/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, client=browser, **account)
         ask("POST", "/jobs/{job_id}/cancel", client=browser, **job())
         ask("POST", "/sweeps/{sweep_id}/cancel", client=browser, **sweep())
         fields = {"count": "5", "seed": "2", "format": "npz"}
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
+        ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)
         ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
         ask("POST", "/logout", client=browser)
     ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
+    people_now = [(row["name"], row["removed_at"] is None) for row in alice.get("/v1/admins").json()["items"]]
+    assert people_now == [("first admin", True), ("bob", True), ("carol", False), ("dave", False)]
     alice.close(), bob.close()
 
     document = json.loads(served.client().get("/v1/openapi.json").text)["paths"]
@@ -173,17 +218,34 @@ def test_no_month_or_year_returns_what_was_spent(served: Any, settings: Any, wat
     assert watch.balance() == before
 
 
-def test_no_command_returns_what_was_spent(served: Any, watched: Any) -> None:
-    """Commands send the requests above. Those of the ledger, which work on the database itself, are run here."""
+def test_no_command_returns_what_was_spent(served: Any, watched: Any, tmp_path: Path) -> None:
+    """Commands send the requests above. Those which work on the database itself are run here."""
     watch, _release = watched
     before = watch.balance()
-    for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"]):
-        CliRunner().invoke(cli.app, ["--data-dir", str(served.data_dir), "ledger", *arguments])
+
+    def run(*arguments: str) -> int:
+        code = CliRunner().invoke(cli.app, ["--data-dir", str(served.data_dir), *arguments]).exit_code
         assert watch.balance() == before, arguments
-    run = {"verify", "status", "checkpoint", "public-key"}
-    assert {command.name for command in cli.ledger.ledger.registered_commands} == run
+        return code
+
+    for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"]):
+        run("ledger", *arguments)
+    commands = {"verify", "status", "checkpoint", "public-key"}
+    assert {command.name for command in cli.ledger.ledger.registered_commands} == commands
+
+    assert run("admins", "restore", "operator", "--out", str(tmp_path / "operator.key")) == 0
+    restored = served.client().get("/v1/admins").json()["items"][-1]
+    assert (restored["name"], restored["admission"]) == ("operator", "machine")
+    sources = {command.name: inspect.getsource(command.callback) for command in cli.admins.admins.registered_commands}
+    assert {name for name, source in sources.items() if "open_database(" in source} == {"restore"}
+
     for module in sorted(Path(cli.__file__).parent.glob("*.py")):
         if module.stem not in ("ledger", "server", "serving"):
-            assert not re.search(r"service\.(db|ledger|jobs)\b|service import .*(ledger|jobs)", module.read_text()), (
-                module
-            )
+            text = module.read_text()
+            if module.stem == "admins":  # the database, but neither the ledger nor jobs, and in what was run here alone
+                assert sources["restore"] in text
+                allowed = re.sub(r"service\.db\b|open_database\(", "", sources["restore"])
+                text = text.replace(sources["restore"], allowed)
+            assert not re.search(
+                r"service\.(db|ledger|jobs)\b|service import .*(db|ledger|jobs)|open_database\(", text
+            ), module

@@ -42,7 +42,7 @@ def test_an_audit_finds_what_is_wrong(
     declare_dataset: Callable[..., str],
 ) -> None:
     dataset_id = declare_dataset(own_factory, account_id=open_account(own_factory))
-    assert audit(settings, set()).sound
+    assert audit(settings, set(), {}).sound
 
     with transaction(own_factory) as session:
         job_id = jobs.submit_training(
@@ -56,27 +56,27 @@ def test_an_audit_finds_what_is_wrong(
             evaluation_dataset_id=None,
             now=now,
         ).id
-    found = audit(settings, {job_id, "job_that_was_lost"})
-    assert (found.jobs_unfinished, found.jobs_unknown, found.holds_open) == (2, 1, 1)
+    found = audit(settings, {job_id, "job_that_was_lost"}, {dataset_id: b"what was sent"})
+    assert (found.jobs_unfinished, found.jobs_unknown, found.holds_open, found.uploads_lost) == (2, 1, 1, 1)
     assert found.held_nano > 0
     assert found.ledger_verified  # nothing is wrong with the ledger
     assert not found.sound
 
     with transaction(own_factory) as session:
         jobs.request_cancel(session, job_id=job_id, now=now)
-    assert audit(settings, {job_id}).sound
+    assert audit(settings, {job_id}, {}).sound
     journal = Journal(settings.data_dir, job_id, 1)
     journal.write(stage="votes", count=1, price_nano=1)
     journal.close()
     directory_of(settings.data_dir, new_id("rel")).mkdir(parents=True)
     work_directory(settings.data_dir, job_id)
-    found = audit(settings, {job_id})
+    found = audit(settings, {job_id}, {})
     assert (found.undercharged, found.artifacts_without_capture, found.work_left) == (1, 1, 1)
     assert not found.sound
 
 
 def test_totals_are_as_bad_as_the_worst_mode() -> None:
-    names = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture")
+    names = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
     good: dict[str, Any] = dict.fromkeys(names, 1) | {"ledger_verified": True, "violated": False}
     bad = good | {"ledger_verified": False, "violated": True}
     assert together({"embedded": good, "celery": bad}) == dict.fromkeys(names, 2) | {

@@ -133,11 +133,14 @@ def test_listening_where_somebody_listens(shell: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_training_to_download(shell: Any, account: str, dataset: str, tmp_path: Path) -> None:
+def test_from_training_to_download(
+    shell: Any, account: str, dataset: str, make_images: MakeImages, tmp_path: Path
+) -> None:
     trained = shell("train", dataset, "-r", "datalens", "-e", "1", *SMALL, "--wait", "--json")
     job = trained.json
     assert job["state"] == "succeeded"
     assert "training" in trained.err
+    assert f"obscura download {job['release_id']}" in trained.err
     assert shell("jobs", "watch", job["id"], "--json").json["release_id"] == job["release_id"]
     spent = shell("budget", "show", account, "--json").json
     assert 0 < spent["spent_nano"] <= job["price_nano"]
@@ -150,8 +153,17 @@ def test_from_training_to_download(shell: Any, account: str, dataset: str, tmp_p
     assert again.read_bytes() == out.read_bytes()
     arrays = shell("sample", job["release_id"], "-n", "10", "-f", "npz", "--wait", "--json").json
     assert arrays["state"] == "succeeded"
+    # It is measured afterwards, on public images, as often as anybody likes.
+    public = shell("datasets", "push", str(make_images(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
+    on = ("evaluate", job["release_id"], "--on", public, "--samples", "100", "--wait", "--json")
+    measured = shell(*on).json
+    assert (measured["state"], set(measured["accuracy"])) == ("succeeded", {"logistic_regression", "mlp", "cnn"})
+    assert shell("releases", "evaluations", job["release_id"], "--json").json == [measured]
+    assert shell("releases", "show", job["release_id"], "--json").json["summary"]["accuracy"] == measured["accuracy"]
     shell("releases", "report", job["release_id"], "--out", str(tmp_path / "report.html"))
-    assert "<html" in (tmp_path / "report.html").read_text("utf-8")
+    report = (tmp_path / "report.html").read_text("utf-8")
+    assert "<html" in report
+    assert "trained on 100 synthetic images only" in report
     assert shell("budget", "show", account, "--json").json["spent_nano"] == spent["spent_nano"]
     # What was paid verifies as a whole, and its receipt without the service.
     receipt, release_id = tmp_path / "receipt.json", job["release_id"]
@@ -170,8 +182,16 @@ def test_from_training_to_download(shell: Any, account: str, dataset: str, tmp_p
 @pytest.mark.slow
 def test_a_cancelled_job_is_exit_code_5(shell: Any, account: str, dataset: str) -> None:
     job = shell("train", dataset, "-r", "datalens", "-e", "1", *LONG, "--json").json
-    shell("jobs", "cancel", job["id"])
+    shell("jobs", "cancel", job["id"], "--discard", "--yes")
     ran = shell("jobs", "watch", job["id"], "--json", code=5)
     assert ran.json["error"]["state"] == "cancelled"
     assert shell("jobs", "show", job["id"], "--json").json["state"] == "cancelled"
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
+
+
+def test_nobody_else_may_read_what_the_service_keeps(shell: Any) -> None:
+    """Started with the usual umask; whatever the tests of this session have made by now."""
+    kept = [shell.data_dir, *shell.data_dir.rglob("*")]
+    open_to_others = [path.name for path in kept if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+    assert open_to_others == []
+    assert {"obscura.db", "admin.key", "service.url", "keys"} <= {path.name for path in kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,20 @@ def account(client: Client) -> str:
     return name
 
 
-def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell: Any, client: Client, account: str) -> None:
-    alice, bob = (client.create_key(name=name, scopes=["admin"]).token for name in ("alice", "bob"))
+def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(
+    shell: Any, client: Client, account: str, tmp_path: Path
+) -> None:
+    alice = (shell.data_dir / "admin.key").read_text("ascii").strip()
+    introduction = shell("admins", "introduce", "--out", str(tmp_path / "bob.key"), "--json").json["introduction"]
+    bob = (tmp_path / "bob.key").read_text("ascii").strip()
+    assert stat.S_IMODE((tmp_path / "bob.key").stat().st_mode) == 0o600
+    shell("admins", "admit", "bob", "--introduction", introduction, "--reason", "the second", "--json")
+    assert [admin.name for admin in client.admins()] == ["first admin", "bob"]
     asked = shell("limits", "request", account, "-e", "3", "--reason", "a second study", "--json", OBSCURA_TOKEN=alice)
     request_id = asked.json["id"]
     assert f"obscura limits approve {request_id}" in asked.err
     refused = shell("limits", "approve", request_id, OBSCURA_TOKEN=alice, code=4)
-    assert "two keys" in refused.err
+    assert "two people" in refused.err
     assert shell("limits", "approve", request_id, "--json", OBSCURA_TOKEN=bob).json["state"] == "approved"
     assert request_id in shell("limits", "list").out
     lowered = shell("limits", "lower", account, "-e", "1", "--reason", "less", "--json", OBSCURA_TOKEN=bob)

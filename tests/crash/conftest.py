@@ -160,7 +160,7 @@ class Scene:
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
             captured = session.scalars(select(Entry.job_id).where(Entry.kind == EntryKind.CAPTURE)).all()
-        found = audit(self.shop.settings, everything)
+        found = audit(self.shop.settings, everything, {})
         assert found.sound, found
         assert len(captured) == len(set(captured))
 

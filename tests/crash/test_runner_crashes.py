@@ -11,7 +11,7 @@ import pytest
 from service import jobs
 from service.artifacts import directory_of
 from service.db.session import transaction
-from service.db.tables import EntryKind, FailureCode, HoldState, JobState
+from service.db.tables import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
 from service.ledger.receipts import kept_receipts
 from workers.folders import release_id_of
@@ -94,29 +94,90 @@ def test_a_runner_killed_after_publishing_has_published(scene: Any) -> None:
     scene.assert_sound()
 
 
-@pytest.mark.parametrize(
-    ("place", "hold", "charges"),
-    [
-        ("arm.before", HoldState.RELEASED, 0),
-        ("arm.after", HoldState.CAPTURED, 0),
-        ("charge.after@7", HoldState.CAPTURED, 7),
-        ("artifact.after", HoldState.CAPTURED, CHARGES),
-    ],
-)
-def test_a_job_whose_last_attempt_was_killed_ends_towards_spent_and_leaves_no_artifact(
-    scene: Any, place: str, hold: HoldState, charges: int
+@pytest.mark.parametrize(("place", "hold"), [("arm.before", HoldState.RELEASED), ("arm.after", HoldState.CAPTURED)])
+def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(
+    scene: Any, place: str, hold: HoldState
 ) -> None:
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
-    price_nano = scene.shop.hold(job_id).amount_nano
     done, _ = scene.reconcile(attempts_max=1)
     assert done.ended == 1
     job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
-    assert (held.state, scene.entries(job_id).count(EntryKind.CHARGE)) == (hold, charges)
-    assert held.captured_nano == held.charged_nano <= price_nano
+    assert (held.state, held.captured_nano, scene.shop.balance().held_nano) == (hold, 0, 0)
+    assert scene.files(job_id) == set()
+    scene.assert_sound()
+
+
+@pytest.mark.parametrize(("place", "charges"), [("charge.after@7", 7), ("artifact.after", CHARGES)])
+def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(
+    any_scene: Any, place: str, charges: int
+) -> None:
+    scene = any_scene
+    job_id = scene.train()
+    scene.attempt(job_id, die_at=place).killed()
+    assert scene.reconcile(attempts_max=1)[0].ended == 1
+    job = scene.shop.job(job_id)
+    assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.WORKER_LOST)
+    scene.attempt(job_id).survived()
+    scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert scene.entries(job_id).count(EntryKind.CHARGE) == charges
+    with transaction(scene.shop.factory, read_only=True) as session:
+        release = jobs.get_release(session, release_id_of(job_id))
+    if charges == CHARGES:
+        assert release.incomplete is None
+    else:
+        assert (release.incomplete["reason"], release.incomplete["made"]) == ("worker_lost", charges)
+    scene.reconcile()
+    scene.assert_sound()
+
+
+def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_no_artifact(any_scene: Any) -> None:
+    scene = any_scene
+    job_id = scene.train()
+    scene.attempt(job_id, die_at="charge.after@7").killed()
+    scene.reconcile(attempts_max=1)
+    scene.attempt(job_id, die_at="artifact.after").killed()
+    assert scene.reconcile(attempts_max=1)[0].ended == 1
+    job, held = scene.shop.job(job_id), scene.shop.hold(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
+    assert (held.state, scene.entries(job_id).count(EntryKind.CHARGE)) == (HoldState.CAPTURED, 7)
+    assert held.captured_nano == held.charged_nano <= held.amount_nano
     assert scene.shop.balance().held_nano == 0
     assert scene.files(job_id) == set()  # the work is gone, and the artifact that nobody has paid for
+    scene.assert_sound()
+
+
+def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_the_next_attempt(scene: Any) -> None:
+    job_id = scene.train()
+    scene.attempt(job_id, die_at="charge.after@7").killed()
+    with transaction(scene.shop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    scene.attempt(job_id, now=LATER).survived()
+    scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(scene.shop.factory, read_only=True) as session:
+        assert jobs.get_release(session, release_id_of(job_id)).incomplete["reason"] == "cancelled"
+    scene.reconcile()
+    scene.assert_sound()
+
+
+@pytest.mark.parametrize(("place", "state"), [("evaluated.before", "running"), ("evaluated.after", "succeeded")])
+def test_a_killed_evaluation_is_made_again_and_the_release_stays(any_scene: Any, place: str, state: str) -> None:
+    scene = any_scene
+    training = scene.train(evaluate=True, evaluation_samples=100)
+    scene.attempt(training).survived()
+    release_id, spent_nano = release_id_of(training), scene.shop.balance().spent_nano
+    job_id = scene.shop.evaluation(release_id).job_id
+    scene.attempt(job_id, die_at=place).killed()
+    assert scene.shop.job(job_id).state == state
+    if state == "running":
+        assert scene.shop.evaluation(release_id).results is None
+        scene.attempt(job_id, now=LATER).survived()
+    assert scene.shop.job(job_id).state is JobState.SUCCEEDED
+    assert set(scene.shop.evaluation(release_id).results["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert scene.entries(job_id) == []
+    assert scene.shop.balance().spent_nano == spent_nano
+    scene.reconcile()
     scene.assert_sound()
 
 

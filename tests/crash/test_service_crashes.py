@@ -83,6 +83,9 @@ def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene: Any
 
     scene.order("request", die_at=place, **sent).killed()
     assert directory_of(settings.data_dir, dataset_id).exists() is (place == "upload.after")
+    assert json.loads(read(scene, dataset_id))["state"] == "receiving", "its process may live, for all that others know"
+    assert directory_of(settings.data_dir, dataset_id).exists() is (place == "upload.after")
+    scene.reconcile()  # an hour later
     assert json.loads(read(scene, dataset_id))["state"] == "declared"
     assert not directory_of(settings.data_dir, dataset_id).exists()
     assert not vault.key_path(settings, dataset_id).exists()

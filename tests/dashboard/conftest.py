@@ -13,12 +13,14 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from service import auth, dashboard, ledger
+from privacy.accounting.events import GaussianEvent
+from service import dashboard, ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Account, Hold, Job, Release, Sample
 from service.settings import Settings
+from tests.service.people import make_key
 
 with warnings.catch_warnings():
     # Starlette prefers a successor of httpx that is not among our dependencies; its client works with httpx.
@@ -48,14 +50,22 @@ class Site:
     now: datetime
     rung: list[int] = field(default_factory=list)
 
-    def client(self, *, scheme: str = "http", host: str = "127.0.0.1:8420") -> TestClient:
-        """A browser that follows no redirects by itself."""
-        return TestClient(self.app, base_url=f"{scheme}://{host}", follow_redirects=False)
+    def client(
+        self, *, scheme: str = "http", host: str = "127.0.0.1:8420", peer: str = "127.0.0.1", **headers: str
+    ) -> TestClient:
+        """A browser that follows no redirects by itself, on a machine of this address."""
+        return TestClient(
+            self.app,
+            base_url=f"{scheme}://{host}",
+            follow_redirects=False,
+            client=(peer, 50_000),
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
 
     def key(self, *scopes: str) -> str:
         """Create a key and return its token."""
         with transaction(self.factory) as session:
-            return auth.create_key(session, name="test", scopes=scopes, now=self.now)[1]
+            return make_key(session, name="test", scopes=scopes, now=self.now)[1]
 
     def signed_in(self, *scopes: str) -> TestClient:
         """A browser with a session."""
@@ -80,7 +90,7 @@ class Site:
                     hold_id=hold.id,
                     attempt=1,
                     amount_nano=nano if ended else nano // 2,
-                    stage="teacher_votes",
+                    stage="votes",
                     now=self.now,
                 )
             if ended:
@@ -94,8 +104,13 @@ class Site:
                 epsilon=epsilon,
                 options={},
                 plan={
+                    "recipe": "datalens",
+                    "config": {"warm_start": False},
+                    "budget_nano": nano,
                     "price_nano": nano,
-                    "stages": [{"name": "teacher_votes", "event": {"count": 1450}, "price_nano": nano}],
+                    "stages": [
+                        {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}
+                    ],
                     "facts": {"teachers": 4000},
                     "notes": ["a remark"],
                 },

@@ -11,9 +11,10 @@ from sqlalchemy import select, text
 
 from service import ledger
 from service.artifacts import directory_of
+from service.dashboard import wording
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.tables import Account, Dataset, HoldState, Job, JobKind, JobState, Release, Sample
+from service.db.tables import Account, Dataset, EarlyEnd, Evaluation, HoldState, Job, JobKind, JobState, Release, Sample
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
 VOID = frozenset({"meta", "link", "img", "input", "br", "wbr", "hr"})
@@ -59,7 +60,7 @@ def test_the_overview_shows_limit_spent_held_and_left(site, stock):
     html = site.client().get("/").text
     shown = words_of(html)
     assert "patients" in shown
-    assert "Someone 50% sure that a picture was used can become at most 73.2% sure. At the limit: 99.97%." in shown
+    assert "can become at most 99.99% sure by all that may ever be published, except with a chance of 1 in" in shown
     assert "1 in 100,000" in shown
     bar = next(svg for svg in Page(html).all("svg") if svg.get("role") == "img")
     assert re.fullmatch(
@@ -90,7 +91,7 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     assert "60,000" in shown
     assert "28 × 28 × 1" in shown
     assert "Held, data not opened yet" in shown
-    assert "Charged ahead: Teacher votes" in shown
+    assert "Charged ahead: Votes" in shown
     with transaction(site.factory, read_only=True) as session:
         head = session.get_one(Account, stock.account).head_hash
     assert head in shown.replace(" ", "")
@@ -118,7 +119,14 @@ def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     client = site.client()
     html = client.get(f"/releases/{stock.release}").text
     shown = words_of(html)
-    for words in ("can become at most 73.2% sure", "76.4%", "accuracy on public images", "the class names", "seed 7"):
+    for words in (
+        "can become at most 99.99% sure",
+        "of its account's lifetime budget",
+        "76.4%",
+        "accuracy on public images",
+        "the class names",
+        "seed 7",
+    ):
         assert words in shown
     assert client.get(f"/releases/{stock.release}/grid.png").headers["content-type"] == "image/png"
     download = client.get(f"/samples/{stock.sample}/content")
@@ -216,6 +224,19 @@ def test_pages_hold_nothing_that_the_policy_would_block(site, stock):
                 assert (attributes.get(name) or "/").startswith(("/", "#", "?"))
 
 
+def test_odds_are_those_of_the_limit_and_never_of_what_was_spent(site, stock):
+    """Spent so far is no amount that was fixed beforehand, so no page makes odds of it, nor of one release."""
+    with transaction(site.factory, read_only=True) as session:
+        spent = ledger.balance(session, stock.account)
+    assert 0 < spent.spent_nano < spent.capacity_nano
+    of_limit = wording.show_sure(spent.sure_at_most)
+    claimed = set()
+    for address in stock.pages:
+        shown = words_of(site.client().get(address).text)
+        claimed |= set(re.findall(r"at most (\S+%) sure", shown))
+    assert claimed == {of_limit}
+
+
 def test_every_answer_carries_the_policy(site, stock):
     client = site.client()
     answers = [client.get(address) for address in [*stock.pages, "/login", "/jobs/nothing", "/static/dashboard.css"]]
@@ -276,11 +297,23 @@ def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
 def test_a_broken_ledger_is_a_page_without_particulars(site, stock):
     with transaction(site.factory) as session:
         session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1"))
-    for address in ("/", f"/accounts/{stock.account}"):
-        answer = site.client().get(address)
-        assert answer.status_code == 503
-        assert "until an operator has looked" in answer.text
-        assert stock.account not in words_of(answer.text)
+    answer = site.client().get(f"/accounts/{stock.account}")
+    assert answer.status_code == 503
+    assert "until an operator has looked" in answer.text
+    assert stock.account not in words_of(answer.text)
+
+
+def test_an_account_that_its_log_contradicts_does_not_take_the_others_away(site, stock, open_account):
+    sound = open_account(site.factory, name="the sound one")
+    with transaction(site.factory) as session:
+        session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1 WHERE id = :id"), {"id": stock.account})
+    answer = site.client().get("/")
+    assert answer.status_code == 200
+    shown = words_of(answer.text)
+    assert "None is shown until an operator has looked." in shown
+    assert "the sound one" in shown
+    assert f'id="row-{sound}"' in answer.text
+    assert stock.account not in shown
 
 
 def test_a_failed_job_says_why_from_the_closed_set(site, open_account, declare_dataset):
@@ -348,6 +381,76 @@ def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, sto
         assert session.get_one(Job, stock.queued).state is JobState.CANCELLED
     assert site.hold_of(stock.queued).state is HoldState.RELEASED
     assert client.post(f"/jobs/{stock.done}/cancel", data={"token": token}).status_code == 409
+
+
+def test_a_training_that_has_charged_is_ended_and_published_or_discarded_with_its_price_in_the_question(site, stock):
+    client, page = site.signed_in("train", "read"), f"/jobs/{stock.running}"
+    html = client.get(page).text
+    assert "End it now and publish what it has" in html
+    assert "Discard it" in html
+    cost = r"It has cost ε ([\d.]+) of ([\d.]+), for good, and nothing of it would be published\."
+    assert re.search(cost, html)
+    token = token_of(client, page)
+    assert client.post(f"{page}/cancel", data={"token": token}).status_code == 303
+    html = client.get(page).text
+    assert "Finishing early" in html
+    assert "it charges no more, and publishes what it has made" in html
+    assert "End it now" not in html
+    assert "Discard it" in html
+    assert client.post(f"{page}/cancel", data={"token": token, "discard": "yes"}).status_code == 303
+    html = client.get(page).text
+    assert "Stopping" in html
+    assert "Discard it" not in html
+    with transaction(site.factory, read_only=True) as session:
+        assert session.get_one(Job, stock.running).ended_early is EarlyEnd.DISCARDED
+
+
+def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(site, stock):
+    with transaction(site.factory) as session:
+        job = session.get_one(Job, stock.running)
+        # Half of it was charged, and the first release that is of use would come after all of it.
+        stage = {**job.plan["stages"][0], "name": "class_means"}
+        last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
+        job.plan = {**job.plan, "config": {"warm_start": True}, "stages": [{**stage, "event": last["event"]}, last]}
+    html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
+    assert "Cancel this job" in html
+    assert re.search(
+        r"It has cost ε ([\d.]+) of ([\d.]+), for good, and has nothing yet that could be published\.", html
+    )
+    assert "Discard it" not in html
+
+
+def test_a_release_is_evaluated_from_a_form(site, stock, declare_dataset):
+    client, page = site.signed_in("train", "read"), f"/releases/{stock.release}"
+    assert "Not measured on public images yet." in client.get(page).text
+    assert "upload a public dataset" in client.get(page).text
+    declare_dataset(site.factory, account_id=None, name="other size", height=32)
+    public = declare_dataset(site.factory, account_id=None, name="held out")
+    html = client.get(page).text
+    assert f'<option value="{public}">held out</option>' in html
+    assert "other size" not in html
+    answer = client.post(f"{page}/evaluations", data={"token": token_of(client, page), "dataset": public})
+    assert answer.status_code == 303
+    assert "Evaluate a release" in client.get(answer.headers["location"]).text
+    with transaction(site.factory) as session:
+        row = session.scalars(select(Evaluation)).one()
+        facts = {"dataset": "held out", "dataset_id": public, "train_images": 5, "test_images": 3, "seeds": [0]}
+        row.results, row.finished_at = {"accuracy": {"cnn": 0.912}, "evaluation": facts}, site.now
+    html = client.get(page).text
+    assert "91.2%" in html
+    assert "accuracy on held out" in html
+    assert "76.4%" not in html  # what an older measurement said
+
+
+def test_an_incomplete_release_says_so(site, stock):
+    assert "ncomplete" not in site.client().get(f"/releases/{stock.release}").text
+    incomplete = {"reason": "time_limit", "share": 0.421, "made": 421, "planned": 1000, "stages": {}}
+    with transaction(site.factory) as session:
+        session.get_one(Release, stock.release).incomplete = incomplete
+    html = site.client().get(f"/releases/{stock.release}").text
+    assert "Incomplete: 42.1% of the planned releases were made." in html
+    assert "because its time was over" in html
+    assert "incomplete, 42.1% made" in site.client().get("/releases").text
 
 
 def test_forms_need_a_session_its_token_and_the_scope(site, stock):

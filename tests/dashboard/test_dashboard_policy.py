@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import select
 
 from service import jobs, ledger
+from service.admins import introduce
 from service.artifacts import directory_of
 from service.db.session import transaction
-from service.db.tables import Dataset, DatasetState, HoldState, Job, JobState, LimitRequest
+from service.db.tables import AdminRequest, Dataset, DatasetState, HoldState, Job, JobState, LimitRequest
 from service.sealing import new_key
 from service.vault import key_path, write_key
 
@@ -49,6 +50,40 @@ def requests_of(site: Any) -> list[LimitRequest]:
         return list(session.scalars(select(LimitRequest)))
 
 
+def admin_requests_of(site: Any) -> list[AdminRequest]:
+    with transaction(site.factory, read_only=True) as session:
+        return list(session.scalars(select(AdminRequest)))
+
+
+def test_admins_admit_and_remove_each_other_from_browsers(site: Any) -> None:
+    alice, bob, reader = site.signed_in("admin"), site.signed_in("admin"), site.signed_in("read")
+    assert reader.get("/admins").status_code == 403
+    assert site.client().get("/admins").status_code == 303, "names are not for everybody on this machine"
+    assert 'href="/admins"' in alice.get("/").text
+    assert 'href="/admins"' not in reader.get("/").text
+    introduction = introduce()[1]
+    facts = {"name": "Carol <c>", "introduction": introduction, "reason": "a third"}
+    assert send(alice, "/admins", "/admins", **facts).status_code == 303
+    (asked,) = admin_requests_of(site)
+    act = f"/admin-requests/{asked.id}/approve"
+    for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
+        html = client.get("/admins").text
+        assert introduction in html
+        assert "Carol &lt;c&gt;" in html
+        assert shown in html
+    refused = send(alice, "/admins", act)
+    assert refused.status_code == 403
+    assert "two people" in refused.text
+    assert send(bob, "/admins", act).status_code == 303
+    (asked,) = admin_requests_of(site)
+    remove = f"/admins/{asked.admin_id}/remove"
+    assert send(bob, "/admins", remove, reason="a mistake").status_code == 303
+    newest = next(row for row in admin_requests_of(site) if row.state.value == "pending")
+    assert send(alice, "/admins", f"/admin-requests/{newest.id}/approve").status_code == 303
+    assert "Removed" in bob.get("/admins").text
+    assert send(bob, "/admins", remove, reason="again").status_code == 409
+
+
 @pytest.fixture
 def sweep(site: Any, stock: Any) -> str:
     """Three trials on the usual account."""
@@ -82,7 +117,7 @@ def test_a_limit_is_raised_from_two_browsers(site: Any, stock: Any) -> None:
     assert f"{page}#control-title" in site.client().get("/").text, "the overview says that a request waits"
     refused = send(alice, page, f"{act}/approve")
     assert refused.status_code == 403
-    assert "two keys" in refused.text
+    assert "two people" in refused.text
     assert account_of(site, stock.account).epsilon == before
     assert send(bob, page, f"{act}/approve").status_code == 303
     assert account_of(site, stock.account).epsilon == 20.0
@@ -174,7 +209,7 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site: Any, stock: 
     assert "No budget returns" in html
     assert '<form class="stack' not in html, "nobody is signed in"
     uploader = site.signed_in("data", "read")
-    assert "Cancel the 2 trainings that need it" in uploader.get(page).text
+    assert "Cancel the 2 jobs that need it" in uploader.get(page).text
     assert send(uploader, page, f"{page}/delete").status_code == 422
     assert send(uploader, page, f"{page}/delete", sure="yes").status_code == 409
     assert key_path(site.settings, sealed).exists()
@@ -196,11 +231,15 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     site: Any, stock: Any, sealed: str, sweep: str
 ) -> None:
     """Every form that a page sends: not without a session, not with the wrong key, not from elsewhere."""
-    alice = site.signed_in("admin")
+    alice, other = site.signed_in("admin"), site.signed_in("admin")
     account = f"/accounts/{stock.account}"
     send(alice, account, f"{account}/limit-requests", epsilon="20", reason="more")
     act = f"/limit-requests/{requests_of(site)[0].id}"
-    fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes"}
+    introduced = {"name": "dan", "introduction": introduce()[1]}
+    assert send(alice, "/admins", "/admins", reason="why", **introduced).status_code == 303
+    (asked,) = admin_requests_of(site)
+    fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
+    fields["introduction"] = introduce()[1]
     allowed = {
         f"{account}/freeze": "admin",
         f"{account}/unfreeze": "admin",
@@ -208,10 +247,15 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         f"{account}/limit-requests": "admin",
         f"{act}/approve": "admin",
         f"{act}/decline": "admin",
+        "/admins": "admin",
+        f"/admins/{asked.asked_by}/remove": "admin",
+        f"/admin-requests/{asked.id}/approve": "admin",
+        f"/admin-requests/{asked.id}/decline": "admin",
         f"/datasets/{sealed}/delete": "data",
         f"/sweeps/{sweep}/cancel": "train",
         f"/jobs/{stock.queued}/cancel": "train",
         f"/releases/{stock.release}/samples": "train",
+        f"/releases/{stock.release}/evaluations": "train",
     }
     posted = {route.path for route in routes(site.app.router) if "POST" in getattr(route, "methods", ())}
     looked_at = {re.sub(r"/[a-z]+_[a-z0-9]{20}/", "/{}/", action) for action in allowed}
@@ -221,10 +265,14 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         with transaction(site.factory, read_only=True) as session:
             rows = session.scalars(select(Job).order_by(Job.id)).all()
             facts = [(job.id, job.state, job.cancel_requested) for job in rows]
-            return account_of(site, stock.account).head_hash, facts, [row.state for row in requests_of(site)]
+            return (
+                account_of(site, stock.account).head_hash,
+                facts,
+                [[row.state for row in rows] for rows in (requests_of(site), admin_requests_of(site))],
+            )
 
     before = state()
-    other, nobody = site.signed_in("admin"), site.client()
+    nobody = site.client()
     tokens = {"alice": token_of(alice, account), "other": token_of(other, account)}
     limited = {
         scope: (client, token_of(client, page))
@@ -241,6 +289,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         genuine = {**fields, "token": tokens["other"]}
         for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             assert other.post(action, data=genuine, headers=headers).status_code == 403, action
-        assert other.get(action).status_code in (404, 405), "nothing is done by following a link"
+        shown = {200} if action == "/admins" else {404, 405}  # that page has the address of its form
+        assert other.get(action).status_code in shown, "nothing is done by following a link"
     assert state() == before
     assert key_path(site.settings, sealed).exists()

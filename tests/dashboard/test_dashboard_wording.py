@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import service.dashboard
+from privacy.accounting.filters import open_filter
+from privacy.accounting.odds import sure_at_most
 from service.dashboard import wording
 from service.dashboard.chart import HEIGHT, WIDTH, spend_chart
 from service.dashboard.queries import SpendPoint
@@ -19,25 +21,25 @@ STYLE = Path(service.dashboard.__file__).parent / "static" / "dashboard.css"
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "sure"), [(0.5, "62.3%"), (1, "73.2%"), (2, "88.1%"), (3, "95.3%"), (8, "99.97%"), (30, "over 99.99%")]
+    ("epsilon", "sure"), [(0.5, "65.7%"), (1, "77.5%"), (2, "91.5%"), (3, "97%"), (8, "99.99%"), (30, "over 99.99%")]
 )
-def test_epsilon_is_shown_as_odds(epsilon, sure):
-    assert wording.show_sure(epsilon) == sure
+def test_limits_are_shown_as_odds(epsilon, sure):
+    assert wording.show_sure(sure_at_most(open_filter("gdp", epsilon, 1e-5))) == sure
 
 
-@given(st.floats(0, 700))
-def test_odds_are_rounded_up_and_never_certain(epsilon):
-    shown = wording.show_sure(epsilon)
+@given(st.floats(0.5, 1.0))
+def test_odds_are_rounded_up_and_never_certain(sure):
+    shown = wording.show_sure(sure)
     assert not shown.startswith("100")
     if not shown.startswith("over"):
-        assert float(shown.rstrip("%")) >= 100 * wording.sure_at_most(epsilon) - 1e-6
+        assert float(shown.rstrip("%")) >= 100 * sure - 1e-6
 
 
-def test_odds_sentences_name_the_unit():
-    assert "a picture was used" in wording.odds_sentence(1.0, "record")
-    assert "a person's pictures" in wording.odds_sentence(1.0, "subject")
-    assert "stays 50% sure" in wording.odds_sentence(0.0, "record")
-    assert "promises almost nothing" in wording.odds_sentence(40.0, "record")
+def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():
+    assert "a picture was used" in wording.odds_sentence(0.775, 1e-5, "record")
+    assert "a person's pictures" in wording.odds_sentence(0.775, 1e-5, "subject")
+    assert "except with a chance of 1 in 100,000." in wording.odds_sentence(0.775, 1e-5, "record")
+    assert "promises almost nothing" in wording.odds_sentence(0.999999, 1e-5, "record")
 
 
 @pytest.mark.parametrize(

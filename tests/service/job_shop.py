@@ -86,7 +86,7 @@ class Shop:
                 now=self.now,
             )
 
-    def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA) -> Release:
+    def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
         with transaction(self.factory) as session:
             return jobs.publish(
                 session,
@@ -100,6 +100,7 @@ class Shop:
                 summary={},
                 key=KEY,
                 now=self.now,
+                **more,
             )
 
     def fail(self, claim: jobs.Claim, code: FailureCode = FailureCode.TRAINING_FAILED) -> Job:
@@ -112,9 +113,17 @@ class Shop:
         with transaction(self.factory) as session:
             return jobs.finish_cancelled(session, job_id=claim.job_id, attempt=claim.attempt, now=self.now)
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str, *, discard: bool = False) -> Job:
         with transaction(self.factory) as session:
-            return jobs.request_cancel(session, job_id=job_id, now=self.now)
+            return jobs.request_cancel(session, job_id=job_id, now=self.now, discard=discard)
+
+    def unsaved(self, claim: jobs.Claim) -> Job:
+        with transaction(self.factory) as session:
+            return jobs.finish_unsaved(session, job_id=claim.job_id, attempt=claim.attempt, now=self.now)
+
+    def wish(self, claim: jobs.Claim) -> jobs.Wish | None:
+        with transaction(self.factory, read_only=True) as session:
+            return jobs.wish_for(session, job_id=claim.job_id, attempt=claim.attempt)
 
     def give_back(self, claim: jobs.Claim) -> None:
         with transaction(self.factory) as session:

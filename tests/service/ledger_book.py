@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from privacy.accounting.events import GaussianEvent
-from service import auth, jobs, ledger
+from service import jobs, ledger
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Checkpoint, Dataset, DatasetState, Job, Release, Visibility
@@ -22,6 +22,7 @@ from service.ledger.findings import FindingCode, Report
 from service.ledger.receipts import Witness, keep_receipt
 from service.ledger.signing import SigningKey, open_signing_key, trusted_keys
 from service.ledger.verify import verify
+from tests.service.people import make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 SHA = "ab" * 32
@@ -159,11 +160,11 @@ class LedgerBook:
         return self.publish(job_id, keep=keep)
 
     def raise_limit(self, account: str, epsilon: float) -> None:
-        """Raise a limit with two keys."""
+        """Raise a limit by two people."""
         with transaction(self.factory) as session:
             at = self.tick()
             asking, approving = (
-                auth.create_key(session, name=name, scopes=["admin"], now=at)[0].id for name in ("asks", "approves")
+                make_key(session, name=name, scopes=["admin"], now=at)[0].id for name in ("asks", "approves")
             )
             request = ledger.request_raise(
                 session,

@@ -157,7 +157,7 @@ def publication_without_capture(patch: Patch) -> None:
 
 def cancelling_what_has_ended(patch: Patch) -> None:
     """A late message of the last attempt ends the job a second time."""
-    lock = endings._lock_attempt
+    lock = endings.lock_attempt
 
     def broken(session: Session, job_id: str, attempt: int, kind: Any, *, replay: JobState) -> Job:
         job = session.get_one(Job, job_id, populate_existing=True)
@@ -167,7 +167,7 @@ def cancelling_what_has_ended(patch: Patch) -> None:
             return job
         return lock(session, job_id, attempt, kind, replay=replay)
 
-    patch.setattr(endings, "_lock_attempt", broken)
+    patch.setattr(endings, "lock_attempt", broken)
 
 
 def arming_on_a_frozen_account(patch: Patch) -> None:
@@ -181,9 +181,9 @@ def arming_on_a_frozen_account(patch: Patch) -> None:
     patch.setattr(holds, "lock_hold", broken)
 
 
-def raise_with_one_key(patch: Patch) -> None:
+def raise_by_one_person(patch: Patch) -> None:
     """Whoever asks for a higher limit approves it."""
-    patch.setattr(limits, "_require_two_hands", lambda *_: None)
+    patch.setattr(limits, "_two_people", lambda *_: {})
 
 
 def any_limit_is_a_lower_one(patch: Patch) -> None:
@@ -223,7 +223,7 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     publication_without_capture: ("publish",),
     cancelling_what_has_ended: ("finish_failed",),
     arming_on_a_frozen_account: ("arm", "set_frozen"),
-    raise_with_one_key: ("limit", "request_raise", "approve_raise"),
+    raise_by_one_person: ("limit", "request_raise", "approve_raise"),
     any_limit_is_a_lower_one: ("limit", "lower_limit"),
     progress_that_tells_everything: ("report_progress",),
 }

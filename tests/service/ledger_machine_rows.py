@@ -103,8 +103,9 @@ def _check_log(account: RowMapping, log: list[RowMapping]) -> None:
         kind, amount, hold_id = entry["kind"], entry["amount_nano"], entry["hold_id"]
         spent_before = spent
         if kind in ("open", "limit"):
-            keys = {entry["details"].get("requested_by"), entry["details"].get("approved_by")} - {None}
-            promise(kind == "open" or amount < capacity or len(keys) == 2, "a limit was raised without two keys")
+            said = entry["details"]
+            people = {said.get("requested_by_admin"), said.get("approved_by_admin")} - {None}
+            promise(kind == "open" or amount < capacity or len(people) == 2, "a limit was raised without two people")
             capacity = amount
         if kind in ("limit", "freeze"):
             frozen = entry["details"]["frozen"]

@@ -1,4 +1,4 @@
-"""What every example begins with: two accounts with a dataset each, three admins' keys, and what things cost."""
+"""What every example begins with: two accounts with a dataset each, three keys of two admins, and what things cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from service import ledger
-from service.db.access_tables import ApiKey
+from service.db.access_tables import Admin, Admission, ApiKey
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState, Visibility
@@ -22,16 +22,19 @@ RECORDS = 60_000
 DELTA = 1e-5
 LIMITS = (1.0, 0.5, 0.7, 0.3, 1.5)  # what accounts open with, and what they are lowered and raised to
 EPSILONS = (0.3, 0.5, 0.7, 0.1)  # what trainings ask for
-ADMINS = {"key_one": None, "key_two": None, "key_made_by_one": "key_one"}
+ADMINS = {"key_one": "adm_one", "key_two": "adm_two", "key_too_of_one": "adm_one"}
 
 
 def populate(factory: SessionFactory, model: Model, filters: tuple[str, ...], now: datetime) -> None:
     """Open an account with a dataset for each filter, in the database and in the model."""
-    model.makers |= ADMINS
+    model.people |= ADMINS
     with transaction(factory) as session:
-        for key, maker in ADMINS.items():
-            created_at = now - timedelta(days=1)
-            session.add(ApiKey(id=key, name=key, hash="", scopes=["admin"], created_by=maker, created_at=created_at))
+        created_at = now - timedelta(days=1)
+        for person in sorted(set(ADMINS.values())):
+            session.add(Admin(id=person, name=person, admission=Admission.MACHINE, admitted_at=created_at))
+        session.flush()
+        for key, person in ADMINS.items():
+            session.add(ApiKey(id=key, name=key, hash="", scopes=["admin"], admin_id=person, created_at=created_at))
             session.flush()
         for position, name in enumerate(filters):
             account = ledger.open_account(

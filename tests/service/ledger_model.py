@@ -35,13 +35,13 @@ class LedgerModel:
 
     Args:
         capacities: capacity in nano-units by (account id, epsilon); None where a filter cannot be opened for it.
-        makers: the admins' keys, and which key made each.
+        people: the admins' keys, and whose each is.
     """
 
     capacities: dict[tuple[str, float], int | None] = field(default_factory=dict)
     accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
     holds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    makers: dict[str, str | None] = field(default_factory=dict)
+    people: dict[str, str] = field(default_factory=dict)
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     # --- accounts ---------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class LedgerModel:
             not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
             "conflict",
         )
-        require(requested_by in self.makers, "forbidden")
+        require(requested_by in self.people, "forbidden")
         self.requests[made] = {
             "account": account_id,
             "before": before,
@@ -101,8 +101,8 @@ class LedgerModel:
         if (request["state"], request["decided"]) == ("approved", decided_by):
             return
         require(self._waits(request, now), "conflict")
-        require(decided_by in self.makers and decided_by != request["by"], "forbidden")
-        require(self.makers[decided_by] != request["by"] and self.makers[request["by"]] != decided_by, "forbidden")
+        require(decided_by in self.people, "forbidden")
+        require(self.people[decided_by] != self.people[request["by"]], "forbidden")
         account_id, epsilon = request["account"], request["epsilon"]
         account = self.accounts[account_id]
         require(account["epsilon"] == request["before"], "conflict")
@@ -115,7 +115,7 @@ class LedgerModel:
         require(request["state"] != "approved", "conflict")
         if request["state"] == "declined":
             return
-        require(decided_by in self.makers, "forbidden")
+        require(decided_by in self.people, "forbidden")
         request["state"], request["decided"] = "declined", decided_by
 
     def _waits(self, request: dict[str, Any], now: datetime) -> bool:

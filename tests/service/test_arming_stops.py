@@ -69,7 +69,7 @@ def test_armed_work_is_charged_and_captured_under_a_stop(
     book.publish(published)
     with transaction(factory) as session:
         jobs.finish_failed(
-            session, job_id=failed, attempt=1, failure_code=jobs.FailureCode.TRAINING_FAILED, now=book.tick()
+            session, job_id=failed, attempt=1, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE, now=book.tick()
         )
     later = book.now + timedelta(days=1)
     with transaction(factory) as session:  # a lease that ran out neither ends the job nor starts it again

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from service.auth import Principal, Scope, authenticate, bootstrap_admin, create_key, revoke_key
+from service.admins import bootstrap_admin
+from service.auth import Principal, Scope, authenticate, create_key, revoke_key
 from service.db.session import SessionFactory, transaction
 from service.db.tables import ApiKey
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from tests.service import people
 
 
 def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str, str]:
     with transaction(factory) as session:
-        key, token = create_key(session, name="a key", scopes=scopes, now=now)
+        key, token = people.make_key(session, name="a key", scopes=scopes, now=now)
         return key.id, token
 
 
@@ -96,7 +98,9 @@ def test_scopes_are_required_and_admin_has_them_all() -> None:
         reader.require(Scope.ADMIN)
 
 
-@pytest.mark.parametrize(("name", "scopes"), [("k", []), ("k", ["root"]), ("", ["read"]), ("x" * 201, ["read"])])
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("k", []), ("k", ["root"]), ("", ["read"]), ("x" * 201, ["read"]), ("nobody's", ["admin"])]
+)
 def test_a_key_without_name_or_scope_is_refused(
     factory: SessionFactory, now: datetime, name: str, scopes: list[str]
 ) -> None:

@@ -39,14 +39,15 @@ def declare(factory: SessionFactory, now: datetime) -> Declare:
 
 
 def test_a_dataset_of_a_subject_account_declares_its_subjects(
-    factory: SessionFactory, open_account: Callable[..., str], declare: Declare
+    factory: SessionFactory, open_account: Callable[..., str], declare: Declare, now: datetime
 ) -> None:
     account_id = open_account(factory, unit="subject")
     for subjects in (1, 60, 500):
         dataset_id = declare(account_id, subjects_declared=subjects)
         with transaction(factory) as session:
             assert datasets.find(session, dataset_id).subjects_declared == subjects
-            assert datasets.begin_upload(session, dataset_id).subjects_declared == subjects
+            facts = datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
+            assert facts.subjects_declared == subjects
     with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
         declare(account_id)
 

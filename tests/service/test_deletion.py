@@ -123,7 +123,7 @@ def test_no_budget_returns_and_nothing_else_goes(
         stage = job.plan["stages"][0]["name"]
         ledger.charge(session, hold_id=claim.hold_id, attempt=claim.attempt, amount_nano=1000, stage=stage, now=now)
         jobs.finish_failed(
-            session, job_id=job_id, attempt=claim.attempt, failure_code=jobs.FailureCode.TRAINING_FAILED, now=now
+            session, job_id=job_id, attempt=claim.attempt, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE, now=now
         )
 
     before = books(factory)
@@ -134,7 +134,6 @@ def test_no_budget_returns_and_nothing_else_goes(
 
 
 @pytest.mark.parametrize("running", [False, True])
-@pytest.mark.parametrize("role", ["training", "evaluation"])
 def test_a_dataset_that_jobs_need_is_not_deleted(
     factory: SessionFactory,
     settings: Settings,
@@ -142,26 +141,53 @@ def test_a_dataset_that_jobs_need_is_not_deleted(
     declare_dataset: Make,
     now: datetime,
     running: bool,
-    role: str,
 ) -> None:
     private, public = stored(), declare_dataset(factory, account_id=None)
     job_id = train(factory, private, now, public)
     if running:
         with transaction(factory) as session:
             assert jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
-    wanted = private if role == "training" else public
     held = books(factory)
     with pytest.raises(Conflict) as refused:
-        begin(factory, wanted)
+        begin(factory, private)
     assert refused.value.numbers["jobs"] == [job_id]
-    assert state_of(factory, wanted) is DatasetState.READY
+    assert state_of(factory, private) is DatasetState.READY
     assert books(factory) == held
     with transaction(factory) as session:
         assert not jobs.get_job(session, job_id).cancel_requested
     if not running:
         with transaction(factory) as session:
             jobs.request_cancel(session, job_id=job_id, now=now)
-        assert delete(factory, settings, wanted) is DatasetState.DELETED
+        assert delete(factory, settings, private) is DatasetState.DELETED
+
+
+def test_what_a_training_has_made_is_discarded_with_its_dataset(
+    factory: SessionFactory, settings: Settings, stored: Callable[..., str], now: datetime
+) -> None:
+    """Making a release of it would read the images."""
+    dataset_id = stored()
+    job_id = train(factory, dataset_id, now)
+    with transaction(factory) as session:
+        claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
+        assert claim is not None
+        assert claim.hold_id is not None
+        ledger.arm(session, hold_id=claim.hold_id, attempt=1, now=now)
+        ledger.charge(session, hold_id=claim.hold_id, attempt=1, amount_nano=1000, stage="votes", now=now)
+    assert delete(factory, settings, dataset_id, cancel_jobs=True) is DatasetState.DELETING
+    with transaction(factory) as session:
+        assert jobs.wish_for(session, job_id=job_id, attempt=1) is jobs.Wish.STOP
+        jobs.finish_cancelled(session, job_id=job_id, attempt=1, now=now)
+    assert delete(factory, settings, dataset_id) is DatasetState.DELETED
+
+
+def test_a_training_does_without_the_dataset_that_its_release_would_be_measured_on(
+    factory: SessionFactory, settings: Settings, stored: Callable[..., str], declare_dataset: Make, now: datetime
+) -> None:
+    private, public = stored(), declare_dataset(factory, account_id=None)
+    job_id = train(factory, private, now, public)
+    assert delete(factory, settings, public) is DatasetState.DELETED
+    with transaction(factory) as session:
+        assert not jobs.get_job(session, job_id).cancel_requested
 
 
 def test_a_public_dataset_is_not_deleted_while_a_training_needs_it_for_its_basis(
@@ -240,13 +266,15 @@ def test_a_dataset_that_is_being_deleted_takes_no_job_and_no_upload(
     with pytest.raises((Conflict, InvalidInput)):
         train(factory, dataset_id, now)
     with pytest.raises(Conflict), transaction(factory) as session:
-        datasets.begin_upload(session, dataset_id)
+        datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
 
 
-def test_a_dataset_that_receives_is_not_deleted(factory: SessionFactory, stored: Callable[..., str]) -> None:
+def test_a_dataset_that_receives_is_not_deleted(
+    factory: SessionFactory, stored: Callable[..., str], now: datetime
+) -> None:
     dataset_id = stored(state=DatasetState.DECLARED, content_sha256=None, ready_at=None)
     with transaction(factory) as session:
-        datasets.begin_upload(session, dataset_id)
+        datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
     with pytest.raises(Conflict, match="receiving"):
         begin(factory, dataset_id)
     with pytest.raises(NotFound):

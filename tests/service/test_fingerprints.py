@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from sqlalchemy import select
 
-from service import datasets, deletion, vault
+from service import deletion, fingerprints, receiving
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Dataset, DatasetState, Fingerprint, Visibility
-from service.fingerprints import DIGEST_BYTES, OverlapRefused, fingerprint, known, settle
-from service.settings import Settings
-from service.uploads import ReceivedContent
+from service.db.tables import Adjacency, Dataset, DatasetState, Fingerprint, Unit, Visibility
+from service.errors import Conflict
+from service.fingerprints import (
+    DIGEST_BYTES,
+    DIGESTS_PER_TRANSACTION,
+    KnownAsPrivate,
+    KnownAsPublic,
+    OverlapRefused,
+    any_recorded,
+    at_least_as_strict,
+    fingerprint,
+)
+from service.uploads import DatasetFacts, ReceivedContent
 
 KEY = bytes(range(32))
 Open = Callable[..., str]
@@ -37,16 +47,17 @@ def prints(images: np.ndarray, key: bytes = KEY) -> frozenset[bytes]:
 
 @pytest.fixture
 def declare(now: datetime) -> Callable[..., str]:
-    """Write the row of a private dataset that is receiving its content, and return its id."""
+    """Write the row of a dataset that is receiving its content, and return its id; without an account it is public."""
 
-    def declared(factory: SessionFactory, account_id: str, **changes: object) -> str:
+    def declared(factory: SessionFactory, account_id: str | None, **changes: object) -> str:
         facts = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 1000, **changes}
         dataset = Dataset(
             id=new_id("ds"),
             account_id=account_id,
             name="pictures",
-            visibility=Visibility.PRIVATE,
+            visibility=Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
             state=DatasetState.RECEIVING,
+            upload_attempt=1,
             created_at=now,
             **facts,
         )
@@ -61,18 +72,26 @@ def declare(now: datetime) -> Callable[..., str]:
 def upload(declare: Callable[..., str], now: datetime) -> Callable[..., Dataset]:
     """Accept content with these images into a new dataset of an account."""
 
-    def uploaded(factory: SessionFactory, account_id: str, images: np.ndarray) -> Dataset:
-        dataset_id = declare(factory, account_id)
-        received = ReceivedContent(dataset_id, "npz", "0" * 64, 1, prints(images))
-        with transaction(factory) as session:
-            return datasets.accept_upload(session, received, now=now)
+    def uploaded(factory: SessionFactory, account_id: str | None, images: np.ndarray) -> Dataset:
+        return accept(factory, declare(factory, account_id), account_id, prints(images), now)
 
     return uploaded
 
 
-def stored(factory: SessionFactory) -> set[tuple[bytes, str]]:
+def accept(
+    factory: SessionFactory, dataset_id: str, account_id: str | None, digests: frozenset[bytes], now: datetime
+) -> Dataset:
+    """Accept content with these fingerprints, as the service does once it has read it."""
+    facts = DatasetFacts(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=1)
+    received = ReceivedContent(dataset_id, 1, "npz", "0" * 64, 1, digests, "ab" * 32)
+    return receiving.accept(factory, facts, received, lambda: None, now=now)
+
+
+def stored(factory: SessionFactory) -> set[tuple[bytes, str | None]]:
+    """The fingerprints that count, each with the account that it is known in."""
+    query = select(Fingerprint.digest, Dataset.account_id).join(Dataset, Dataset.id == Fingerprint.dataset_id)
     with transaction(factory, read_only=True) as session:
-        return {(row.digest, row.account_id) for row in session.scalars(select(Fingerprint))}
+        return {(row.digest, row.account_id) for row in session.execute(query.where(Dataset.ready_at.is_not(None)))}
 
 
 # --- what a fingerprint sees ----------------------------------------------------------------------------------------
@@ -166,10 +185,7 @@ def test_images_stay_known_after_the_dataset_is_deleted(
 ) -> None:
     first, second = open_account(factory, name="first"), open_account(factory, name="second")
     dataset = upload(factory, first, pictures(20))
-    with transaction(factory) as session:
-        deletion.begin(session, dataset.id, cancel_jobs=False, now=now)
-    with transaction(factory) as session:
-        assert deletion.finish(session, dataset.id).state is DatasetState.DELETED
+    delete(factory, dataset.id, now)
     assert upload(factory, second, pictures(20)).account_id == first
 
 
@@ -214,20 +230,58 @@ def test_subjects_with_records_in_their_own_account_are_not_given_a_second_budge
         upload(factory, second, np.concatenate([pictures(1, seed=0), pictures(10, seed=6)]))
 
 
+def delete(factory: SessionFactory, dataset_id: str, now: datetime) -> None:
+    with transaction(factory) as session:
+        deletion.begin(session, dataset_id, cancel_jobs=False, now=now)
+    with transaction(factory) as session:
+        assert deletion.finish(session, dataset_id).state is DatasetState.DELETED
+
+
 def test_many_digests_go_through_in_several_statements(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str]
+    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
 ) -> None:
-    count = 2**16 + 3
+    count = 2 * DIGESTS_PER_TRANSACTION + 3
     digests = frozenset(number.to_bytes(DIGEST_BYTES, "little") for number in range(1, count + 1))
     first, second = open_account(factory, name="first"), open_account(factory, name="second")
-    here, there = declare(factory, first), declare(factory, second)
     with transaction(factory) as session:
-        assert not known(session)
-        assert settle(session, session.get_one(Dataset, here), digests) == first
-        assert known(session)
+        assert not any_recorded(session)
+    assert accept(factory, declare(factory, first), first, digests, now).account_id == first
     with transaction(factory) as session:
-        assert settle(session, session.get_one(Dataset, there), frozenset([max(digests)])) == first
+        assert any_recorded(session)
+    assert accept(factory, declare(factory, second), second, frozenset([max(digests)]), now).account_id == first
     assert len(stored(factory)) == count
+
+
+def test_another_writer_gets_through_while_a_big_upload_is_recorded(
+    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
+) -> None:
+    """300,000 images took SQLite's only write lock for many seconds."""
+    count = 300_000
+    random = np.random.default_rng(0).bytes(DIGEST_BYTES * count)
+    digests = frozenset(random[at : at + DIGEST_BYTES] for at in range(0, len(random), DIGEST_BYTES))
+    account_id = open_account(factory)
+    big, failures, accepted = declare(factory, account_id), list[Exception](), list[float]()
+
+    def record() -> None:
+        try:
+            accept(factory, big, account_id, digests, now)
+        except Exception as error:
+            failures.append(error)
+        accepted.append(time.monotonic())
+
+    started, written = time.monotonic(), list[float]()
+    thread = threading.Thread(target=record)
+    thread.start()
+    while thread.is_alive():
+        open_account(factory, name=f"another {len(written)}")
+        written.append(time.monotonic())
+    thread.join()
+    assert failures == []
+    assert len(stored(factory)) == len(digests)
+    during = [at for at in written if at < accepted[0]]
+    longest = max(later - earlier for earlier, later in zip([started, *during], [*during, accepted[0]], strict=True))
+    assert len(during) > count / DIGESTS_PER_TRANSACTION / 4
+    assert longest < (accepted[0] - started) / 2, "the big upload kept others from writing for most of its time"
 
 
 def test_the_same_images_into_two_accounts_at_once_end_in_one(
@@ -235,23 +289,8 @@ def test_the_same_images_into_two_accounts_at_once_end_in_one(
 ) -> None:
     ids = [open_account(factory, name=f"account {number}") for number in range(4)]
     images = pictures(200)
-    rows = [declare(factory, account_id) for account_id in ids for _ in range(2)]
-    ready, failures = threading.Barrier(len(rows)), []
-
-    def accept(dataset_id: str) -> None:
-        received = ReceivedContent(dataset_id, "npz", "0" * 64, 1, prints(images))
-        ready.wait(60)
-        try:
-            with transaction(factory) as session:
-                datasets.accept_upload(session, received, now=now)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=accept, args=(dataset_id,)) for dataset_id in rows]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    rows = [(declare(factory, account_id), account_id) for account_id in ids for _ in range(2)]
+    failures = at_once([lambda row=row: accept(factory, *row, prints(images), now) for row in rows])
     assert failures == []
     with transaction(factory, read_only=True) as session:
         found = session.scalars(select(Dataset)).all()
@@ -260,17 +299,183 @@ def test_the_same_images_into_two_accounts_at_once_end_in_one(
     assert len(stored(factory)) == 200
 
 
-def test_a_refused_upload_goes_back_and_its_content_is_destroyed(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], tmp_path: Path
+def test_an_image_that_comes_as_private_and_as_public_at_once_is_one_of_them(
+    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
 ) -> None:
-    settings = Settings(data_dir=tmp_path / "data")
-    dataset_id = declare(factory, open_account(factory))
-    vault.write_key(vault.key_path(settings, dataset_id), KEY)
+    account_id = open_account(factory)
+    for seed in range(5):
+        rows = [(declare(factory, owner), owner) for owner in (account_id, None)]
+        digests = prints(pictures(20, seed=seed))
+        failures = at_once([lambda row=row, digests=digests: accept(factory, *row, digests, now) for row in rows])
+        assert len(failures) == 1
+        assert isinstance(failures[0], KnownAsPrivate | KnownAsPublic)
+
+
+def at_once(acts: Sequence[Callable[[], object]]) -> list[Exception]:
+    """Do everything at the same time; returns what was raised."""
+    ready, failures = threading.Barrier(len(acts)), list[Exception]()
+
+    def run(act: Callable[[], object]) -> None:
+        ready.wait(60)
+        try:
+            act()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return failures
+
+
+# --- which account may pay for another's images ---------------------------------------------------------------------
+
+
+@dataclass
+class Promise:
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    unit: Unit = Unit.RECORD
+    adjacency: Adjacency = Adjacency.ADD_REMOVE
+
+
+@pytest.mark.parametrize(
+    ("payer", "strict"),
+    [
+        (Promise(), True),
+        (Promise(epsilon=0.5), True),
+        (Promise(delta=1e-7), True),
+        (Promise(epsilon=0.5, delta=1e-7), True),
+        (Promise(epsilon=1.0000001), False),
+        (Promise(delta=1.1e-6), False),
+        (Promise(epsilon=0.5, delta=1e-5), False),
+        (Promise(epsilon=2, delta=1e-9), False),
+        (Promise(unit=Unit.SUBJECT), False),
+        (Promise(epsilon=0.1, delta=1e-9, unit=Unit.SUBJECT), False),
+    ],
+)
+def test_as_strict_is_no_larger_epsilon_no_larger_delta_and_the_same_neighbours(payer: Promise, strict: bool) -> None:
+    assert at_least_as_strict(payer, Promise()) is strict
+
+
+@pytest.mark.parametrize(
+    "laxer",
+    [{"epsilon": 1000.0}, {"delta": 1e-4}, {"epsilon": 1.0, "delta": 2e-5}, {"filter_name": "rdp", "epsilon": 1.1}],
+)
+def test_one_shared_image_does_not_move_the_others_to_a_laxer_account(
+    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], laxer: dict[str, object]
+) -> None:
+    lax, strict = open_account(factory, name="lax", **laxer), open_account(factory, name="strict", epsilon=1.0)
+    placeholder = pictures(1, seed=7)
+    upload(factory, lax, placeholder)
+    before = stored(factory)
+    with pytest.raises(OverlapRefused) as refused:
+        upload(factory, strict, np.concatenate([pictures(300), placeholder]))
+    assert refused.value.numbers == {"fault": "overlap"}
+    assert stored(factory) == before
+    # The other way round the stricter account is the one that pays, and the same terms are strict enough.
+    upload(factory, strict, pictures(5, seed=3))
+    assert upload(factory, lax, pictures(5, seed=3)).account_id == strict
+    # Its owner may decide otherwise, by declaring the dataset where the image is known.
+    assert upload(factory, lax, np.concatenate([pictures(20, seed=9), placeholder])).account_id == lax
+
+
+def test_the_filter_makes_no_difference_to_what_is_promised(
+    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
+) -> None:
+    first = open_account(factory, name="first", filter_name="rdp")
+    second = open_account(factory, name="second", filter_name="gdp")
+    upload(factory, first, pictures(5))
+    assert upload(factory, second, pictures(5)).account_id == first
+
+
+# --- what is public, and what is not --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [1, 20])
+def test_a_private_image_does_not_come_back_as_public(
+    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], now: datetime, shared: int
+) -> None:
+    account_id = open_account(factory)
+    private = upload(factory, account_id, pictures(20, seed=1))
+    copy = np.concatenate([pictures(5, seed=2), pictures(20, seed=1)[:shared]])
+    for _ in range(2):
+        with pytest.raises(KnownAsPrivate) as refused:
+            upload(factory, None, copy)
+        assert refused.value.numbers == {"fault": "known_as_private"}
+        delete(factory, private.id, now) if private.state is DatasetState.READY else None
+    assert upload(factory, None, pictures(5, seed=2)).state is DatasetState.READY
+
+
+def test_a_public_image_does_not_become_private_until_the_public_dataset_is_deleted(
+    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], now: datetime
+) -> None:
+    account_id = open_account(factory)
+    public = upload(factory, None, pictures(20, seed=1))
+    upload(factory, None, pictures(20, seed=1))  # two public datasets may share images
+    with pytest.raises(KnownAsPublic) as refused:
+        upload(factory, account_id, np.concatenate([pictures(5, seed=2), pictures(1, seed=1)]))
+    assert refused.value.numbers == {"fault": "known_as_public"}
+    with transaction(factory, read_only=True) as session:
+        ids = list(session.scalars(select(Dataset.id).where(Dataset.account_id.is_(None))))
+    for dataset_id in ids:
+        delete(factory, dataset_id, now)
+    assert public.id in ids
+    assert upload(factory, account_id, pictures(20, seed=1)).account_id == account_id
+
+
+def test_blank_pages_are_neither_private_nor_public(
+    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
+) -> None:
+    blank = np.stack([np.full((5, 7), value, np.uint8) for value in (0, 255)])
+    upload(factory, open_account(factory), np.concatenate([pictures(3, seed=1), blank]))
+    upload(factory, None, np.concatenate([pictures(3, seed=2), blank]))
+
+
+# --- uploads that do not come to their end --------------------------------------------------------------------------
+
+
+def test_fingerprints_of_an_upload_that_was_not_accepted_do_not_count_and_are_replaced(
+    factory: SessionFactory,
+    open_account: Open,
+    declare: Callable[..., str],
+    upload: Callable[..., Dataset],
+    now: datetime,
+) -> None:
+    first, second = open_account(factory, name="first"), open_account(factory, name="second")
+    died = declare(factory, first)
+    fingerprints.record(factory, died, 1, prints(pictures(20)))  # and then its process was killed
+    assert upload(factory, second, pictures(20)).account_id == second
     with transaction(factory) as session:
-        datasets.refuse_upload(session, settings, dataset_id)
-    assert not vault.key_path(settings, dataset_id).exists()
-    vault.write_key(vault.key_path(settings, dataset_id), KEY)
-    with transaction(factory) as session:  # it is not receiving any more, so this is not its upload
-        datasets.refuse_upload(session, settings, dataset_id)
-        assert session.get_one(Dataset, dataset_id).state is DatasetState.DECLARED
-    assert vault.key_path(settings, dataset_id).exists()
+        session.get_one(Dataset, died).upload_attempt = 2
+    other = prints(pictures(20, seed=1))
+    facts = DatasetFacts(died, ("a",), 5, 7, 1, 1000, account_id=first, attempt=2)
+    receiving.accept(
+        factory, facts, ReceivedContent(died, 2, "npz", "0" * 64, 1, other, "ab" * 32), lambda: None, now=now
+    )
+    assert stored(factory) == {(digest, second) for digest in prints(pictures(20))} | {(d, first) for d in other}
+
+
+def test_a_crash_between_two_transactions_changes_nothing_for_whoever_does_it_again(
+    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
+) -> None:
+    account_id = open_account(factory)
+    dataset_id, digests = declare(factory, account_id), prints(pictures(50))
+    fingerprints.record(factory, dataset_id, 1, frozenset(sorted(digests)[:20]))
+    for _ in range(2):  # the second time the answer to the first was lost
+        assert accept(factory, dataset_id, account_id, digests, now).state is DatasetState.READY
+    assert stored(factory) == {(digest, account_id) for digest in digests}
+
+
+def test_a_late_writer_is_refused(
+    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
+) -> None:
+    account_id = open_account(factory)
+    dataset_id = declare(factory, account_id)
+    with transaction(factory) as session:
+        session.get_one(Dataset, dataset_id).upload_attempt = 2
+    with pytest.raises(Conflict, match="no longer"):
+        accept(factory, dataset_id, account_id, prints(pictures(5)), now)
+    assert stored(factory) == set()

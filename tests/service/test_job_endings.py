@@ -9,7 +9,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.db.tables import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
-from service.jobs import FailureCode
+from service.jobs import EarlyEnd, FailureCode
 from tests.service.job_shop import KEY, SHA, Shop
 
 # --- endings --------------------------------------------------------------------------------------------------------
@@ -102,14 +102,61 @@ def test_a_failure_before_the_data_was_read_returns_the_hold(shop: Shop) -> None
     assert shop.claim() is None
 
 
-def test_a_failure_after_that_captures_what_was_charged(shop: Shop) -> None:
-    job_id = shop.submit()
+def charged(shop: Shop) -> jobs.Claim:
+    """A training that has paid for something."""
+    shop.submit()
     claim = shop.claimed()
     shop.arm(claim)
     shop.charge(claim, 10)
-    shop.fail(claim)
+    return claim
+
+
+def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what_was_charged(shop: Shop) -> None:
+    first = charged(shop)
+    assert shop.fail(first, FailureCode.OUT_OF_MEMORY).state is JobState.QUEUED
+    assert shop.money()[0] == 0
+    second = shop.claimed()
+    job = shop.job(first.job_id)
+    assert (job.ended_early, job.salvage_attempt, second.attempt) == (EarlyEnd.OUT_OF_MEMORY, 2, 2)
+    assert shop.wish(second) is None  # it charges nothing by itself
+    job = shop.fail(second)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)  # the first reason counts
     assert shop.money() == (10, 0)
-    assert shop.hold_state(job_id) is HoldState.CAPTURED
+    assert shop.hold_state(first.job_id) is HoldState.CAPTURED
+    assert shop.claim() is None
+
+
+def test_of_nothing_useful_the_end_is_the_one_that_was_coming(shop: Shop) -> None:
+    lost = charged(shop)
+    shop.fail(lost, FailureCode.WORKER_LOST)
+    assert shop.unsaved(shop.claimed()).failure_code is FailureCode.WORKER_LOST
+    cancelled = charged(shop)
+    shop.cancel(cancelled.job_id)
+    assert shop.unsaved(cancelled).state is JobState.CANCELLED
+    exhausted = charged(shop)
+    assert shop.unsaved(exhausted).failure_code is FailureCode.HOLD_EXHAUSTED
+    assert shop.money() == (30, 0)
+
+
+@pytest.mark.parametrize("code", [FailureCode.DATASET_UNAVAILABLE, FailureCode.LEDGER_UNAVAILABLE])
+def test_what_would_fail_again_is_not_tried(shop: Shop, code: FailureCode) -> None:
+    assert shop.fail(charged(shop), code).state is JobState.FAILED
+    assert shop.money() == (10, 0)
+
+
+def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop: Shop) -> None:
+    claim = charged(shop)
+    shop.fail(claim)
+    for attempt in (2, 3):
+        second = shop.claimed()
+        assert (second.attempt, shop.job(claim.job_id).salvage_attempt) == (attempt, attempt)
+        shop.give_back(second)
+    release_id = new_id("rel")
+    incomplete = {"reason": "training_failed", "share": 0.5, "made": 1, "planned": 2, "stages": {}}
+    assert shop.publish(shop.claimed(), release_id=release_id, incomplete=incomplete).incomplete == incomplete
+    job = shop.job(claim.job_id)
+    assert (job.state, job.ended_early) == (JobState.SUCCEEDED, EarlyEnd.TRAINING_FAILED)
+    assert shop.money() == (10, 0)
 
 
 def test_only_the_closed_set_of_failures_exists(shop: Shop) -> None:
@@ -130,19 +177,44 @@ def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop: Shop) -> Non
     assert shop.claim() is None
 
 
-def test_cancelling_a_running_job_is_asked_for_and_then_done(shop: Shop) -> None:
+def test_a_cancelled_training_that_has_charged_nothing_stops(shop: Shop) -> None:
     job_id = shop.submit()
     claim = shop.claimed()
     shop.arm(claim)
-    shop.charge(claim, 10)
     with pytest.raises(Conflict, match="Nobody asked"):
         shop.cancelled(claim)
     for _ in range(2):
         assert shop.cancel(job_id).state is JobState.RUNNING
     assert shop.heartbeat(claim) is True
+    assert shop.wish(claim) is jobs.Wish.STOP
     for _ in range(2):
         assert shop.cancelled(claim).state is JobState.CANCELLED
+    assert shop.money() == (0, 0)
+
+
+def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stops(shop: Shop) -> None:
+    claim = charged(shop)
+    assert shop.wish(claim) is None
+    for _ in range(2):
+        assert shop.cancel(claim.job_id).ended_early is EarlyEnd.CANCELLED
+    assert shop.wish(claim) is jobs.Wish.WIND_UP
+    with pytest.raises(Conflict, match="without publishing"):
+        shop.cancelled(claim)
+    for _ in range(2):
+        assert shop.cancel(claim.job_id, discard=True).ended_early is EarlyEnd.DISCARDED
+    assert shop.wish(claim) is jobs.Wish.STOP
+    with pytest.raises(StaleAttempt, match="discarded"):
+        shop.publish(claim, release_id=new_id("rel"))
+    assert shop.cancelled(claim).state is JobState.CANCELLED
     assert shop.money() == (10, 0)
+
+
+def test_a_cancellation_that_came_too_late_to_leave_anything_out_is_forgotten(shop: Shop) -> None:
+    claim = charged(shop)
+    shop.cancel(claim.job_id)
+    shop.publish(claim, release_id=new_id("rel"))
+    job = shop.job(claim.job_id)
+    assert (job.state, job.ended_early, job.cancel_requested) == (JobState.SUCCEEDED, None, True)
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(shop: Shop) -> None:
@@ -152,16 +224,19 @@ def test_a_job_that_has_ended_cannot_be_cancelled(shop: Shop) -> None:
         shop.cancel(job_id)
 
 
-def test_a_job_that_was_given_back_armed_is_captured_when_cancelled(shop: Shop) -> None:
-    job_id = shop.submit()
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
+def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_and_captured_when_discarded(
+    shop: Shop,
+) -> None:
+    claim = charged(shop)
     shop.give_back(claim)
-    assert shop.cancel(job_id).state is JobState.CANCELLED
-    assert shop.money() == (10, 0)
+    assert shop.cancel(claim.job_id).state is JobState.QUEUED
+    second = shop.claimed()
+    assert shop.job(claim.job_id).salvage_attempt == second.attempt == 2
     with pytest.raises(StaleAttempt):
         shop.charge(claim, 1)
+    shop.give_back(second)
+    assert shop.cancel(claim.job_id, discard=True).state is JobState.CANCELLED
+    assert shop.money() == (10, 0)
 
 
 # --- samples --------------------------------------------------------------------------------------------------------

@@ -210,6 +210,10 @@ def test_after_the_last_kill_the_job_ends_towards_spent(shop: Shop, moment: str)
         if attempt == 1 or moment == "claimed":
             die(shop, claim, moment)
         shop.later(LEASE)
+    if spent:  # one more attempt, which charges nothing, may publish what was paid for
+        claim = shop.claimed()
+        assert shop.job(job_id).salvage_attempt == claim.attempt == 4
+        shop.later(LEASE)
     assert shop.claim() is None
     job = shop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
@@ -232,6 +236,8 @@ def test_only_lost_attempts_count(shop: Shop) -> None:
         assert shop.claimed().attempt == 6 + lost
         assert shop.job(job_id).attempts_lost == lost
         shop.later(LEASE)
+    assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 9  # to publish what was paid for
+    shop.later(LEASE)
     assert shop.claim() is None
     assert shop.job(job_id).failure_code is FailureCode.WORKER_LOST
     assert shop.money() == (5, 0)
@@ -245,12 +251,26 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop: Shop) -> No
     assert shop.job(job_id).state is JobState.FAILED
 
 
-def test_a_cancelled_job_whose_worker_was_lost_is_not_tried_again(shop: Shop) -> None:
+def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(shop: Shop) -> None:
     job_id = shop.submit()
     claim = shop.claimed()
     shop.arm(claim)
     shop.charge(claim, 10)
     shop.cancel(job_id)
+    shop.later(LEASE)
+    assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 2
+    shop.later(LEASE)
+    assert shop.claim() is None
+    assert shop.job(job_id).state is JobState.CANCELLED
+    assert shop.money() == (10, 0)
+
+
+def test_a_discarded_job_whose_worker_was_lost_is_not_tried_again(shop: Shop) -> None:
+    job_id = shop.submit()
+    claim = shop.claimed()
+    shop.arm(claim)
+    shop.charge(claim, 10)
+    shop.cancel(job_id, discard=True)
     shop.later(LEASE)
     assert shop.claim() is None
     assert shop.job(job_id).state is JobState.CANCELLED

@@ -19,6 +19,7 @@ from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.db.session import SessionFactory, transaction
 from service.db.tables import (
+    Dataset,
     DatasetState,
     EntryKind,
     Hold,
@@ -150,8 +151,9 @@ def test_a_plan_costs_at_most_what_was_offered_and_writes_nothing(desk: Desk) ->
 
 
 def test_a_plan_needs_no_content_and_no_budget(desk: Desk) -> None:
+    account_id = desk.open_account(desk.factory, name="nothing yet")
     dataset_id = desk.declare(
-        desk.factory, account_id=desk.account_id, state=DatasetState.DECLARED, content_sha256=None, ready_at=None
+        desk.factory, account_id=account_id, state=DatasetState.DECLARED, content_sha256=None, ready_at=None
     )
     assert plan(desk, dataset_id=dataset_id, epsilon=20.0).price_nano > 0
 
@@ -185,20 +187,66 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(desk: Desk, change
 
 
 def test_delta_above_one_over_the_records_is_refused_with_both(desk: Desk) -> None:
-    exact = desk.declare(desk.factory, account_id=desk.account_id, records_declared=100_000)
+    exact, above = (
+        desk.declare(
+            desk.factory, account_id=desk.open_account(desk.factory, name=f"{count} people"), records_declared=count
+        )
+        for count in (100_000, 100_001)
+    )
     plan(desk, dataset_id=exact)
-    above = desk.declare(desk.factory, account_id=desk.account_id, records_declared=100_001)
     with pytest.raises(InvalidInput, match="delta 1e-05, which is above 1/100001") as caught:
         desk.train(dataset_id=above)
     assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 100_001, "records_declared": 100_001}
     assert set(desk.counts().values()) == {0}
 
 
+def test_delta_is_compared_with_all_that_was_declared_in_the_account(desk: Desk) -> None:
+    """Two datasets of 60,000 records are one population of 120,000, and delta is for all of it."""
+    plan(desk)
+    not_there = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": None}
+    waiting = desk.declare(desk.factory, account_id=desk.account_id, records_declared=50_000, **not_there)
+    desk.declare(desk.factory, account_id=desk.account_id, records_declared=90_000, state=DatasetState.DELETED)
+    desk.declare(desk.factory, account_id=desk.open_account(desk.factory, name="others"), records_declared=90_000)
+    plan(desk)  # neither content that never came, nor what was deleted untouched, nor another account's counts
+    second = desk.declare(desk.factory, account_id=desk.account_id, records_declared=40_000)
+    plan(desk, dataset_id=second)  # 100,000 in all
+    with pytest.raises(InvalidInput, match="above 1/150000") as caught:
+        plan(desk, dataset_id=waiting)
+    assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 150_000, "records_declared": 150_000}
+    third = desk.declare(desk.factory, account_id=desk.account_id, records_declared=1)
+    for dataset_id in (desk.dataset_id, second, third):
+        with pytest.raises(InvalidInput, match="above 1/100001"):
+            desk.train(dataset_id=dataset_id)
+    assert set(desk.counts().values()) == {0}
+
+
+def test_what_was_published_about_a_deleted_dataset_still_counts(desk: Desk) -> None:
+    desk.released()
+    desk.declare(desk.factory, account_id=desk.account_id, records_declared=40_001)
+    with transaction(desk.factory) as session:
+        session.get_one(Dataset, desk.dataset_id).state = DatasetState.DELETED
+    new = desk.declare(desk.factory, account_id=desk.account_id, records_declared=10)
+    with pytest.raises(InvalidInput, match="above 1/100011"):
+        plan(desk, dataset_id=new)
+
+
+@pytest.mark.parametrize(("records", "remarked"), [(10_000, False), (10_001, True), (100_000, True)])
+def test_a_delta_above_a_tenth_of_one_over_n_is_remarked_on(desk: Desk, records: int, remarked: bool) -> None:
+    account_id = desk.open_account(desk.factory, name="some")
+    dataset_id = desk.declare(desk.factory, account_id=account_id, records_declared=records)
+    few = {"teachers": 100}
+    notes = [note for note in plan(desk, dataset_id=dataset_id, options=few).notes if "tenth" in note]
+    assert bool(notes) is remarked
+    assert all(f"choose at most 1/{10 * records}" in note for note in notes)
+    stored = desk.job(desk.train(dataset_id=dataset_id, options=few)).plan["notes"]
+    assert [note for note in stored if "tenth" in note] == notes
+
+
 def test_a_subject_account_counts_subjects(desk: Desk) -> None:
     """n is the number of subjects: for delta, and for the teachers that they support."""
-    account_id = desk.open_account(desk.factory, name="families", unit="subject")
 
     def declared(subjects: int | None) -> str:
+        account_id = desk.open_account(desk.factory, name=f"families {subjects}", unit="subject")
         return desk.declare(desk.factory, account_id=account_id, records_declared=900_000, subjects_declared=subjects)
 
     made = plan(desk, dataset_id=declared(100_000))
@@ -310,11 +358,12 @@ def test_a_frozen_account_takes_no_job(desk: Desk) -> None:
 
 def test_datasets_must_fit_their_role(desk: Desk) -> None:
     unready = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": None}
-    private = desk.declare(desk.factory, account_id=desk.account_id)
+    private = desk.declare(desk.factory, account_id=desk.account_id, records_declared=100)
+    waiting = desk.declare(desk.factory, account_id=desk.account_id, records_declared=100, **unready)
     for error, change in [
         (NotFound, {"dataset_id": "ds_none"}),
         (InvalidInput, {"dataset_id": desk.public_id}),
-        (Conflict, {"dataset_id": desk.declare(desk.factory, account_id=desk.account_id, **unready)}),
+        (Conflict, {"dataset_id": waiting}),
         (InvalidInput, {"dataset_id": desk.declare(desk.factory, account_id=desk.account_id, state="deleted")}),
         (NotFound, {"evaluation_dataset_id": "ds_none"}),
         (InvalidInput, {"evaluation_dataset_id": private}),

@@ -182,6 +182,8 @@ EDITED_REQUEST = {
     "reason": "'because'",
     "requested_by": "decided_by",
     "decided_by": "requested_by",
+    "requested_by_admin": "decided_by_admin",
+    "decided_by_admin": "requested_by_admin",
     "state": "'declined'",
     "id": "'lim_another'",
 }
@@ -233,6 +235,7 @@ def test_an_edited_approval_of_a_raise_is_found(book: LedgerBook) -> None:
 
 def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
     names = "account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
+    names += ", requested_by_admin, decided_by_admin"
     copy = f"INSERT INTO limit_requests (id, {names}) SELECT 'lim_invented', {names} FROM limit_requests"
     assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]
 
@@ -241,7 +244,8 @@ def test_a_release_without_its_capture_is_found(book: LedgerBook) -> None:
     release = book.releases()[0]
     sequence = release.receipt["statement"]["entry"]["sequence"]
     other = f"UPDATE releases SET artifact_sha256 = '{'cd' * 32}' WHERE id = '{release.id}'"
-    assert book.found_after(other) == [(FindingCode.RELEASE_UNPAID, sequence)]
+    found = book.found_after(other)
+    assert found == [(FindingCode.RELEASE_MISMATCH, sequence), (FindingCode.RELEASE_UNPAID, sequence)]
     unpaid = f"UPDATE jobs SET hold_id = '{book.hold_ids[1]}' WHERE id = '{release.job_id}'"
     assert (FindingCode.RELEASE_UNPAID, None) in book.found_after(unpaid)
     assert (FindingCode.RELEASE_UNPAID, None) in book.found_after(f"DELETE FROM jobs WHERE id = '{release.job_id}'")

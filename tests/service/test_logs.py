@@ -6,12 +6,17 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
 import structlog
+from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
 
+from service.db.session import SessionFactory, transaction
+from service.db.tables import ApiKey
 from service.logs import REDACTED, configure_logging, get_logger
 
 
@@ -100,3 +105,20 @@ def test_configuring_twice_writes_once(stream: io.StringIO) -> None:
     configure_logging("INFO", stream)
     get_logger("t").info("e")
     assert len(lines(stream)) == 1
+
+
+def test_what_a_database_says_about_a_row_is_not_logged(stream: io.StringIO, factory: SessionFactory) -> None:
+    """PostgreSQL's message names the key that is taken, and SQLAlchemy's the statement with its parameters."""
+    taken = ApiKey(id="key_a", name="CANARY-NAME", hash="CANARY-HASH", scopes=[], created_at=datetime.now(UTC))
+    with transaction(factory) as session:
+        session.add(taken)
+    with pytest.raises(IntegrityError) as refused, transaction(factory) as session:
+        session.execute(insert(ApiKey).values({c.key: getattr(taken, c.key) for c in ApiKey.__table__.columns}))
+    assert "CANARY" not in str(refused.value)
+    get_logger("t").error("failed", exc_info=refused.value)
+    logging.getLogger("library").error("failed too", exc_info=refused.value)
+    first, second = (line for line in lines(stream) if line["logger"] in ("t", "library"))
+    assert first["exception"][0]["exc_type"] == second["exception"][0]["exc_type"] == "IntegrityError"
+    assert first["exception"][0]["frames"]
+    assert "CANARY" not in stream.getvalue()
+    assert "key_a" not in stream.getvalue()

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect, text
-from sqlalchemy.exc import StatementError
+from sqlalchemy import MetaData, inspect, text
+from sqlalchemy.exc import IntegrityError, StatementError
 
 from alembic import command
 from service.db.base import new_id
@@ -49,6 +49,85 @@ def test_up_check_down_and_up(empty_url: str, capsys: pytest.CaptureFixture[str]
     upgrade_schema(empty_url)
     upgrade_schema(empty_url)
     assert tables(empty_url) == expected
+
+
+def test_fingerprints_keep_their_account_and_public_datasets_are_to_be_checked(empty_url: str) -> None:
+    """From 0001 to 0004 and back, with what an installation has by then."""
+    command.upgrade(migration_config(empty_url), "0001")
+    engine = make_engine(empty_url)
+    known = {(bytes([number]) * 16, f"acc_{number % 2}") for number in range(6)}
+    with engine.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection, only=["accounts", "datasets", "fingerprints"])
+        accounts, datasets, prints = (tables.tables[name] for name in ("accounts", "datasets", "fingerprints"))
+        for name in ("acc_0", "acc_1"):
+            connection.execute(accounts.insert(), account_row(name))
+        for number, (account_id, ready) in enumerate(
+            [("acc_0", True), ("acc_0", True), ("acc_1", True), ("acc_1", False), (None, True), (None, False)]
+        ):
+            connection.execute(datasets.insert(), dataset_row(f"ds_{number}", account_id, ready=ready))
+        for digest, account_id in known:
+            connection.execute(prints.insert(), {"digest": digest, "account_id": account_id})
+    engine.dispose()
+    for _ in range(2):
+        command.upgrade(migration_config(empty_url), "0004")
+        with engine.begin() as connection:
+            homes = connection.execute(
+                text(
+                    "SELECT digest, account_id FROM fingerprints JOIN datasets ON datasets.id = dataset_id AND "
+                    "datasets.upload_attempt = fingerprints.upload_attempt WHERE ready_at IS NOT NULL"
+                )
+            )
+            assert {(bytes(digest), account_id) for digest, account_id in homes} == known
+            unchecked = connection.execute(text("SELECT id, unchecked FROM datasets")).all()
+            assert {name for name, waiting in unchecked if waiting} == {"ds_4"}
+        command.downgrade(migration_config(empty_url), "0001")
+        with engine.begin() as connection:
+            found = connection.execute(text("SELECT digest, account_id FROM fingerprints"))
+            assert {(bytes(digest), account_id) for digest, account_id in found} == known
+        engine.dispose()
+
+
+def test_a_fingerprint_that_would_be_lost_stops_the_migration(empty_url: str) -> None:
+    command.upgrade(migration_config(empty_url), "0001")
+    engine = make_engine(empty_url)
+    with engine.begin() as connection:
+        tables = MetaData()
+        tables.reflect(connection, only=["accounts", "fingerprints"])
+        connection.execute(tables.tables["accounts"].insert(), account_row("acc_0"))
+        connection.execute(tables.tables["fingerprints"].insert(), {"digest": bytes(16), "account_id": "acc_0"})
+    engine.dispose()
+    with pytest.raises(RuntimeError, match="1 fingerprints"):
+        command.upgrade(migration_config(empty_url), "0004")
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM fingerprints")) == 1
+    engine.dispose()
+
+
+def account_row(name: str) -> dict[str, object]:
+    """An account as revision 0001 stores it."""
+    numbers = {"capacity_nano": 1, "spent_nano": 0, "held_nano": 0, "head_sequence": 1, "filter_order": None}
+    terms = {"epsilon": 1.0, "delta": 1e-6, "unit": "record", "adjacency": "add_remove", "filter": "gdp"}
+    texts = {"id": name, "name": name, "owner": "clinic", "head_hash": "0" * 64}
+    return {**numbers, **terms, **texts, "frozen": False, "created_at": datetime(2030, 1, 1, tzinfo=UTC)}
+
+
+def dataset_row(name: str, account_id: str | None, *, ready: bool) -> dict[str, object]:
+    """A dataset as revision 0001 stores it."""
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    shape = {"classes": ["a"], "height": 1, "width": 1, "channels": 1, "records_declared": 1, "joined": False}
+    content = {"content_sha256": "0" * 64, "content_bytes": 1, "format": "npz"} if ready else {}
+    return {
+        "id": name,
+        "account_id": account_id,
+        "name": name,
+        "visibility": "public" if account_id is None else "private",
+        "state": "ready" if ready else "declared",
+        "ready_at": moment if ready else None,
+        "created_at": moment,
+        **shape,
+        **content,
+    }
 
 
 def test_constraints_have_the_same_names_in_code_and_database(empty_url: str) -> None:
@@ -90,6 +169,41 @@ def test_the_alembic_command_uses_the_settings(tmp_path: Path) -> None:
     for arguments in (["upgrade", "head"], ["check"]):
         subprocess.run([*alembic, *arguments], check=True, cwd=PROJECT_ROOT, env=environment, timeout=60)
     assert "accounts" in tables(f"sqlite:///{tmp_path}/obscura.db")
+
+
+def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_url: str) -> None:
+    config = migration_config(empty_url)
+    command.upgrade(config, "0001")
+    engine = make_engine(empty_url)
+    row = (
+        "INSERT INTO jobs (id, kind, recipe, options, plan, state, attempt, attempts_lost, cancel_requested, progress, "
+        "progress_version, secret, created_at) VALUES (:id, :kind, 'datalens', '{}', '{}', 'queued', 0, 0, :no, '{}', "
+        "0, '00', '2030-01-02')"
+    )
+
+    def write(kind: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(row), {"id": f"job_{kind}", "kind": kind, "no": False})
+
+    def kinds() -> set[str]:
+        with engine.begin() as connection:
+            return set(connection.execute(text("SELECT kind FROM jobs")).scalars())
+
+    write("sample")
+    with pytest.raises(IntegrityError):
+        write("evaluate")
+    command.upgrade(config, "head")
+    write("evaluate")
+    with pytest.raises(IntegrityError):
+        write("other")
+    assert kinds() == {"sample", "evaluate"}
+    command.downgrade(config, "0001")
+    assert kinds() == {"sample"}
+    with pytest.raises(IntegrityError):
+        write("evaluate")
+    command.upgrade(config, "head")
+    assert kinds() == {"sample"}
+    engine.dispose()
 
 
 # --- opening --------------------------------------------------------------------------------------------------------

@@ -187,3 +187,15 @@ def test_the_public_half_of_a_retired_key_still_counts(book: LedgerBook, setting
     book.train("patients")
     assert len(trusted_keys(book.key_path)) == 2
     assert inspect_ledger(settings, book.factory).clean
+
+
+def test_a_receipt_says_the_release_that_its_entry_paid_for(book: LedgerBook, tmp_path: Path) -> None:
+    """The entry names the release: a statement about another one is refused, whoever has signed it."""
+    receipt = book.train("patients")
+    assert receipt["statement"]["entry"]["details"]["release"]["id"] == receipt["statement"]["release_id"]
+    other = {name: value for name, value in receipt["statement"].items() if name != "key_id"}
+    forged = book.key.sign(other | {"release_id": "rel_" + "z" * 20})
+    with pytest.raises(SignatureRefused, match="contradict"):
+        check_receipt(forged, trusted_keys(book.key_path))
+    refused = check_offline(forged, tmp_path, book.key.key_id)
+    assert (refused.returncode, "pays for another release" in refused.stderr) == (1, True)

@@ -299,7 +299,7 @@ def test_cancelling_returns_what_has_not_started_and_leaves_what_has_ended(desk:
         ledger.arm(session, hold_id=done.hold_id, attempt=1, now=desk.now)
         ledger.charge(session, hold_id=done.hold_id, attempt=1, amount_nano=77, stage="votes", now=desk.now)
         jobs.finish_failed(
-            session, job_id=done.job_id, attempt=1, failure_code=jobs.FailureCode.OUT_OF_MEMORY, now=desk.now
+            session, job_id=done.job_id, attempt=1, failure_code=jobs.FailureCode.LEDGER_UNAVAILABLE, now=desk.now
         )
         running = jobs.claim(session, worker="w", now=desk.now, lease_seconds=60)
         assert running is not None

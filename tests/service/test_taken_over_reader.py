@@ -22,8 +22,9 @@ from service.ingest.faults import Fault
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadFailed, receive
+from service.uploads import DatasetFacts, UploadFailed
 from service.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
+from tests.service.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)

@@ -11,8 +11,9 @@ import pytest
 from service.errors import NotFound
 from service.ingest.faults import Fault
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadRefused, receive
+from service.uploads import DatasetFacts, UploadRefused
 from service.vault import make_fingerprint_key, open_dataset, open_subjects
+from tests.service.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)

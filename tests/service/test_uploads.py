@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from service.artifacts import remove_directory
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import Fault, explain
 from service.ingest.limits import IngestLimits
@@ -23,10 +26,10 @@ from service.uploads import (
     UploadFailed,
     UploadRefused,
     UploadTooLarge,
-    receive,
     sweep,
 )
 from service.vault import make_fingerprint_key, open_dataset, shred
+from tests.service.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
@@ -208,13 +211,40 @@ def test_what_a_crashed_attempt_left_is_replaced(settings):
 def test_sweeping_removes_leftovers_and_keeps_datasets(settings):
     receive(settings, FACTS, in_chunks(npz()), None, "npz")
     kept = sorted(files_of(settings))
-    (settings.data_dir / "quarantine" / "abc").write_bytes(b"x")
-    leftover = settings.data_dir / "datasets" / f"{DATASET}.0123.tmp"
-    leftover.mkdir()
-    (leftover / "images.npy").write_bytes(b"x")
-    assert sweep(settings.data_dir) == 2
+    for attempt in (3, 4):
+        (settings.data_dir / "quarantine" / f"{DATASET}.{attempt}").write_bytes(b"x")
+        leftover = settings.data_dir / "datasets" / f"{DATASET}.{attempt}.tmp"
+        leftover.mkdir()
+        (leftover / "images.npy").write_bytes(b"x")
+    assert sweep(settings.data_dir, lambda: {(DATASET, 4)}) == 2
+    assert len(files_of(settings)) == len(kept) + 2, "an upload that is under way lost its files"
+    assert sweep(settings.data_dir, frozenset) == 2
     assert sorted(files_of(settings)) == kept
-    assert sweep(settings.data_dir / "nothing") == 0
+    assert sweep(settings.data_dir / "nothing", frozenset) == 0
+
+
+def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings):
+    """Sweeps run all the time, in every process."""
+    over = threading.Event()
+
+    def sweep_on_and_on() -> None:
+        while not over.is_set():
+            sweep(settings.data_dir, frozenset)
+
+    folder = settings.data_dir / "datasets" / DATASET
+    with ThreadPoolExecutor(2) as pool:
+        sweeping = [pool.submit(sweep_on_and_on) for _ in range(2)]
+        try:
+            for _ in range(100):
+                folder.mkdir(parents=True)
+                for number in range(30):
+                    (folder / str(number)).write_bytes(b"x")
+                remove_directory(settings.data_dir, DATASET)
+        finally:
+            over.set()
+        for done in sweeping:
+            done.result()
+    assert list(settings.data_dir.glob("datasets/*")) == []
 
 
 def test_deleted_content_is_gone_and_deleting_twice_is_harmless(settings):

@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from service.errors import Conflict, NotFound
 from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadFailed, receive, sweep
+from service.uploads import DatasetFacts, UploadFailed, sweep
 from service.vault import (
     SealedArray,
     destroy_file,
@@ -29,6 +30,7 @@ from service.vault import (
     shred,
     write_key,
 )
+from tests.service.uploading import receive
 
 DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
@@ -102,7 +104,7 @@ def test_what_a_killed_upload_leaves_is_sealed_under_a_key_that_nobody_has(setti
     (left,) = below(settings.data_dir / "quarantine")
     assert left.stat().st_size > 2**17
     assert CANARY not in left.read_bytes()
-    assert sweep(settings.data_dir) == 1
+    assert sweep(settings.data_dir, frozenset) == 1
 
 
 def test_each_dataset_has_a_key_of_its_own_that_its_owner_alone_can_read(settings: Settings) -> None:
@@ -242,13 +244,23 @@ def test_a_refused_upload_leaves_no_key(settings: Settings) -> None:
     assert below(settings.data_dir) == [fingerprint_key_path(settings)]
 
 
-def test_private_images_are_not_taken_without_the_secret_of_the_fingerprints(settings: Settings) -> None:
+def test_images_are_not_taken_without_the_secret_of_the_fingerprints(settings: Settings) -> None:
     destroy_file(fingerprint_key_path(settings))
     with pytest.raises(UploadFailed):
         store(settings)
     assert below(settings.data_dir) == []
-    public = DatasetFacts(DATASET, ("cat", "dog"), 4, 24, 1, 100, public=True)
-    assert receive(settings, public, iter([npz(pictures())]), None, "npz").private_fingerprints == frozenset()
+
+
+def test_processes_that_start_together_make_one_secret(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            list(pool.map(make_fingerprint_key, [settings] * 8))
+            first = read_key(fingerprint_key_path(settings))
+            make_fingerprint_key(settings)
+            assert read_key(fingerprint_key_path(settings)) == first
+            assert below(settings.data_dir) == [fingerprint_key_path(settings)]
+            fingerprint_key_path(settings).unlink()
 
 
 @pytest.mark.parametrize("values", [np.arange(5), np.arange(0), pictures(7), np.zeros((100_000, 96), np.uint8)])

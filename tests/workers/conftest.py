@@ -17,18 +17,28 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
 
 from service import jobs, ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Dataset, DatasetState, Hold, HoldState, Job, JobState, Visibility
-from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
+from service.db.tables import Dataset, DatasetState, Evaluation, Hold, HoldState, Job, JobState, Visibility
+from service.ingest.array_files import (
+    IMAGES_NAME,
+    LABELS_NAME,
+    SEALED_SUFFIX,
+    SUBJECTS_NAME,
+    ArrayFile,
+    context_of,
+)
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
 from service.vault import key_path, write_key
 from workers.claims import Attempt, claim_job
+from workers.recipes.interface import TrainingData
 from workers.supervisor import Patience
 
 TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
@@ -93,6 +103,14 @@ class Workshop:
             )
             return job.id
 
+    def evaluation(self, release_id: str) -> Evaluation:
+        """The newest evaluation of a release, finished or not."""
+        with transaction(self.factory, read_only=True) as session:
+            newest = (
+                select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
+            )
+            return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
+
     def claim(self, job_id: str) -> Attempt:
         attempt = claim_job(self.settings, self.factory, job_id=job_id, worker="test", now=datetime.now(UTC))
         assert attempt is not None
@@ -134,20 +152,31 @@ class Workshop:
         assert (balance.spent_nano, balance.held_nano) == (hold.captured_nano, 0)
 
 
-def _store(settings: Settings, factory: SessionFactory, account_id: str | None) -> str:
-    digits = load_digits()
-    images = (digits.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8)
-    half = slice(0, 1500) if account_id is not None else slice(1500, None)
+def digits(records: slice) -> TrainingData:
+    found = load_digits()
+    images = (found.images[records] * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
+    return TrainingData(images, found.target[records].astype(np.int64), DIGITS)
+
+
+def _store(
+    settings: Settings,
+    factory: SessionFactory,
+    account_id: str | None,
+    data: TrainingData,
+    declared: int = 1500,
+    subjects_declared: int | None = None,
+) -> str:
     dataset = Dataset(
         id=new_id("ds"),
         account_id=account_id,
         name="digits",
         visibility=Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
-        classes=list(DIGITS),
+        classes=list(data.classes),
         height=8,
         width=8,
         channels=1,
-        records_declared=1500,
+        records_declared=declared,
+        subjects_declared=subjects_declared,
         state=DatasetState.READY,
         content_sha256="0" * 64,
         content_bytes=1,
@@ -158,7 +187,10 @@ def _store(settings: Settings, factory: SessionFactory, account_id: str | None) 
     directory.mkdir(parents=True)
     key = new_key()
     write_key(key_path(settings, dataset.id), key)
-    for name, values in (("images.npy", images[half]), ("labels.npy", digits.target[half].astype(np.int64))):
+    arrays = {IMAGES_NAME: data.private_images, LABELS_NAME: data.private_labels}
+    if data.private_subjects is not None:
+        arrays[SUBJECTS_NAME] = data.private_subjects
+    for name, values in arrays.items():
         path, context = directory / f"{name}{SEALED_SUFFIX}", context_of(dataset.id, name)
         with ArrayFile(path, values.shape, values.dtype, key=key, context=context) as stored:
             stored.append(values)
@@ -167,7 +199,8 @@ def _store(settings: Settings, factory: SessionFactory, account_id: str | None) 
     return dataset.id
 
 
-def build(data_dir: Path, url: str, filter_name: str = "gdp") -> Workshop:
+def build(data_dir: Path, url: str, filter_name: str = "gdp", *, unit: str = "record", **stored: Any) -> Workshop:
+    """A workshop; `stored` is what `_store` takes of the private dataset, where it is not 1,500 digits."""
     settings = Settings(data_dir=data_dir, database_url=url, lease_seconds=4, heartbeat_seconds=1)
     factory = make_session_factory(make_engine(url))
     with transaction(factory) as session:
@@ -177,13 +210,14 @@ def build(data_dir: Path, url: str, filter_name: str = "gdp") -> Workshop:
             owner="office",
             epsilon=8.0,
             delta=1e-5,
-            unit="record",
+            unit=unit,
             adjacency="add_remove",
             filter_name=filter_name,
             now=datetime.now(UTC),
         ).id
+    private_id = _store(settings, factory, account_id, **{"data": digits(slice(0, 1500)), **stored})
     return Workshop(
-        settings, factory, account_id, _store(settings, factory, account_id), _store(settings, factory, None)
+        settings, factory, account_id, private_id, _store(settings, factory, None, digits(slice(1500, None)))
     )
 
 

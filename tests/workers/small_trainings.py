@@ -174,9 +174,9 @@ def assert_it_pays_its_plan_and_repeats_with_its_secret(plan: Plan, learned: str
     assert not torch.equal(trained(attempt=2), first)
 
 
-def work(workshop: Any, job_id: str) -> None:
+def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:
     """Run one attempt of a job, here, to its end."""
-    status = run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    status = run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=trainers)
     assert status == ExitStatus.ENDED
 
 
@@ -186,6 +186,13 @@ def published_by(workshop: Any, job_id: str) -> Release:
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     with transaction(workshop.factory, read_only=True) as session:
         return jobs.get_release(session, workshop.job(job_id).release_id)
+
+
+def evaluated(workshop: Any, release: Release) -> dict[str, Any]:
+    """Run the evaluation that a release waits for; returns what it found."""
+    work(workshop, workshop.evaluation(release.id).job_id)
+    results: dict[str, Any] = workshop.evaluation(release.id).results
+    return results
 
 
 def drawn_twice(workshop: Any, release: Release) -> npt.NDArray[np.uint8]:

@@ -18,16 +18,17 @@ from models.private_classifier import ClassifierConfig, PrivateClassifier
 from service import jobs
 from service.db.session import transaction
 from service.db.tables import JobState
-from tests.workers.small_trainings import DIGITS
-from workers.context import Context
+from service.vault import open_dataset
+from tests.workers.small_trainings import DIGITS, work
+from workers import publishing
 from workers.evaluation import utility
 from workers.exits import ExitStatus
-from workers.measuring import DRAWING, STAGE, measure_classifier
-from workers.orders import read_order
+from workers.measuring import measure_classifier, public_images
+from workers.planned_work import DRAWING, EVALUATION
 from workers.recipes.interface import Cancelled
 from workers.runner import run
 
-SECONDS_MAX = 5.0  # what is cancelled here would go on for a minute
+SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes
 
 
 def quick_to_draw(*given: Any, **more: Any) -> Any:
@@ -39,45 +40,64 @@ def quick_to_draw(*given: Any, **more: Any) -> Any:
 def slow_to_draw(*given: Any, **more: Any) -> EdmDenoiser:
     """It pays likewise; 256 images of a batch go through its network in four blocks, a thousand times each."""
     quick_to_draw(*given, **more)
-    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=1000, churn=0.0, guidance=0.0))
+    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=10_000, churn=0.0, guidance=0.0))
 
 
-@pytest.mark.parametrize(
-    ("trainer", "evaluate", "stage"),
-    [(slow_to_draw, True, DRAWING), (slow_to_draw, False, DRAWING), (quick_to_draw, True, STAGE)],
-    ids=["images to evaluate", "images to show", "a classifier"],
-)
-def test_a_cancelled_job_ends_within_seconds(
-    workshop: Any, trainer: Any, evaluate: bool, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slow_to_draw_later(*given: Any, **more: Any) -> EdmDenoiser:
+    """A few images are drawn within seconds, the many of an evaluation are not."""
+    quick_to_draw(*given, **more)
+    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=4, churn=0.0, guidance=0.0))
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers of an evaluation train for a very long time."""
     monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)
     for kind, training in utility.TRAINING.items():
         monkeypatch.setitem(utility.TRAINING, kind, dataclasses.replace(training, images_seen=10**7))
-    job_id = workshop.train(evaluate=evaluate, warm_start=False)
+
+
+def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
+    """Run a job until it says that it is at a stage, cancel it, and see that it ends within seconds."""
     attempt, stop, statuses = workshop.claim(job_id), threading.Event(), list[ExitStatus]()
     thread = threading.Thread(
-        target=lambda: statuses.append(run(workshop.settings, attempt, stop=stop, trainers={"datalens": trainer}))
+        target=lambda: statuses.append(run(workshop.settings, attempt, stop=stop, trainers=trainers))
     )
     thread.start()
-    workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=60)
+    workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
     with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC), discard=discard)
     asked = time.monotonic()
     stop.set()
     thread.join(timeout=600)
     assert time.monotonic() - asked < SECONDS_MAX
-    assert statuses == [ExitStatus.ENDED]
+    return statuses[0]
+
+
+def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop: Any) -> None:
+    job_id = workshop.train(warm_start=False)
+    assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw}, discard=True) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)
 
 
-def test_a_classifiers_test_can_be_ended_between_its_layers(rdp_workshop: Any, tmp_path: Path) -> None:
-    workshop = rdp_workshop
-    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, evaluate=True, architecture="cnn")
-    context = Context(
-        workshop.settings, workshop.factory, workshop.claim(job_id), stop=threading.Event(), device=torch.device("cpu")
-    )
-    order = read_order(context, job_id)
+@pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(
+    workshop: Any, endless: None, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = workshop.train(warm_start=False, evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
+    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 1)
+    work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else quick_to_draw})
+    release_id = workshop.job(training).release_id
+    job_id = workshop.evaluation(release_id).job_id
+    assert cancelled_at(workshop, job_id, stage, {}, discard=False) is ExitStatus.ENDED
+    assert workshop.job(job_id).state is JobState.CANCELLED
+    assert workshop.evaluation(release_id).results is None
+    workshop.assert_settled(training, JobState.SUCCEEDED)
+
+
+def test_a_classifiers_test_can_be_ended_between_its_layers(workshop: Any, tmp_path: Path) -> None:
     PrivateClassifier(ClassifierConfig("cnn", DIGITS, 1, 8, 8)).save(tmp_path)
+    test = public_images(*open_dataset(workshop.settings, workshop.public_id))
     looks = 0
 
     def progress(*, stage: str, step: int, steps: int) -> None:
@@ -87,8 +107,8 @@ def test_a_classifiers_test_can_be_ended_between_its_layers(rdp_workshop: Any, t
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        measure_classifier(tmp_path, order, context, progress)
+        measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
     assert looks == 5
-    tested = measure_classifier(tmp_path, order, context, progress)
-    assert tested is not None
-    assert tested[1] == 297
+    measured = measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
+    assert sum(sum(row) for row in measured.confusion) == len(test.labels) == 297
+    assert sum(row[label] for label, row in enumerate(measured.confusion)) / 297 == measured.accuracy["classifier"]

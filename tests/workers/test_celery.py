@@ -162,9 +162,29 @@ def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(worksho
             settings, slot, draining=lambda: False, send=lambda *message: sent.append(message), command=("false",)
         )
         first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))  # while the slot was taken
         work_on(workplace, workshop.factory, first)
     assert workshop.job(first).state is JobState.FAILED
     assert sent == [(TASK_RUN_JOB, [second])]
+
+
+def test_the_evaluation_of_a_release_is_rung_for_at_once(
+    workshop: Any, tmp_path: Path, tiny_runner: tuple[str, ...]
+) -> None:
+    sent: list[Any] = []
+    with (tmp_path / "slot").open("wb") as slot:
+        workplace = Workplace(
+            workshop.settings,
+            slot,
+            draining=lambda: False,
+            send=lambda *message: sent.append(message),
+            command=tiny_runner,
+        )
+        job_id = workshop.train(evaluate=True)
+        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
+        work_on(workplace, workshop.factory, job_id)
+    evaluation = workshop.evaluation(workshop.job(job_id).release_id)
+    assert sent == [(TASK_RUN_JOB, [evaluation.job_id])]
 
 
 def test_the_celery_settings_never_run_a_training_twice(workshop: Any) -> None:

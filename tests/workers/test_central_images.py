@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
 from tests.workers.small_trainings import FACTS, SECRET, digits, silence
+from workers.recipes.central_images import _STEPS as STEPS
 from workers.recipes.central_images import CentralConfig, private_sums, release_central_images
 from workers.recipes.interface import TrainingData
 from workers.recipes.private_rows import Units
@@ -37,18 +40,22 @@ def test_sums_are_those_of_a_slow_loop() -> None:
         half = image.reshape(4, 2, 4, 2).mean(axis=(1, 3))
         expected[label] += half * min(1.0, CONFIG.bound / np.linalg.norm(half))
     found = private_sums(CONFIG, data, np.arange(60), 1)[:, 0]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=2e-3)
+    np.testing.assert_allclose(found.numpy() / STEPS, expected, rtol=0, atol=60 / STEPS)  # a step for each image
     assert np.linalg.norm(data.private_images[0].reshape(4, 2, 4, 2).mean(axis=(1, 3)) / 255) > CONFIG.bound, "clips"
 
 
 def test_the_brightest_image_attains_the_bound_and_a_subject_never_passes_it() -> None:
     white = np.full((7, 8, 8), 255, np.uint8)
-    one = private_sums(CONFIG, flat(white, [0] * 7), np.array([0]), 1)
-    assert CONFIG.sensitivity * 0.998 < float(one.norm()) <= CONFIG.sensitivity
-    same = private_sums(CONFIG, flat(white, [3] * 7), np.arange(7), 7)
-    assert CONFIG.sensitivity * 0.998 < float(same.norm()) <= CONFIG.sensitivity
-    spread = private_sums(CONFIG, flat(white, list(range(7))), np.arange(7), 7)
-    assert float(spread.norm()) <= CONFIG.sensitivity
+
+    def norm(labels: list[int], records: list[int], rows_each: int) -> float:
+        sums = private_sums(CONFIG, flat(white, labels), np.array(records), rows_each)
+        assert sums.dtype == torch.int64
+        return math.sqrt(int(sums.square().sum())) / STEPS  # exact but for the root
+
+    assert CONFIG.sensitivity * 0.9999 < norm([0] * 7, [0], 1) <= CONFIG.sensitivity
+    assert CONFIG.sensitivity * 0.999 < norm([3] * 7, list(range(7)), 7) <= CONFIG.sensitivity
+    assert norm(list(range(7)), list(range(7)), 7) <= CONFIG.sensitivity
+    assert norm([0] * 7, [NOBODY] * 7, 7) == 0
 
 
 def test_sums_are_divided_by_a_public_constant_whatever_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

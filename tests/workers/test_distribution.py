@@ -48,7 +48,7 @@ def both(runs: tuple[Runs, Runs]) -> Both:
 def test_two_ranks_train_the_classifier_of_one_and_pay_once(estimator: str, both: Both) -> None:
     alone, first, second = both(estimator)
     assert torch.equal(first["weights"], second["weights"])
-    # Float sums are added in another order. Without one rank's records, or with noise drawn twice, all would be off.
+    # Passes have another size with two ranks. Without one rank's records, or with noise drawn twice, all would be off.
     torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
     assert first["paid"] == alone["paid"] != []
     assert second["paid"] == []
@@ -111,6 +111,15 @@ def test_the_noise_of_two_ranks_is_that_of_one_release(both: Both) -> None:
     assert (first["draws"], second["draws"]) == (1, 0)
 
 
+def test_ranks_add_integers_exactly(both: Both) -> None:
+    alone, first, second = both("integers")
+    assert alone["a"].tolist() == [2**60 + 1, -(2**40) - 3]
+    for found in (first, second):
+        assert found["a"].tolist() == [2**61 + 3, -(2**41) - 6]
+        assert found["b"].tolist() == [0]
+        assert found["a"].dtype == torch.int64
+
+
 @pytest.mark.parametrize("estimator", ["gep", "rgp"])
 def test_all_ranks_take_the_directions_that_the_first_found(estimator: str, both: Both) -> None:
     alone, first, second = both(f"own directions, {estimator}")
@@ -124,7 +133,7 @@ def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both)
     assert torch.equal(first["weights"], alone["weights"])
     assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([3], [])
     assert (first["draws"], second["draws"]) == (alone["draws"], 0) == (3, 0)
-    alone, first, second = both("denoiser")  # its noise levels are drawn by micro-batch, so ranks draw others
+    alone, first, second = both("denoiser")  # its noise levels are drawn by pass, whose size is another
     assert torch.equal(first["weights"], second["weights"])
     assert not torch.equal(first["weights"], both("central images alone")[1]["weights"])
     assert (first["paid"], second["paid"]) == (alone["paid"], [])

@@ -36,6 +36,7 @@ from tests.workers.small_trainings import (
     Purse,
     assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
+    evaluated,
     named,
     plan_of,
     published_by,
@@ -45,9 +46,9 @@ from tests.workers.small_trainings import (
     weights,
     work,
 )
+from workers.planned_work import FEATURES
 from workers.recipes import private_steps
-from workers.recipes.dp_classifier import FEATURES
-from workers.recipes.interface import Cancelled, TrainingData
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData
 from workers.recipes.private_rows import Units
 
 OPTIONS: dict[str, Any] = {
@@ -129,7 +130,9 @@ def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
     purse = StepsPurse(releases=7)
     ended = fit(plan, digits(300), budget=purse)
     assert purse.releases(STEPS) == 7
-    assert not torch.equal(head(ended), head(fit(plan, digits(300), budget=StepsPurse(releases=0))))
+    assert not torch.equal(head(ended), head(fit(plan, digits(300), budget=StepsPurse(releases=1))))
+    with pytest.raises(NothingUseful):
+        fit(plan, digits(300), budget=StepsPurse(releases=0))
 
 
 def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +221,7 @@ def test_an_extractor_goes_with_estimators_and_is_looked_through_once(estimator:
 
     data, plan = with_extractor(digits(600)), classifier_plan(**PRETRAINED, estimator=estimator)
     first = fit(plan, data, progress=listen)
-    assert reports == [0, 1]
+    assert reports == [0, 1, 2]  # blocks of what was declared, 1500, although 600 are there
     assert torch.isfinite(head(first)).all()
     assert torch.equal(head(fit(plan, data)), head(first))
     assert not torch.equal(head(fit(plan, with_extractor(digits(600), seed=1))), head(first))
@@ -266,8 +269,9 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any
         "privacy_card.json",
         "release.json",
     }
-    assert published.summary["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
-    assert published.summary["evaluation"]["test_images"] == 297
+    results = evaluated(workshop, published)
+    assert results["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
+    assert results["evaluation"]["test_images"] == 297
     assert published.card["epsilon"] <= 8.0
     assert math.isfinite(published.card["epsilon"])
     assert published.card["events"][0]["type"] == "poisson_gaussian"
@@ -285,7 +289,8 @@ def test_a_job_publishes_its_extractor_with_the_classifier(rdp_workshop: Any) ->
     described = json.loads((directory / "classifier.json").read_text())["extractor"]
     assert described["sha256"] == hashlib.sha256((directory / "extractor.safetensors").read_bytes()).hexdigest()
     assert described["sha256"] == extractor().sha256
-    assert published.summary["accuracy"]["classifier"] == pytest.approx(accuracy(load_classifier(directory)))
+    found = evaluated(workshop, published)["accuracy"]["classifier"]
+    assert found == pytest.approx(accuracy(load_classifier(directory)))
     assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
 
 

@@ -26,6 +26,7 @@ from tests.workers.small_trainings import (
     assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
     drawn_twice,
+    evaluated,
     named,
     nearly_without_noise,
     plan_of,
@@ -38,9 +39,10 @@ from tests.workers.small_trainings import (
     with_basis_of_one,
     zeros_and_ones,
 )
+from workers.planned_work import WARM_UP
 from workers.recipes import dp_diffusion, private_steps
-from workers.recipes.dp_diffusion import WARM_UP, warm_up
-from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.dp_diffusion import warm_up
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "features": 4,
@@ -100,7 +102,9 @@ def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
     plan, purse = diffusion_plan(), Purse(releases=4)
     ended = train(plan, digits(300), budget=purse)
     assert purse.releases(STEPS) == 4
-    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=0))))
+    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=1))))
+    with pytest.raises(NothingUseful):
+        train(plan, digits(300), budget=Purse(releases=0))
 
 
 def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
@@ -155,7 +159,7 @@ def test_one_unit_moves_a_step_no_further_than_its_clip(
     monkeypatch.setattr(SecureNoise, "discrete_gaussian", silence)
     # The noise levels of the other units must be the same in both, so coins go to noise levels alone, unit by unit.
     monkeypatch.setattr(private_steps, "poisson_sample", lambda units, _probability, _coins: np.arange(units))
-    monkeypatch.setattr(private_steps.PrivateSteps, "_micro_units", lambda _self: 1)
+    monkeypatch.setattr(private_steps, "pass_size", lambda *_: 1)
     data, owners = digits(99), np.concatenate([np.arange(60), np.full(39, 60)])
 
     def step(count: int) -> torch.Tensor:
@@ -177,7 +181,7 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(dp_diffusion, "noisy_rows", watched)
     train(diffusion_plan(multiplicity=3), digits(300))
-    images, sigma = seen[0]
+    images, sigma = seen[-1]  # the first are public rows
     assert len(images) % 3 == 0
     records = images.reshape(-1, 3, 64)
     assert torch.equal(records[:, 0], records[:, 2])
@@ -223,8 +227,8 @@ def test_central_images_change_where_the_steps_start() -> None:
     plan = nearly_without_noise(diffusion_plan(central_images=2))
     first, second = (train(plan, digits(300), budget=Purse(2), attempt=attempt) for attempt in (1, 2))
     assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
-    unstarted = train(diffusion_plan(), digits(300), budget=Purse(0))
-    assert not torch.equal(weights(first), weights(unstarted))
+    with pytest.raises(NothingUseful):  # without them there is nothing before the first step
+        train(diffusion_plan(), digits(300), budget=Purse(0))
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------
@@ -240,5 +244,5 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(rdp_worksho
     assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
     assert published.card["epsilon"] <= 8.0
     assert published.card["stages"] == [CENTRAL, STEPS]
-    assert set(published.summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30

@@ -28,6 +28,7 @@ from tests.workers.small_trainings import (
     assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
     drawn_twice,
+    evaluated,
     named,
     nearly_without_noise,
     plan_of,
@@ -40,7 +41,7 @@ from tests.workers.small_trainings import (
     with_basis_of_one,
 )
 from workers.recipes.dpgan import GeneratorSide, losses
-from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "features": 4,
@@ -104,7 +105,9 @@ def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
     plan, purse = gan_plan(epochs=2.0), Purse(releases=7)
     ended = train(plan, digits(300), budget=purse)
     assert purse.releases(STEPS) == 7
-    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=0))))
+    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=1))))
+    with pytest.raises(NothingUseful):
+        train(plan, digits(300), budget=Purse(releases=0))
 
 
 def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
@@ -289,6 +292,6 @@ def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(rdp_worksho
     assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
     assert published.card["epsilon"] <= 8.0
     assert published.card["events"][0]["type"] == "poisson_gaussian"
-    assert set(published.summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert set(evaluated(workshop, published)["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     assert len(np.unique(drawn_twice(workshop, published), axis=0)) == 30
     assert workshop.balance().spent_nano == workshop.hold(job_id).captured_nano

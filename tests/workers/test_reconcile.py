@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, event
 
+from privacy.plans.plan import plan_from_json
 from service import jobs, ledger, queue
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.tables import FailureCode, HoldState, JobState, Outbox
+from service.db.tables import EarlyEnd, FailureCode, HoldState, JobState, Outbox
 from service.ledger.signing import open_signing_key
 from workers.folders import release_id_of, work_directory
 from workers.reconcile import STALE_FOLDER_SECONDS, Reconciler, reconcile, sweep
@@ -102,23 +103,30 @@ def test_a_job_lost_too_often_is_ended_and_what_it_charged_is_spent(workshop: An
     job_id = workshop.train()
     settings = workshop.settings.model_copy(update={"attempts_max": 1})
     attempt = workshop.claim(job_id)
-    hold = workshop.hold(job_id)
+    hold, first = workshop.hold(job_id), plan_from_json(workshop.job(job_id).plan).stages[0]
     with transaction(workshop.factory) as session:
         ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
         ledger.charge(
             session,
             hold_id=hold.id,
             attempt=attempt.number,
-            amount_nano=1000,
-            stage="votes",
+            amount_nano=first.price_nano,
+            stage=first.name,
+            event=first.event.to_json(),
             now=datetime.now(UTC),
         )
     later = datetime.now(UTC) + timedelta(seconds=60)
     assert reconcile(settings, workshop.factory, send=bell.send, now=later).ended == 1
     job = workshop.job(job_id)
+    # One more attempt may publish what was paid for; when that is lost as well, it is spent.
+    assert (job.state, job.ended_early, job.attempt) == (JobState.QUEUED, EarlyEnd.WORKER_LOST, 2)
+    workshop.claim(job_id)
+    later += timedelta(seconds=60)
+    assert reconcile(settings, workshop.factory, send=bell.send, now=later).ended == 1
+    job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
     assert workshop.hold(job_id).state is HoldState.CAPTURED
-    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (1000, 0)
+    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (first.price_nano, 0)
 
 
 def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_returned(

@@ -16,8 +16,7 @@ from PIL import Image
 
 from workers.evaluation.grid import as_pixels, write_grid
 from workers.evaluation.panels import measure
-from workers.evaluation.report import ReleaseFacts, StageFacts, Usefulness, write_report
-from workers.evaluation.wording import sure_at_most
+from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {
@@ -44,16 +43,7 @@ RELEASE = ReleaseFacts(
     stages=(StageFacts("votes", 2245, 176.8, 71_800_000),),
     facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
     account_epsilon=3.0,
-    account_spent_epsilon=1.0,
-)
-USEFULNESS = Usefulness(
-    evaluation_dataset="clothes-test",
-    train_images=30_000,
-    test_images=10_000,
-    seeds=(7,),
-    accuracy={"logistic_regression": 0.71, "cnn": 0.76},
-    accuracy_warm_start_only={"logistic_regression": 0.70, "cnn": 0.75},
-    confusion=[[80, 10, 10], [0, 100, 0], [5, 5, 90]],
+    account_spent_nano=103_800_000,
 )
 
 
@@ -89,7 +79,6 @@ def page(tmp_path: Path) -> str:
         release=RELEASE,
         images=images,
         labels=labels,
-        usefulness=USEFULNESS,
         technical={"config_digest": "ab12"},
     )
     return path.read_text(encoding="utf-8")
@@ -112,14 +101,18 @@ def test_guarantee_comes_first_then_images_then_usefulness(page: str) -> None:
 
 
 def test_guarantee_states_odds_and_the_meaning_of_delta(page: str) -> None:
-    assert "can become at most <strong>73.2% sure</strong>" in page
-    assert "δ is the chance that this bound does not hold" in page
+    assert "can become at most <strong>97.0% sure</strong>" in page
+    assert "everything that its account may ever publish up to its limit" in page
+    assert "That holds except with a chance of at most δ" in page
     assert "10⁻⁵" in page
 
 
-def test_odds_are_rounded_up(page: str) -> None:
+def test_odds_are_those_of_limits_and_rounded_up(page: str) -> None:
     shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
-    assert shown == ["62.3%", "73.2%", "88.1%", "95.3%", "99.97%"]
+    assert shown == ["65.7%", "77.5%", "91.5%", "97.0%", "99.99%"]
+    assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3"]
+    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97.0%"}  # none is told of this release, or of the spend
+    assert "20.0% of the limit" in page
 
 
 def test_epsilon_is_never_shown_smaller_than_it_is(page: str) -> None:
@@ -145,16 +138,9 @@ def test_names_are_escaped(page: str) -> None:
     assert "<shoe>" not in page
 
 
-@pytest.mark.parametrize(("epsilon", "percent"), [(0.5, 62), (1, 73), (2, 88), (3, 95)])
-def test_odds_are_those_of_a_fifty_percent_prior(epsilon: float, percent: int) -> None:
-    assert round(100 * sure_at_most(epsilon)) == percent
-    assert math.isclose(sure_at_most(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon)))
-
-
 def test_json_carries_the_same_facts(page: str, tmp_path: Path) -> None:
     document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert document["guarantee"]["epsilon"] == CARD["epsilon"]
-    assert document["usefulness"]["accuracy"]["cnn"] == 0.76
     assert document["synthetic"]["images"] == 90
     assert document["release"]["stages"][0]["releases"] == 2245
 
@@ -164,7 +150,17 @@ def test_report_is_the_same_bytes_twice(tmp_path: Path) -> None:
     first = write_report(tmp_path / "a", card=CARD, release=RELEASE, images=images, labels=labels)
     second = write_report(tmp_path / "b", card=CARD, release=RELEASE, images=images, labels=labels)
     assert first.read_bytes() == second.read_bytes()
-    assert "usefulness was not measured" in first.read_text(encoding="utf-8")
+    assert "had not been measured on a public dataset" in first.read_text(encoding="utf-8")
+
+
+def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path: Path, page: str) -> None:
+    images, labels = samples()
+    facts = replace(RELEASE, incomplete={"reason": "time_limit", "share": 0.421, "made": 421, "planned": 1000})
+    shown = write_report(tmp_path / "b", card=CARD, release=facts, images=images, labels=labels).read_text("utf-8")
+    assert "Incomplete: 42.1% of the planned releases were made." in shown
+    assert "because its time was over" in shown
+    assert shown.index("Incomplete") < shown.index('id="guarantee"')
+    assert "Incomplete" not in page
 
 
 def test_report_takes_colour_images_and_a_class_without_samples(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from service import jobs
 from service.db.session import transaction
-from service.db.tables import FailureCode, HoldState, JobState
+from service.db.tables import EarlyEnd, FailureCode, HoldState, JobState
 from workers.claims import Attempt
 from workers.supervisor import Patience, log_path, runner_environment, supervise
 
@@ -71,20 +71,44 @@ def test_a_runner_lost_too_often_ends_captured(workshop: Any, impatient: Patienc
     assert workshop.balance().held_nano == 0
 
 
-def test_a_cancelled_training_stops_and_keeps_what_it_charged(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_cancelled_training_publishes_what_it_charged_unless_that_is_discarded(
+    workshop: Any,
+    tiny_runner: tuple[str, ...],
+    impatient: Patience,
+    monkeypatch: pytest.MonkeyPatch,
+    discard: bool,
 ) -> None:
-    monkeypatch.setenv("TINY_PAUSE", "0.2")
+    monkeypatch.setenv("TINY_PAUSE", "0.5")
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
     thread = in_thread(lambda: supervise_here(workshop, attempt, tiny_runner, impatient))
-    workshop.wait(lambda: workshop.hold(job_id).charged_nano > 0)
+    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) >= 3)
     with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC), discard=discard)
     thread.join(timeout=300)
-    workshop.assert_settled(job_id, JobState.CANCELLED)
+    workshop.assert_settled(job_id, JobState.CANCELLED if discard else JobState.SUCCEEDED)
     assert not (workshop.settings.data_dir / "work" / job_id).exists()
     assert 0 < workshop.hold(job_id).captured_nano < workshop.hold(job_id).amount_nano
+    assert (workshop.job(job_id).release_id is None) is discard
+
+
+def test_a_training_whose_time_is_over_publishes_what_was_paid_for(
+    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINY_KILL", "18")
+    job_id = workshop.train()
+    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
+    charged_nano = workshop.hold(job_id).charged_nano
+    # Its time is over before the second attempt has begun: the runner is told so, and is gone.
+    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient, job_seconds_max=1)
+    assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.TIME_LIMIT)
+    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        release = jobs.get_release(session, workshop.job(job_id).release_id)
+    assert release.incomplete["reason"] == "time_limit"
+    assert workshop.hold(job_id).captured_nano == charged_nano  # the last attempt charged nothing
 
 
 def test_draining_leaves_the_job_to_be_resumed(

@@ -86,11 +86,13 @@ def test_bytes_and_fractions_are_the_same_images(kind: ClassifierKind) -> None:
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
 def test_training_and_test_can_be_ended_between_any_two_layers(kind: ClassifierKind) -> None:
-    looks, last = 0, 10**9
+    looks, last, told = 0, 10**9, list[int]()
 
-    def look() -> None:
+    def look(step: int, steps: int) -> None:
         nonlocal looks
+        assert 0 <= step <= steps
         looks += 1
+        told.append(step)
         if looks == last:
             raise InterruptedError
 
@@ -98,6 +100,8 @@ def test_training_and_test_can_be_ended_between_any_two_layers(kind: ClassifierK
         return train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1, look=look)
 
     found, whole = run(), looks
+    steps = TRAINING[kind].steps(900, epochs=1)
+    assert sorted(set(told)) == list(range(steps + 1))  # the steps that are done, each told before its layers compute
     assert found == train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1)
     passes = 900 // TRAINING[kind].batch + 1  # the last of them is the test
     assert whole % passes == 0

@@ -161,6 +161,12 @@ def release_noise() -> dict[str, Any]:
     return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
 
 
+def add_integers() -> dict[str, Any]:
+    """Sums that no float holds; released as they are."""
+    own = torch.tensor([2**60 + 1 + rank(), -(2**40) - 3, 0])
+    return release_once({"a": own[:2], "b": own[2:]}, lambda sums: sums)
+
+
 def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:
     """As where rounding differs between devices: what rank 1 finds by itself is another basis of the same space."""
     found = gep.orthonormal_basis, rgp.carriers_of
@@ -215,6 +221,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "votes of a poor purse": partial(run_votes, left=12),
     "generator": train_generator,
     "noise": release_noise,
+    "integers": add_integers,
     "own directions, gep": partial(train_with_directions_of_its_own, "gep"),
     "own directions, rgp": partial(train_with_directions_of_its_own, "rgp"),
     "denoiser": train_denoiser,

@@ -1,7 +1,7 @@
 """The report on a release: one self-contained HTML file, and the same facts as JSON.
 
-The page goes from the guarantee to panels computed from synthetic images only, usefulness on public data, and
-technical facts.
+The page goes from the guarantee to panels computed from synthetic images only, and technical facts. How useful the
+release is on public data is measured afterwards; `service.reports` puts that between them when the report is served.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from privacy.accounting.filters import open_filter
+from privacy.accounting.odds import sure_at_most
 from workers.evaluation.grid import as_pixels, scale_for, strip
 from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
 from workers.evaluation.wording import (
@@ -29,14 +31,20 @@ from workers.evaluation.wording import (
     show_percent,
     show_sure,
     show_words,
-    sure_at_most,
 )
 
 NANO: Final = 10**9
 SAMPLES_PER_CLASS: Final = 10
-# The odds table of the report; the release's own epsilon is added to it.
+# The odds table of the report; the account's own limit is added to it.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
-CLASSIFIER_NAMES: Final = {"logistic_regression": "Logistic regression", "mlp": "MLP", "cnn": "CNN"}
+EARLY_WORDS: Final = {
+    "cancelled": "its user asked for that",
+    "time_limit": "its time was over",
+    "worker_lost": "the processes that ran it were lost",
+    "training_failed": "it failed",
+    "out_of_memory": "memory ran out",
+    "out_of_disk": "disk space ran out",
+}
 UNIT_KEYS: Final = {
     "record": "unit: one of these is protected",
     "subject": "unit: all records of one of these are protected together",
@@ -73,7 +81,8 @@ class ReleaseFacts:
         facts: further public numbers of the plan (teachers, images to aggregate, ...).
         notes: remarks of the plan, for people.
         account_epsilon: lifetime limit of the account, at the delta of the card.
-        account_spent_epsilon: what the account has spent in all, this release included; None when not known.
+        account_spent_nano: what the account has spent in all, this release included; None when not known.
+        incomplete: of a training that ended early: why (`reason`), and what `share` of its releases was made.
     """
 
     name: str
@@ -82,34 +91,12 @@ class ReleaseFacts:
     recipe: str
     classes: tuple[str, ...]
     created_at: str
+    account_epsilon: float
     stages: tuple[StageFacts, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    account_epsilon: float | None = None
-    account_spent_epsilon: float | None = None
-
-
-@dataclass(frozen=True)
-class Usefulness:
-    """Accuracies of classifiers trained on synthetic images and tested on a public evaluation dataset.
-
-    Attributes:
-        evaluation_dataset: name of the public dataset.
-        train_images: number of synthetic images that the classifiers were trained on.
-        test_images: number of public images that they were tested on.
-        seeds: seeds of the runs; accuracies are medians when there are several.
-        accuracy: by classifier, in [0, 1].
-        accuracy_warm_start_only: the same protocol on samples of the warm start alone, when there was one.
-        confusion: counts (classes, classes) of the CNN, a row per true class; None to leave it out.
-    """
-
-    evaluation_dataset: str
-    train_images: int
-    test_images: int
-    seeds: tuple[int, ...]
-    accuracy: Mapping[str, float]
-    accuracy_warm_start_only: Mapping[str, float] | None = None
-    confusion: Sequence[Sequence[int]] | None = None
+    account_spent_nano: int | None = None
+    incomplete: Mapping[str, Any] | None = None
 
 
 def write_report(
@@ -119,7 +106,6 @@ def write_report(
     release: ReleaseFacts,
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.int64],
-    usefulness: Usefulness | None = None,
     technical: Mapping[str, str] | None = None,
 ) -> Path:
     """Write report.html and report.json.
@@ -131,7 +117,6 @@ def write_report(
         release: public facts about the release.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
         labels: their classes, int64 (n,).
-        usefulness: results on public evaluation data, when the job named such a dataset.
         technical: versions, config digest, hardware and the like, in the order to be shown.
 
     Returns:
@@ -147,7 +132,7 @@ def write_report(
     if labels.min() < 0 or labels.max() >= len(release.classes):
         raise ValueError(f"labels must lie in 0..{len(release.classes) - 1}")
     panels = measure(images, labels, release.classes)
-    document = _document(card, release, panels, usefulness, technical or {})
+    document = _document(card, release, panels, technical or {})
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "report.json").write_text(
         json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8"
@@ -161,37 +146,28 @@ def _document(
     card: Mapping[str, Any],
     release: ReleaseFacts,
     panels: Panels,
-    usefulness: Usefulness | None,
     technical: Mapping[str, str],
 ) -> dict[str, Any]:
     """Gather every number of the report, JSON-able, without pictures."""
     epsilon = float(card["epsilon"])
+    limit = open_filter(card["filter"], release.account_epsilon, card["delta"], card.get("order"))
     guarantee = {
         **{key: card[key] for key in ("delta", "unit", "adjacency", "filter", "capacity_nano", "price_nano")},
         "epsilon": epsilon,
         "order": card.get("order"),
         "pld_epsilon": card.get("pld_epsilon"),
         "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
-        "sure_at_most": sure_at_most(epsilon),
+        "sure_at_most": sure_at_most(limit),
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
     facts = asdict(release)
     facts["facts"] = {str(name): value for name, value in release.facts.items()}
-    useful = None
-    if usefulness is not None:
-        useful = {
-            **{key: value for key, value in vars(usefulness).items() if key != "confusion"},
-            "accuracy": dict(usefulness.accuracy),
-            "accuracy_warm_start_only": dict(usefulness.accuracy_warm_start_only or {}) or None,
-            "confusion": None if usefulness.confusion is None else np.asarray(usefulness.confusion).tolist(),
-        }
     synthetic = {**asdict(panels), "mode_collapse_rule": MODE_COLLAPSE_RULE, "collapsed": list(panels.collapsed)}
     document = {
         "release": facts,
         "guarantee": guarantee,
         "synthetic": synthetic,
-        "usefulness": useful,
         "technical": dict(technical),
     }
     plain: dict[str, Any] = json.loads(json.dumps(document, default=str))
@@ -220,22 +196,30 @@ def _render(
         "words": show_words,
         "sure": show_sure,
     }
-    epsilon = float(document["guarantee"]["epsilon"])
+    guarantee, limit = document["guarantee"], float(document["release"]["account_epsilon"])
     return environment.get_template("report.html").render(
         **document,
         pictures=_pictures(images, labels, classes),
-        odds=[(value, value == epsilon) for value in _odds_rows(epsilon)],
+        odds=_odds_rows(guarantee, limit),
         histogram_peak=max(panels.histogram),
-        classifier_names=CLASSIFIER_NAMES,
+        early_words=EARLY_WORDS,
         unit_keys=UNIT_KEYS,
         adjacency_words=ADJACENCY_WORDS,
         filter_words=FILTER_WORDS,
     )
 
 
-def _odds_rows(epsilon: float) -> list[float]:
-    """The release's epsilon among the examples, without the example that it nearly equals."""
-    return sorted([epsilon, *(value for value in EPSILON_EXAMPLES if not math.isclose(value, epsilon, rel_tol=0.02))])
+def _odds_rows(guarantee: Mapping[str, Any], limit: float) -> list[tuple[float, float, bool]]:
+    """Limits with their odds: the account's own among examples of accounts that were opened with another.
+
+    The example that the account's limit nearly equals is left out.
+    """
+    rows = [(limit, guarantee["sure_at_most"], True)]
+    for epsilon in EPSILON_EXAMPLES:
+        if not math.isclose(epsilon, limit, rel_tol=0.02):
+            opened = open_filter(guarantee["filter"], epsilon, guarantee["delta"])
+            rows.append((epsilon, sure_at_most(opened), False))
+    return sorted(rows)
 
 
 def _pictures(

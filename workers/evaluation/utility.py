@@ -26,13 +26,19 @@ class ClassifierTraining:
     weight_decay: float
     batch: int = 250
 
+    def steps(self, n: int, epochs: int | None = None) -> int:
+        """Return how many steps are made on n synthetic images."""
+        each = max(1, n // min(self.batch, n))
+        steps = each * (EPOCHS_MAX if epochs is None else epochs)
+        return steps if epochs is not None else min(steps, self.images_seen // min(self.batch, n))
+
 
 EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
 
 TRAINING: dict[ClassifierKind, ClassifierTraining] = {
-    "logistic_regression": ClassifierTraining(images_seen=300_000, learning_rate=2e-3, weight_decay=1e-4),
-    "mlp": ClassifierTraining(images_seen=300_000, learning_rate=2e-3, weight_decay=1e-4),
-    "cnn": ClassifierTraining(images_seen=360_000, learning_rate=3e-3, weight_decay=1e-3),
+    "logistic_regression": ClassifierTraining(300_000, learning_rate=2e-3, weight_decay=1e-4),
+    "mlp": ClassifierTraining(300_000, learning_rate=2e-3, weight_decay=1e-4),
+    "cnn": ClassifierTraining(360_000, learning_rate=3e-3, weight_decay=1e-3),
 }
 
 
@@ -55,7 +61,7 @@ def train_and_test(
     seed: int,
     device: torch.device | str = "cpu",
     epochs: int | None = None,
-    look: Callable[[], None] = lambda: None,
+    look: Callable[[int, int], None] = lambda _done, _steps: None,
 ) -> Utility:
     """Train a fresh classifier on synthetic images to the last step and test it once.
 
@@ -69,7 +75,8 @@ def train_and_test(
         seed: public; fixes initial weights, order of batches and dropout.
         device: where to train.
         epochs: passes over the synthetic images, in place of the protocol's number of images (tests use fewer).
-        look: is called before every layer computes, in training and test; what it raises ends both.
+        look: is told how many steps are done, and of how many, before every layer computes, in training and test; what
+            it raises ends both.
 
     Raises:
         ValueError: empty training or test set.
@@ -84,14 +91,16 @@ def train_and_test(
         model = model.to(memory_format=torch.channels_last)
         batch = min(training.batch, n)
         steps_per_epoch = n // batch
-        steps = steps_per_epoch * (EPOCHS_MAX if epochs is None else epochs)
-        if epochs is None:
-            steps = min(steps, training.images_seen // batch)
+        steps = training.steps(n, epochs)
         optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
         model.train()
-        order = torch.randperm(n)
-        with between_layers(model.modules(), look):
+        order, done = torch.randperm(n), 0
+
+        def watch() -> None:
+            look(done, steps)
+
+        with between_layers(model.modules(), watch):
             for step in range(steps):
                 if step % steps_per_epoch == 0:
                     order = torch.randperm(n)
@@ -105,6 +114,7 @@ def train_and_test(
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 schedule.step()
+                done = step + 1
             predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
     confusion = torch.zeros(classes, classes, dtype=torch.int64)
     confusion.index_put_(

@@ -8,20 +8,15 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 
 
-def sure_at_most(epsilon: float) -> float:
-    """Return the largest posterior that a 50% prior belief can become under epsilon: e^eps / (1 + e^eps)."""
-    return 1.0 / (1.0 + math.exp(-epsilon))
-
-
 def show_percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
-def show_sure(epsilon: float) -> str:
-    """Write `sure_at_most` as a percentage, rounded up, and never as 100%."""
-    sure = Decimal(repr(100 * sure_at_most(epsilon)))
+def show_sure(sure: float) -> str:
+    """Write how sure somebody can become (`privacy.accounting.odds.sure_at_most`), rounded up, and never as 100%."""
+    percent = Decimal(repr(100 * sure))
     for step, largest in ((Decimal("0.1"), Decimal("99.9")), (Decimal("0.01"), Decimal("99.99"))):
-        if (shown := sure.quantize(step, rounding=ROUND_CEILING)) <= largest:
+        if (shown := percent.quantize(step, rounding=ROUND_CEILING)) <= largest:
             return f"{shown}%"
     return "over 99.99%"
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privacy.gradients.estimator import clip_factors
-from privacy.gradients.release import release_sum
+from privacy.gradients.arithmetic import exact_arithmetic
+from privacy.gradients.release import release_sums
+from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import poisson_sample
+from privacy.mechanisms.sampling import deal_passes, poisson_sample
 from workers.recipes.private_rows import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from privacy.accounting.events import PoissonGaussianEvent
     from workers.recipes.interface import TrainingData
 
-_BLOCK = 2048  # units at once
+_PASS_ROWS = 2048  # of images at once
+_STEPS = 2.0**18  # integers of full brightness: as fine as the widest noise of a plan can be drawn for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class CentralConfig:
 
     @property
     def sensitivity(self) -> float:
-        """C: a unit that is sampled adds images of norm at most C on average over its rows, each to one class's sum."""
+        """C: each of a unit's rows adds an image of norm at most C / rows to one class's sum, in whole numbers."""
         return self.bound
 
 
@@ -76,20 +78,28 @@ def release_central_images(
         Charge `config.event` once before the call.
     """
     drawn = poisson_sample(units.count, config.event.sampling_probability, coins)
-    sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.float64)
-    for start in range(0, len(drawn), _BLOCK):
-        sums += private_sums(config, data, units.records(drawn[start : start + _BLOCK], coins), units.rows_each)
-    noisy = release_sum(
-        {"": sums}, sensitivity=config.sensitivity, noise_multiplier=config.event.noise_multiplier, noise=noise
+    sums = torch.zeros(config.classes, config.channels, *config.size, dtype=torch.int64)
+    (passes,) = deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
+    for some in passes:
+        sums += private_sums(config, data, units.records(some, coins), units.rows_each)
+    noisy = release_sums(
+        {"": sums},
+        bound=config.sensitivity * _STEPS,
+        noise_multiplier=config.event.noise_multiplier,
+        noise=noise,
     )[""]
-    return (noisy / config.expected_each).clamp(0, 1).float()
+    return (noisy.double() / (config.expected_each * _STEPS)).clamp(0, 1).float()
 
 
 def private_sums(config: CentralConfig, data: TrainingData, records: npt.NDArray[np.int64], rows_each: int) -> Tensor:
-    """Return the sums (classes, c, h, w) float64 of clipped half-size images of some units' records. PRIVATE."""
-    images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
-    rows = images.flatten(1)  # (records, d)
-    rows = rows * clip_factors(torch.linalg.vector_norm(rows, dim=1), config.bound)[:, None] / rows_each
-    sums = rows.new_zeros(config.classes, rows.shape[1])
-    sums.index_add_(0, labels_of(data.private_labels, records), rows)
+    """Return the sums (classes, c, h, w) int64 of clipped half-size images of some units' records. PRIVATE.
+
+    In steps of 2^-18 of full brightness. Each of a unit's rows counts for a part of one, and is clipped as such.
+    """
+    with exact_arithmetic():
+        images = functional.adaptive_avg_pool2d(pixels_of(data.private_images, records).double(), config.size)
+    rows = (images.flatten(1) * (_STEPS / rows_each)).round().long().numpy()  # (records, d)
+    clipped = clip_integer_rows(rows, config.bound * (_STEPS / rows_each))
+    sums = torch.zeros(config.classes, rows.shape[1], dtype=torch.int64)
+    sums.index_add_(0, labels_of(data.private_labels, records), torch.from_numpy(clipped))
     return sums.reshape(config.classes, *images.shape[1:])

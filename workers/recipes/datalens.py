@@ -25,9 +25,11 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
 from workers.distribution import from_first, rank
+from workers.planned_work import WARM_START
 from workers.recipes.interface import (
     Budget,
     CheckpointFolder,
+    NothingUseful,
     Progress,
     TrainingData,
     load_checkpoint,
@@ -71,8 +73,9 @@ def train(
         shard, and one of them stands for the subject in the warm start, so every sensitivity is that of a record.
 
     Raises:
-        BudgetExceeded: the hold does not pay for the start: a statistic was paid for and lost in a crash before it
-            was kept, more often than the rest of the hold can make up for.
+        BudgetExceeded: the budget ended before the start was paid for, or a statistic was paid for and lost in a crash
+            before it was kept, more often than the rest of the hold can make up for.
+        NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
         Cancelled: from `progress`.
     """
@@ -195,7 +198,7 @@ def _start(
     stages = (MEANS, POOLED, BY_CLASS)
 
     def tell(reached: Mapping[str, Any]) -> None:
-        progress(stage="warm_start", step=len(reached), steps=len(stages))
+        progress(stage=WARM_START, step=len(reached), steps=len(stages))
 
     def kept(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
         keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
@@ -271,6 +274,8 @@ def _vote(
         progress=progress,
         checkpoint=checkpoint,
     )
+    if not releases and not cfg.has_start:
+        raise NothingUseful
     student.finish(releases)
 
 

@@ -15,12 +15,23 @@ from torch.nn import functional
 
 from models.extractor import Extractor, ExtractorUnusable
 from models.private_classifier import ClassifierConfig, PrivateClassifier
+from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
+from workers.planned_work import FEATURES, FEATURES_BLOCK, feature_blocks
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
-from workers.recipes.private_rows import Units, pixels_of
+from workers.recipes.interface import (
+    Budget,
+    CheckpointFolder,
+    NothingUseful,
+    Progress,
+    TrainingData,
+    load_checkpoint,
+    save_checkpoint,
+)
+from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import planned_steps
 
 if TYPE_CHECKING:
@@ -28,8 +39,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-FEATURES = "features"
-_BLOCK = 512
 _ANCHOR_LABELS_SEED = 2
 
 
@@ -56,6 +65,7 @@ def train(
         ExtractorUnusable: the plan's extractor is not there, or not the one that the training began with; raised
             before anything is charged by this attempt.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
+        NothingUseful: the budget ended before the first step.
         Cancelled: from `progress`.
     """
     config = DpClassifierConfig(**plan.config)
@@ -67,8 +77,8 @@ def train(
         classifier,
         plan,
         facts,
-        FeaturesOf(classifier, data.private_images, progress),
-        torch.from_numpy(np.array(data.private_labels, dtype=np.int64)),
+        FeaturesOf(classifier, data.private_images, facts, progress),
+        np.asarray(data.private_labels),
         Units(facts, config, data),
         public_anchors(config, facts, data),
         budget=budget,
@@ -86,7 +96,7 @@ def fit(
     plan: Plan,
     facts: PublicFacts,
     features: Callable[[npt.NDArray[np.int64]], Tensor],
-    labels: Tensor,
+    labels: npt.NDArray[np.int64],
     units: Units,
     anchors: tuple[Tensor, Tensor],
     *,
@@ -113,7 +123,7 @@ def fit(
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
-        return features(records), labels[torch.from_numpy(records)]
+        return features(records), labels_of(labels, records)
 
     @torch.no_grad()
     def anchor_rows() -> tuple[Tensor, Tensor]:
@@ -145,6 +155,8 @@ def fit(
         save_checkpoint(checkpoint_dir, step=steps.state.step, state=steps.checkpoint_state(), header=header)
 
     steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    if steps.state.step == 0:
+        raise NothingUseful
     steps.load_average()
 
 
@@ -170,27 +182,37 @@ def losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 class FeaturesOf:
-    """The fixed public features of private images, computed once where that is worth it. PRIVATE."""
+    """The fixed public features of private images, computed once where that is worth it. PRIVATE.
+
+    Reports, and the shapes of what is computed, depend on the number of records that was declared, not on how many
+    there are: blank images stand in for those that are missing.
+    """
 
     def __init__(
-        self, classifier: PrivateClassifier, private_images: npt.NDArray[np.uint8], progress: Progress
+        self,
+        classifier: PrivateClassifier,
+        private_images: npt.NDArray[np.uint8],
+        facts: PublicFacts,
+        progress: Progress,
     ) -> None:
         self._images, self._classifier = private_images, classifier
         self._kept: Tensor | None = None
         if classifier.transform is None:
             return
-        n, parts = len(private_images), []
-        blocks = max(1, -(-n // _BLOCK))
+        if len(private_images) > facts.records_declared:
+            raise ValueError("there are more records than were declared")  # uploads are refused before
+        parts, blocks = [], feature_blocks(facts)
         for block in range(blocks):
             progress(stage=FEATURES, step=block, steps=blocks)
-            parts.append(self._compute(np.arange(block * _BLOCK, min(n, (block + 1) * _BLOCK))).half())
-        self._kept = torch.cat(parts)
+            records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
+            parts.append(self._compute(np.where(records < len(private_images), records, NOBODY)).half())
+        self._kept = torch.cat([*parts, self._compute(np.full(FEATURES_BLOCK, NOBODY)).half()])
 
     def __call__(self, records: npt.NDArray[np.int64]) -> Tensor:
-        """Return the features (n, ...) of some records."""
+        """Return the features (n, ...) of some records; those of `NOBODY`, -1, are the last that are kept."""
         return self._compute(records) if self._kept is None else self._kept[torch.from_numpy(records)].float()
 
     def _compute(self, records: npt.NDArray[np.int64]) -> Tensor:
         device = next(self._classifier.head.parameters()).device
-        with torch.no_grad():
+        with torch.no_grad(), exact_arithmetic():
             return self._classifier.features(pixels_of(self._images, records).to(device)).cpu()

@@ -19,9 +19,18 @@ from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
 from workers.distribution import object_from_first, pay_once, rank, weights_from_first
+from workers.planned_work import WARM_UP, WARM_UP_BATCH
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
-from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.interface import (
+    Budget,
+    CheckpointFolder,
+    NothingUseful,
+    Progress,
+    TrainingData,
+    load_checkpoint,
+    save_checkpoint,
+)
 from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import planned_steps
 
@@ -31,8 +40,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-WARM_UP = "warm_up"
-_WARM_UP_BATCH = 64
 _WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
 
 
@@ -60,6 +67,7 @@ def train(
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
+        NothingUseful: the budget ended before the first step.
         Cancelled: from `progress`.
     """
     config = DpDiffusionConfig(**plan.config)
@@ -109,6 +117,8 @@ def train(
         save_checkpoint(checkpoint_dir, step=steps.state.step, state={"steps": steps.checkpoint_state()})
 
     steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    if steps.state.step == 0 and plan.stage(CENTRAL) is None:
+        raise NothingUseful
     steps.load_average()
     return denoiser.cpu().eval()
 
@@ -177,7 +187,7 @@ def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, p
     optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
     stream = torch.Generator(central.device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
     for step in range(config.central_steps):
-        chosen = torch.randint(len(images), (_WARM_UP_BATCH,), generator=stream, device=central.device)
+        chosen = torch.randint(len(images), (WARM_UP_BATCH,), generator=stream, device=central.device)
         rows, targets = noisy_rows(
             2 * images[chosen] - 1, labels[chosen], of_any=classes, drop=config.label_drop, stream=stream
         )

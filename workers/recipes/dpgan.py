@@ -21,7 +21,15 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.interface import (
+    Budget,
+    CheckpointFolder,
+    NothingUseful,
+    Progress,
+    TrainingData,
+    load_checkpoint,
+    save_checkpoint,
+)
 from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import average_decay, planned_steps
 
@@ -60,6 +68,7 @@ def train(
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
+        NothingUseful: the budget ended before the first step.
         Cancelled: from `progress`.
     """
     config = DpGanConfig(**plan.config)
@@ -107,6 +116,8 @@ def train(
         save_checkpoint(checkpoint_dir, step=steps.state.step, state=state)
 
     steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    if steps.state.step == 0:
+        raise NothingUseful
     return generator_side.released().cpu().eval()
 
 

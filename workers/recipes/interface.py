@@ -31,6 +31,10 @@ class Cancelled(Exception):
     """Raised by `Progress` when the training must stop now. A recipe lets it pass through."""
 
 
+class NothingUseful(Exception):
+    """Raised by a recipe whose budget ended before there was anything worth publishing."""
+
+
 class CheckpointDamaged(Exception):
     """A checkpoint is not what was written. Nothing of it is used."""
 
@@ -46,19 +50,22 @@ class Budget(Protocol):
             stage: the name of the plan's stage that this belongs to.
 
         Raises:
-            BudgetExceeded: the hold does not cover the event. Nothing was charged and nothing may be released:
-                the recipe ends its private part here and finishes with what it has.
+            BudgetExceeded: the hold does not cover the event, or the training is to end early. Nothing was charged and
+                nothing may be released: the recipe ends its private part here and finishes with what it has.
         """
 
 
 class Progress(Protocol):
     """How a recipe says where it is. Only public numbers fit through."""
 
-    def __call__(self, *, stage: str, step: int, steps: int) -> None:
+    def __call__(self, *, stage: str, step: int, steps: int) -> bool | None:
         """Report that `step` of `steps` of `stage` are done.
 
+        Returns:
+            True where the training is to end early: its budget refuses, and steps that are paid for may be left out.
+
         Raises:
-            Cancelled: the training was asked to stop.
+            Cancelled: the training was asked to stop at once.
         """
 
 
@@ -129,6 +136,12 @@ class Trainer(Protocol):
 
         Noise keys derive from (`secret`, `attempt`, step), so that two attempts never share noise. When
         `checkpoint_dir` holds a checkpoint the training goes on from there, and steps done again are paid again.
+        A budget that refuses everything makes of a checkpoint what can be made of it.
+
+        Raises:
+            NothingUseful: the budget ended before there was anything worth publishing; so does a BudgetExceeded that
+                a recipe lets pass.
+            Cancelled: from `progress`.
         """
 
 

@@ -50,10 +50,11 @@ class CosineFeatures:
         """
         n = len(images)
         channels_first = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
-        flat = torch.from_numpy(np.ascontiguousarray(channels_first)).view(n, self.basis.shape[1])
+        flat = channels_first.reshape(n, self.basis.shape[1])
         waves = (self.basis.double() * _STEPS).round().T  # (pixels, F) integers; sums stay below 2^53
         unit = self.scale.double() * (255 * _STEPS)
-        blocks = (flat[at : at + 4096].double() - _CENTRE_BYTE for at in range(0, n, 4096))
+        parts = (np.array(flat[at : at + 4096], dtype=np.float64) for at in range(0, n, 4096))
+        blocks = (torch.from_numpy(part) - _CENTRE_BYTE for part in parts)
         return torch.cat([(rows @ waves / unit).float() for rows in blocks] or [torch.zeros(0, len(self.basis))])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import NOBODY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,22 +52,35 @@ class Units:
         self.count, self.rows_each = len(starts), config.records_per_subject
 
     def records(self, drawn: npt.NDArray[np.int64], coins: SecureNoise) -> npt.NDArray[np.int64]:
-        """Return the records (len(drawn) * rows_each,) of sampled units; those of one unit stand beside each other."""
+        """Return the records (len(drawn) * rows_each,) of sampled units; those of one unit stand beside each other.
+
+        `NOBODY` has no records: `NOBODY` stands in their places.
+        """
         if self._order is None or self._starts is None:
             return drawn
-        first, sizes = self._starts[drawn], self._starts[drawn + 1] - self._starts[drawn]
-        picks = np.floor(coins.uniform((len(drawn), self.rows_each)) * sizes[:, None]).astype(np.int64)
-        found: npt.NDArray[np.int64] = self._order[(first[:, None] + np.minimum(picks, sizes[:, None] - 1)).reshape(-1)]
-        return found
+        found = np.full((len(drawn), self.rows_each), NOBODY)
+        there = drawn != NOBODY
+        first, last = self._starts[drawn[there]], self._starts[drawn[there] + 1] - 1
+        shares = coins.uniform(found.shape)[there]  # (units, rows_each)
+        picks = np.floor(shares * (last - first + 1)[:, None]).astype(np.int64)
+        found[there] = self._order[np.minimum(first[:, None] + picks, last[:, None])]
+        return found.reshape(-1)
 
 
 def pixels_of(private_images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
-    """Return some records' pixels (n, c, h, w) in [0, 1]. PRIVATE."""
-    chosen = np.asarray(private_images[records])
+    """Return some records' pixels (n, c, h, w) in [0, 1]; `NOBODY`'s are black. PRIVATE."""
+    chosen = _chosen(private_images, records)
     chosen = chosen[:, None] if chosen.ndim == 3 else chosen.transpose(0, 3, 1, 2)
     return torch.from_numpy(np.ascontiguousarray(chosen)).float() / 255
 
 
 def labels_of(private_labels: npt.NDArray[np.int64], records: npt.NDArray[np.int64]) -> Tensor:
-    """Return some records' labels (n,). PRIVATE."""
-    return torch.from_numpy(np.array(private_labels[records], dtype=np.int64))
+    """Return some records' labels (n,); `NOBODY`'s is 0. PRIVATE."""
+    return torch.from_numpy(_chosen(private_labels, records).astype(np.int64))
+
+
+def _chosen(values: npt.NDArray[Any], records: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    there = records != NOBODY
+    chosen = np.zeros((len(records), *values.shape[1:]), dtype=values.dtype)
+    chosen[there] = values[records[there]]
+    return chosen

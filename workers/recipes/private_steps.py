@@ -1,8 +1,15 @@
 """The private part of every recipe of the DP-SGD family: Poisson-sampled steps of one gradient estimator.
 
-One step: pay; draw each unit by a coin of its own; add the sampled units' gradients to the estimator in micro-batches;
-let it release; give what was released to an ordinary optimiser. Everything after the release is post-processing, also
-what `after_step` does with the network.
+One step: pay; draw each unit by a coin of its own; deal the sampled units into passes of one size through the network
+and add their gradients to the estimator; let it release; give what was released to an ordinary optimiser. Everything
+after the release is post-processing, also what `after_step` does with the network.
+
+Privacy:
+    What a unit adds is an integer vector of norm at most the sensitivity, measured where it is added
+    (`privacy.gradients.integers`), and depends on that unit, the network, and coins. Passes have one public shape,
+    whose empty places add nothing (`privacy.gradients.arithmetic`). Coins of a pass (which records of a subject, which
+    noise levels) go to its places: for independent coins it is the same distribution as a coin of each unit's own, and
+    for every outcome of such coins neighbours' sums differ by what the one unit adds.
 """
 
 from __future__ import annotations
@@ -18,16 +25,18 @@ import torch
 from torch import Tensor, nn
 
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.errors import BudgetExceeded
+from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.gradients.arithmetic import exact_arithmetic, places_alike
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
-from privacy.gradients.per_sample import Losses, trace_gradients, trainable
+from privacy.gradients.integers import UNITS_MAX
+from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
-from privacy.mechanisms.sampling import poisson_sample
+from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
-from workers.distribution import from_first, pay_once, rank, ranks, release_once
+from workers.distribution import agreed, from_first, pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,8 +44,10 @@ if TYPE_CHECKING:
     from workers.recipes.interface import Budget, Progress
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
-_MICRO_NUMBERS = 2**26  # of gradients by record that are in memory at once
-_MICRO_RECORDS_MAX = {"cpu": 128, "cuda": 4096}  # on a CPU, activations should stay in its cache
+_PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
+_PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}  # on a CPU, activations should stay in its cache
+_ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
+_GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
 _CHUNKS = 100  # payments and checkpoints of one training
 
 
@@ -68,7 +79,9 @@ class PrivateSteps:
         model: the network that sees private records, and nothing else does.
         estimator: of its gradient.
         losses: of every row.
-        rows: sampled units -> (inputs, targets), `repeats` rows of each unit beside each other. PRIVATE.
+        rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit beside each other, and rows of
+            any one kind where `NOBODY` stands. Each row is a function of its unit and of its coins. PRIVATE.
+        example_rows: public (inputs, targets) like those of `rows`, to try the machine's arithmetic with.
         units: how many units there are. PRIVATE: used for drawing the samples only.
         repeats: rows of one unit.
         secret: of the job.
@@ -89,6 +102,7 @@ class PrivateSteps:
     estimator: Estimator
     losses: Losses
     rows: Rows
+    example_rows: Callable[[], tuple[Tensor, Tensor]]
     units: int
     repeats: int
     secret: bytes
@@ -102,6 +116,14 @@ class PrivateSteps:
     state: StepsState = field(init=False)
 
     def __post_init__(self) -> None:
+        """Build the optimiser.
+
+        Raises:
+            InvalidParameter: so many units are declared that sums of all may not be exact.
+        """
+        declared = self.estimator.expected_batch / self.event.sampling_probability
+        if declared > UNITS_MAX:
+            raise InvalidParameter("units", declared, f"gradients of at most {UNITS_MAX} units are added up exactly")
         parameters = trainable(self.model).values()
         rate, momentum = self.config.learning_rate, self.config.momentum
         self.optimiser = (
@@ -114,6 +136,7 @@ class PrivateSteps:
         self.state = StepsState()
         if self.config.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.model).items()}
+        self._size = 0  # of a pass, once that is known
         self._schedule = FreezeSchedule(
             self.config.freeze_rate,
             round(self.config.freeze_cooling * math.ceil(self.event.count / self.epoch_steps)),
@@ -122,7 +145,7 @@ class PrivateSteps:
     def run(
         self, *, budget: Budget, progress: Progress, checkpoint: Callable[[], None], stage: str = STEPS
     ) -> StepsState:
-        """Make all steps that are left, or as many as the hold pays for.
+        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
 
         Raises:
             Cancelled: from `progress`.
@@ -135,29 +158,26 @@ class PrivateSteps:
             except BudgetExceeded:  # steps were paid and lost in a crash: the training ends with what it has
                 self.state.exhausted = True
                 break
+            paid = self.state.step + count
             for _ in range(count):
-                self._step()
-                progress(stage=stage, step=self.state.step, steps=total)
+                self.step()
+                ending = agreed(bool(progress(stage=stage, step=self.state.step, steps=total)))
+                if ending and paid < total:  # at most one part in _CHUNKS was paid for and is not made
+                    self.state.exhausted = True
+                    break
             checkpoint()
         return self.state
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Make one step, which has been paid for."""
         step, estimator = self.state.step, self.estimator
         if step % self.epoch_steps == 0 or (estimator.active is None and self.config.freeze != "none"):
             self._choose_mask(step // self.epoch_steps)
-        coins = SecureNoise.derive(self.secret, "sampling", self.attempt, step)
-        estimator.begin_step(self.model)
-        drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
-        size = self._micro_units()
-        for start in range(rank() * size, len(drawn), ranks() * size):  # every rank sees the whole sample's coins
-            own_coins = SecureNoise.derive(self.secret, "records", self.attempt, step, start)
-            self._add(*self.rows(drawn[start : start + size], own_coins))
-        if self.public_rows is not None and rank() == 0:  # a summand that enters once
-            inputs, targets = self.public_rows()
-            for block in zip(
-                torch.split(inputs, size * self.repeats), torch.split(targets, size * self.repeats), strict=True
-            ):
-                self._add(*block)
+        with exact_arithmetic():
+            estimator.begin_step(self.model)
+            self._size = self._size or self._pass_size()
+            self._add_sample()
+            self._add_public_rows()
         released = estimator.release(SecureNoise.derive(self.secret, "noise", self.attempt, step))
         self._remember(released, step)
         for name, parameter in trainable(self.model).items():
@@ -169,14 +189,56 @@ class PrivateSteps:
         if self.after_step is not None:
             self.after_step(self.state.step)
 
-    def _add(self, inputs: Tensor, targets: Tensor) -> None:
-        inputs, targets = inputs.to(self.device), targets.to(self.device)
-        self.estimator.add(trace_gradients(self.model, self.losses, inputs, targets, repeats=self.repeats))
+    def _add_sample(self) -> None:
+        """Draw the step's sample and add what its units contribute. Every rank sees all coins; passes go round."""
+        labels = (self.attempt, self.state.step)
+        coins = SecureNoise.derive(self.secret, "sampling", *labels)
+        drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
+        groups = max(1, round(self.estimator.expected_batch) // (_GROUP_PASSES * self._size))
+        coins = SecureNoise.derive(self.secret, "groups", *labels)
+        turn = 0
+        for group, passes in enumerate(deal_passes(drawn, self.units, self._size, groups, coins)):
+            for number, units in enumerate(passes):
+                if turn % ranks() == rank():
+                    coins = SecureNoise.derive(self.secret, "records", *labels, group, number)
+                    self._add(*self.rows(units, coins), torch.from_numpy(units != NOBODY))
+                turn += 1
 
-    def _micro_units(self) -> int:
-        """Units of one micro-batch. They are dealt out to the ranks in turn, so each should get some."""
-        size = micro_units(self.estimator.coordinates, self.repeats, self.device)
-        return size if ranks() == 1 else min(size, math.ceil(self.estimator.expected_batch / ranks()))
+    def _add_public_rows(self) -> None:
+        """Add the public summand, on one rank: it enters once."""
+        if self.public_rows is None or rank() != 0:
+            return
+        for block in zip(*(torch.split(rows, self._size * self.repeats) for rows in self.public_rows()), strict=True):
+            self._add(*block)
+
+    def _add(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> None:
+        self.estimator.add(self._traces(inputs, targets, present))
+
+    def _traces(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> Traces:
+        return trace_gradients(
+            self.model,
+            self.losses,
+            inputs.to(self.device),
+            targets.to(self.device),
+            repeats=self.repeats,
+            present=None if present is None else present.to(self.device),
+        )
+
+    def _pass_size(self) -> int:
+        """Return how many places a pass has: as is quick, or fewer until a record adds the same in each of them."""
+        size = pass_size(self.estimator, self.repeats, self.device)
+        while size > 1 and not self._places_alike(size):
+            size //= 2
+        return int(from_first(torch.tensor(size)))
+
+    def _places_alike(self, size: int) -> bool:
+        inputs, targets = self.example_rows()
+
+        def trace(records: Tensor) -> Traces:
+            chosen = (records[:, None] * self.repeats + torch.arange(self.repeats)).flatten() % len(inputs)
+            return self._traces(inputs[chosen], targets[chosen])
+
+        return places_alike(self.estimator, trace, size)
 
     def _choose_mask(self, epoch: int) -> None:
         """Freeze for one epoch: by public randomness, or by what was released in the last one."""
@@ -268,7 +330,8 @@ def planned_steps(
         rows: likewise.
         units: likewise.
         repeats: likewise.
-        anchor_rows: gives public inputs and targets, from whose gradients GEP finds its basis; called at most once.
+        anchor_rows: gives public inputs and targets, from whose gradients GEP finds its basis, and with which the
+            machine's arithmetic is tried; called once.
         secret: likewise.
         attempt: likewise.
         seed: likewise.
@@ -302,6 +365,7 @@ def planned_steps(
         estimator=estimator,
         losses=losses,
         rows=rows,
+        example_rows=anchors,
         units=units,
         repeats=repeats,
         secret=secret,
@@ -317,6 +381,13 @@ def average_decay(most: float, step: int) -> float:
     return min(most, (1 + step) / (10 + step))
 
 
-def micro_units(coordinates: int, repeats: int, device: torch.device) -> int:
-    """Return how many units, of `repeats` rows each, go through the network together."""
-    return max(1, min(_MICRO_RECORDS_MAX[device.type] // repeats, _MICRO_NUMBERS // coordinates))
+def pass_size(estimator: Estimator, repeats: int, device: torch.device) -> int:
+    """Return how many units, of `repeats` rows each, go through the network together: a public number.
+
+    Large passes are quick, and the last one is half empty on average. So they are as large as memory and caches allow,
+    and no larger than nearly every sample, or each rank's part of one.
+    """
+    most, room = max(1, _PASS_ROWS_MAX[device.type] // repeats), _PASS_NUMBERS / estimator.coordinates
+    expected = estimator.expected_batch / ranks()
+    size = min(most, room, expected + 2 * math.sqrt(expected))
+    return round(size / _ROUND) * _ROUND if size > _ROUND else 2 ** max(0, round(math.log2(size)))

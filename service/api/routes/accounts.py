@@ -15,6 +15,7 @@ from service.api.schemas import (
     AccountRecord,
     AccountRequest,
     EntryRecord,
+    Identifier,
     LimitChangeRequest,
     LimitRequestRecord,
     Page,
@@ -24,7 +25,7 @@ from service.auth import Principal
 from service.db.session import transaction
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
-AccountId = Annotated[str, Path(max_length=64)]
+AccountId = Annotated[Identifier, Path()]
 
 
 @router.post("", dependencies=[ADMIN], status_code=201, response_model=AccountRecord, summary="Open an account")
@@ -105,7 +106,7 @@ def lower_limit(
 def request_raise(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
 ) -> Response:
-    """Ask for a higher limit. Nothing changes until an admin with a key of his own approves it, within seven days.
+    """Ask for a higher limit. Nothing changes until another admin approves it, within seven days.
 
     One request waits at a time. The filter keeps the delta and the order that were fixed when the account was opened.
     """

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from itertools import islice
 from typing import Annotated
 
-import anyio
-from anyio import from_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
-from starlette.requests import ClientDisconnect
 
-from service import datasets, deletion, uploads
+from service import datasets, deletion, receiving
 from service.api import views
 from service.api.conditional import answer
-from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Service
+from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Uploader
 from service.api.pages import cut, newest_first
-from service.api.problems import Busy, UploadStalled
-from service.api.schemas import DatasetRecord, DatasetRequest, Page, UploadFormat
+from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
+from service.api.uploading import Body, content_length
 from service.db.session import transaction
 from service.db.tables import Dataset
-from service.errors import InvalidInput
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
-DatasetId = Annotated[str, Path(max_length=64)]
-SILENCE_SECONDS_MAX = 60.0
-DRAIN_CHUNKS_MAX = 256  # of at most 64 KiB: lets a client finish sending a small body and read why it was refused
+DatasetId = Annotated[Identifier, Path()]
 
 _RAW_BODY = {
     "requestBody": {
@@ -48,7 +40,6 @@ def declare_dataset(service: Running, request: Request, body: DatasetRequest) ->
 
 @router.put(
     "/{dataset_id}/content",
-    dependencies=[DATA],
     response_model=DatasetRecord,
     summary="Upload a dataset's content",
     openapi_extra=_RAW_BODY,
@@ -56,6 +47,7 @@ def declare_dataset(service: Running, request: Request, body: DatasetRequest) ->
 def put_content(
     service: Running,
     request: Request,
+    caller: Uploader,
     dataset_id: DatasetId,
     format: Annotated[UploadFormat, Query(description="zip of class folders, npz, or a zip of IDX files.")],
 ) -> Response:
@@ -63,15 +55,22 @@ def put_content(
 
     A refused upload changes nothing: the dataset stays declared, and the answer says which rule was broken.
     """
-    if not service.uploads.acquire(blocking=False):
-        raise Busy("As many uploads as may run at a time are running. Try again soon.")
-    try:
-        with transaction(service.factory) as session:
-            facts = datasets.begin_upload(session, dataset_id)
-        record = _receive(service, request, facts, format)
-    finally:
-        service.uploads.release()
-    return answer(request, record)
+    body = Body(request, service.uploads.limits)
+    with service.uploads.taken(caller.id):
+        try:
+            dataset = receiving.receive(
+                service.settings,
+                service.factory,
+                dataset_id,
+                body.blocks(),
+                content_length(request),
+                format,
+                clock=service.clock,
+            )
+        except BaseException:
+            body.drain()
+            raise
+    return answer(request, views.dataset(dataset))
 
 
 @router.get("", dependencies=[READ], response_model=Page[DatasetRecord], summary="List datasets")
@@ -111,48 +110,3 @@ def delete_dataset(
         service.settings, service.factory, dataset_id, cancel_jobs=cancel_jobs, now=service.clock()
     )
     return answer(request, views.dataset(dataset))
-
-
-def _receive(service: Service, request: Request, facts: uploads.DatasetFacts, format: str) -> DatasetRecord:
-    chunks = body_chunks(request)
-    try:
-        received = uploads.receive(service.settings, facts, chunks, content_length(request), format)
-        with transaction(service.factory) as session:
-            return views.dataset(datasets.accept_upload(session, received, now=service.clock()))
-    except BaseException:
-        with transaction(service.factory) as session:
-            datasets.refuse_upload(session, service.settings, facts.dataset_id)
-        for _ in islice(chunks, DRAIN_CHUNKS_MAX):
-            pass
-        raise
-
-
-def content_length(request: Request) -> int | None:
-    """The Content-Length that the client announced, if it is a number."""
-    text = request.headers.get("content-length", "")
-    return int(text) if text.isdecimal() and len(text) < 20 else None
-
-
-def body_chunks(request: Request) -> Iterator[bytes]:
-    """Read the request's body from a worker thread, chunk by chunk.
-
-    Raises:
-        UploadStalled: No byte came for a minute.
-        InvalidInput: The client hung up.
-    """
-    stream = request.stream()
-    while True:
-        try:
-            chunk = from_thread.run(_next_chunk, stream)
-        except TimeoutError:
-            raise UploadStalled(f"No byte came for {SILENCE_SECONDS_MAX:.0f} seconds. Upload again.") from None
-        except ClientDisconnect:
-            raise InvalidInput("The client hung up before the end of the body.") from None
-        if chunk is None:
-            return
-        yield chunk
-
-
-async def _next_chunk(stream: AsyncIterator[bytes]) -> bytes | None:
-    with anyio.fail_after(SILENCE_SECONDS_MAX):
-        return await anext(stream, None)

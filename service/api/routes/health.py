@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+import anyio
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
-from service.api.deps import PROBLEMS, Running
+from service.api.deps import PROBLEMS, Running, Service
 from service.api.problems import Busy
 from service.api.schemas import HealthRecord
 from service.db.session import transaction
@@ -14,19 +16,39 @@ from service.ledger.arming import arming_stops
 
 router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
 VERSION = version("obscura")
+READY_SECONDS = 2.0
 
 
 @router.get("/live", response_model=HealthRecord, summary="Liveness")
-def live() -> HealthRecord:
-    """The process answers."""
+async def live() -> HealthRecord:
+    """The process answers. It asks no database and waits for no thread."""
     return HealthRecord(status="ok", version=VERSION)
 
 
 @router.get("/ready", response_model=HealthRecord, summary="Readiness")
-def ready(service: Running) -> HealthRecord:
-    """The database answers, and the service is not shutting down. 503 otherwise. Tells whether trainings may start."""
+async def ready(service: Running) -> HealthRecord:
+    """The database answers within two seconds, and the service is not shutting down. 503 otherwise.
+
+    Tells whether trainings may start.
+    """
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
-    with transaction(service.factory, read_only=True) as session:
-        stopped = bool(arming_stops(session))
+    if not service.readiness.acquire(blocking=False):
+        raise Busy("The database has not answered the last questions yet.")
+    try:
+        with anyio.fail_after(READY_SECONDS):
+            # A thread of its own: those of the other requests may all be waiting for a writer.
+            own = anyio.CapacityLimiter(1)
+            stopped = await run_sync(_trainings_stopped, service, abandon_on_cancel=True, limiter=own)
+    except TimeoutError:
+        raise Busy("The database does not answer.") from None
     return HealthRecord(status="ok", version=VERSION, trainings="stopped" if stopped else "open")
+
+
+def _trainings_stopped(service: Service) -> bool:
+    """Ask the database, and free the place among those who ask, however late the answer comes."""
+    try:
+        with transaction(service.factory, read_only=True) as session:
+            return bool(arming_stops(session))
+    finally:
+        service.readiness.release()

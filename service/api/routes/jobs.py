@@ -6,22 +6,21 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Request, Response
-from sqlalchemy import select
 
-from service import jobs
+from service import auth, jobs
 from service.api import views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
 from service.api.pages import cut, newest_first
-from service.api.schemas import FINAL_STATES, JobRecord, JobRequest, Page
+from service.api.schemas import FINAL_STATES, CancelRequest, Identifier, JobRecord, JobRequest, Page
 from service.db.session import transaction
 from service.db.tables import Job
 from service.extractors import require_extractor
 from service.failpoints import failpoint
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
-JobId = Annotated[str, Path(max_length=64)]
+JobId = Annotated[Identifier, Path()]
 
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -56,8 +55,8 @@ def create_job(
 def list_jobs(service: Running, request: Request, page: Paging) -> Response:
     """List the jobs, newest first."""
     with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(Job), Job.created_at, Job.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit)
+        query = newest_first(views.JOBS, Job.created_at, Job.id, page.cursor, page.limit)
+        rows, cursor = cut(session.execute(query).all(), page.limit)
         shown = views.jobs(session, rows)
     return answer(request, Page[JobRecord](items=shown, next_cursor=cursor))
 
@@ -82,9 +81,9 @@ def follow_job(
 
     Streams are bounded in number and duration: a client reconnects with Last-Event-ID and misses nothing.
     """
-    read = partial(_snapshot, service, job_id)
+    read = partial(_snapshot, service, job_id, principal.id)
     first = read()
-    if first.final and first.id == last_event_id:
+    if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)
     service.streams.take(principal.id)
     events = follow(read, last_event_id=last_event_id, limits=service.streams.limits, stopping=service.stopping)
@@ -92,15 +91,24 @@ def follow_job(
 
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], response_model=JobRecord, summary="Cancel a job")
-def cancel_job(service: Running, request: Request, job_id: JobId) -> Response:
-    """Ask a job to stop. A queued job ends at once and its hold returns; a running one keeps what it has charged."""
+def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRequest | None = None) -> Response:
+    """End a job early. A queued job ends at once and its hold returns.
+
+    A training that has charged publishes what it has made, marked as incomplete, and the unspent rest of its hold
+    returns. `publishes_if_cancelled` of the job says before whether there is anything to publish. With `discard` it
+    stops at once and publishes nothing; what was charged stays spent.
+    """
+    discard = body is not None and body.discard
     with transaction(service.factory) as session:
-        job = jobs.request_cancel(session, job_id=job_id, now=service.clock())
+        job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
         record = views.jobs(session, [job])[0]
     return answer(request, record)
 
 
-def _snapshot(service: Service, job_id: str) -> Snapshot:
+def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
+    """Look at a job for whoever follows it, whose key may have been revoked since the last look."""
     with transaction(service.factory, read_only=True) as session:
+        if not auth.is_valid(session, key_id):
+            return None
         job = jobs.get_job(session, job_id)
         return Snapshot(job.progress_version, views.event(session, job))

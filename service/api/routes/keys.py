@@ -12,7 +12,7 @@ from service.api import views
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import cut, newest_first
-from service.api.schemas import KeyRecord, KeyRequest, NewKeyRecord, Page
+from service.api.schemas import Identifier, KeyRecord, KeyRequest, NewKeyRecord, Page
 from service.db.session import transaction
 from service.db.tables import ApiKey
 
@@ -23,11 +23,16 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)
 def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
     """Create a key. Its token is in this answer and nowhere else: only a hash is kept.
 
-    The key remembers which key made it: the two never count as two different hands when a limit is raised.
+    One with the scope `admin` is another key of yours: it decides as you, never as a second person.
     """
     with transaction(service.factory) as session:
         key, token = auth.create_key(
-            session, name=body.name, scopes=body.scopes, created_by=admin.id, now=service.clock()
+            session,
+            name=body.name,
+            scopes=body.scopes,
+            created_by=admin.id,
+            admin_id=admin.admin_id,
+            now=service.clock(),
         )
         record = NewKeyRecord(**dict(views.key(key)), token=token)
     headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
@@ -45,7 +50,7 @@ def list_keys(service: Running, request: Request, page: Paging) -> Response:
 
 
 @router.post("/{key_id}/revoke", dependencies=[ADMIN], response_model=KeyRecord, summary="Revoke a key")
-def revoke_key(service: Running, request: Request, key_id: Annotated[str, Path(max_length=64)]) -> Response:
+def revoke_key(service: Running, request: Request, key_id: Annotated[Identifier, Path()]) -> Response:
     """Revoke a key at once and for good. Revoking twice keeps the first time."""
     with transaction(service.factory) as session:
         record = views.key(auth.revoke_key(session, key_id=key_id, now=service.clock()))

@@ -12,12 +12,12 @@ from service.api import views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, Admin, Paging, Running
 from service.api.pages import cut, newest_first
-from service.api.schemas import LimitRequestRecord, Page
+from service.api.schemas import Identifier, LimitRequestRecord, Page
 from service.db.session import transaction
 from service.db.tables import LimitRequest
 
 router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
-RequestId = Annotated[str, Path(max_length=64)]
+RequestId = Annotated[Identifier, Path()]
 
 
 @router.get("", dependencies=[READ], response_model=Page[LimitRequestRecord], summary="List limit requests")
@@ -25,7 +25,7 @@ def list_limit_requests(
     service: Running,
     request: Request,
     page: Paging,
-    account_id: Annotated[str | None, Query(max_length=64, description="Of this account only.")] = None,
+    account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
 ) -> Response:
     """List the requests to raise a limit, decided ones too, newest first."""
     with transaction(service.factory, read_only=True) as session:
@@ -48,9 +48,9 @@ def read_limit_request(service: Running, request: Request, request_id: RequestId
 
 @router.post("/{request_id}/approve", response_model=LimitRequestRecord, summary="Approve a higher limit")
 def approve_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
-    """Raise the limit. The ledger records the reason and both keys. A frozen account stays frozen.
+    """Raise the limit. The ledger records the reason and both people. A frozen account stays frozen.
 
-    403 when both keys may be in one hand: the same key, a key that made the other, or one younger than the request.
+    403 when the same person asked for it, with whichever key.
     """
     with transaction(service.factory) as session:
         now = service.clock()

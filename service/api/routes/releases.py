@@ -7,19 +7,21 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
+from sqlalchemy.orm import joinedload
 
-from service import artifacts, jobs
+from service import artifacts, jobs, reports
 from service.api import views
-from service.api.conditional import answer, send_file
+from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Service, Trainer
 from service.api.pages import cut, newest_first
-from service.api.schemas import Page, ReleaseRecord, SampleRecord, SampleRequest
+from service.api.release_schemas import EvaluationRecord, EvaluationRequest, ReleaseRecord, SampleRecord, SampleRequest
+from service.api.schemas import Identifier, Page
 from service.db.session import transaction
-from service.db.tables import Release, ReleaseKind
+from service.db.tables import Evaluation, Job, Release, ReleaseKind
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
-ReleaseId = Annotated[str, Path(max_length=64)]
+ReleaseId = Annotated[Identifier, Path()]
 FileName = Annotated[str, Path(max_length=64)]
 _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 # A report is self-contained: its own styles and pictures, no script, nothing from elsewhere.
@@ -34,9 +36,9 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 def list_releases(service: Running, request: Request, page: Paging) -> Response:
     """List the releases, newest first."""
     with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(Release), Release.created_at, Release.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit)
-        shown = [views.release(row) for row in rows]
+        query = newest_first(views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
+        rows, cursor = cut(session.execute(query).all(), page.limit)
+        shown = views.releases(session, rows)
     return answer(request, Page[ReleaseRecord](items=shown, next_cursor=cursor))
 
 
@@ -44,7 +46,7 @@ def list_releases(service: Running, request: Request, page: Paging) -> Response:
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.release(jobs.get_release(session, release_id))
+        record = views.releases(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -67,8 +69,8 @@ def read_receipt(service: Running, release_id: ReleaseId) -> JSONResponse:
     "/{release_id}/report.html", dependencies=[READ], response_class=Response, responses=_file_answer("text/html")
 )
 def read_report_page(service: Running, request: Request, release_id: ReleaseId) -> Response:
-    """Read the report as one HTML page."""
-    response = _send(service, request, release_id, "report.html", "text/html; charset=utf-8")
+    """Read the report as one HTML page: as it was published, with what evaluations have measured since."""
+    response = _send_report(service, request, release_id, reports.PAGE, "text/html; charset=utf-8")
     response.headers["Content-Security-Policy"] = REPORT_POLICY
     return response
 
@@ -81,7 +83,7 @@ def read_report_page(service: Running, request: Request, release_id: ReleaseId) 
 )
 def read_report_data(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read the report as JSON."""
-    return _send(service, request, release_id, "report.json", "application/json")
+    return _send_report(service, request, release_id, reports.DATA, "application/json")
 
 
 @router.get("/{release_id}/grid.png", dependencies=[READ], response_class=Response, responses=_file_answer("image/png"))
@@ -131,7 +133,59 @@ def create_sample(
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
 
 
-def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+@router.post(
+    "/{release_id}/evaluations", status_code=202, response_model=EvaluationRecord, summary="Evaluate a release"
+)
+def create_evaluation(
+    service: Running,
+    principal: Trainer,
+    request: Request,
+    release_id: ReleaseId,
+    key: IdempotencyKey,
+    body: EvaluationRequest,
+) -> Response:
+    """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
+    with transaction(service.factory) as session:
+        job = jobs.submit_evaluation(
+            session,
+            principal=principal.id,
+            idempotency_key=key,
+            release_id=release_id,
+            now=service.clock(),
+            samples_max=service.settings.samples_max,
+            **body.model_dump(),
+        )
+        record = views.evaluation(jobs.evaluation_of(session, job.id), job)
+    service.ring()
+    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
+
+
+@router.get(
+    "/{release_id}/evaluations",
+    dependencies=[READ],
+    response_model=Page[EvaluationRecord],
+    summary="List a release's evaluations",
+)
+def list_evaluations(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
+    """List what was measured, and is being measured, newest first."""
+    with transaction(service.factory, read_only=True) as session:
+        jobs.get_release(session, release_id)
+        query = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
+        query = query.where(Evaluation.release_id == release_id)
+        ordered = newest_first(query, Evaluation.created_at, Evaluation.id, page.cursor, page.limit)
+        rows, cursor = cut(session.scalars(ordered).all(), page.limit)
+        shown = [views.evaluation(row, row.job) for row in rows]
+    return answer(request, Page[EvaluationRecord](items=shown, next_cursor=cursor))
+
+
+def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+    _require_generator(service, release_id, name)
+    return answer_bytes(
+        request, reports.read_report(service.settings.data_dir, service.factory, release_id, name), media_type
+    )
+
+
+def _require_generator(service: Service, release_id: str, name: str) -> Release:
     with transaction(service.factory, read_only=True) as session:
         release = jobs.get_release(session, release_id)
     if release.kind is not ReleaseKind.GENERATOR and name in _OF_GENERATORS:
@@ -139,5 +193,10 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
             f"A {release.kind.value} has no {name}. GET /v1/releases/{release.id} shows this release.",
             release_id=release.id,
         )
+    return release
+
+
+def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
+    release = _require_generator(service, release_id, name)
     path = artifacts.find_file(service.settings.data_dir, release.id, name)
     return send_file(request, path, sha256=artifacts.digest_file(path), media_type=media_type)

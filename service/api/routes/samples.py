@@ -12,13 +12,14 @@ from service.api import views
 from service.api.conditional import answer, send_file
 from service.api.deps import PROBLEMS, READ, Running
 from service.api.problems import JobNotSucceeded, Pending
-from service.api.schemas import FINAL_STATES, SampleRecord
+from service.api.release_schemas import SampleRecord
+from service.api.schemas import FINAL_STATES, Identifier
 from service.db.session import transaction
 from service.db.tables import Job, Sample, SampleFormat
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
-SampleId = Annotated[str, Path(max_length=64)]
+SampleId = Annotated[Identifier, Path()]
 
 MEDIA_TYPES = {
     SampleFormat.IMAGEFOLDER: ("application/zip", "zip"),

@@ -13,14 +13,14 @@ from service.api import views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Running, Trainer
 from service.api.pages import cut, newest_first
-from service.api.schemas import Page, SweepRecord, SweepRequest
+from service.api.schemas import CancelRequest, Identifier, Page, SweepRecord, SweepRequest
 from service.db.session import transaction
 from service.db.tables import Sweep
 from service.errors import InvalidInput
 from service.extractors import require_extractor
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
-SweepId = Annotated[str, Path(max_length=64)]
+SweepId = Annotated[Identifier, Path()]
 SWEEPS_A_PAGE_MAX = 10  # each is shown with up to 64 trials and their holds
 
 
@@ -60,7 +60,7 @@ def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
     with transaction(service.factory, read_only=True) as session:
         query = newest_first(select(Sweep), Sweep.created_at, Sweep.id, page.cursor, limit)
         rows, cursor = cut(session.scalars(query).all(), limit)
-        shown = [_record(session, row) for row in rows]
+        shown = views.sweeps(session, rows)
     return answer(request, Page[SweepRecord](items=shown, next_cursor=cursor))
 
 
@@ -73,10 +73,12 @@ def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Respons
 
 
 @router.post("/{sweep_id}/cancel", dependencies=[TRAIN], response_model=SweepRecord, summary="Cancel a sweep")
-def cancel_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
-    """Stop every trial that has not ended. Holds of queued ones return; what running ones have charged stays spent."""
+def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: CancelRequest | None = None) -> Response:
+    """End every trial and evaluation that has not ended, as `cancel` of a job does. Holds of queued trials return."""
+    discard = body is not None and body.discard
     with transaction(service.factory) as session:
-        record = _record(session, jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock()))
+        made = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)
+        record = _record(session, made)
     return answer(request, record)
 
 
@@ -89,4 +91,4 @@ def _trial(body: SweepRequest, position: int) -> jobs.Trial:
 
 
 def _record(session: Session, sweep: Sweep) -> SweepRecord:
-    return views.sweep(session, sweep, jobs.jobs_of_sweep(session, sweep.id))
+    return views.sweeps(session, [sweep])[0]

@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from privacy.errors import InvalidParameter, PrivacyError
+from privacy.gradients.integers import Outer, squares
 from privacy.gradients.per_sample import check_model, trace_gradients, trainable
 
 
@@ -73,7 +74,7 @@ MODELS = {
 
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize("kind", MODELS)
-def test_shares_norms_and_sums_agree_with_single_records(kind: str, repeats: int) -> None:
+def test_shares_and_outer_products_agree_with_single_records(kind: str, repeats: int) -> None:
     torch.manual_seed(0)
     build, draw = MODELS[kind]
     model, n = build().double(), 5
@@ -91,16 +92,16 @@ def test_shares_norms_and_sums_agree_with_single_records(kind: str, repeats: int
     if kind in ("convolutional", "on images"):
         model[2] = nn.ReLU(inplace=True)
 
-    weights = torch.rand(n).double()
     traces = trace_gradients(model, losses, inputs, targets, repeats=repeats)
-    norms, sums = traces.squared_norms(), traces.weighted_sum(weights)  # before shares(): the short cuts are taken
-    shares = traces.shares()
-    assert set(shares) == set(expected) == set(sums)
+    shares, parts = traces.shares(), traces.parts()
+    assert set(shares) == set(parts) == set(expected)
     for name, share in expected.items():
         torch.testing.assert_close(shares[name], share)
-        torch.testing.assert_close(sums[name], torch.tensordot(weights, share, dims=1))
-    torch.testing.assert_close(norms, sum(share.flatten(1).square().sum(dim=1) for share in expected.values()))
-    torch.testing.assert_close(traces.weighted_sum(weights), sums)
+        part = parts[name]
+        written = torch.einsum("np,nd->npd", part.left, part.right) if isinstance(part, Outer) else part
+        torch.testing.assert_close(written, share)
+        torch.testing.assert_close(squares(part), share.flatten(1).square().sum(dim=1))
+    assert any(isinstance(part, Outer) for part in parts.values()) is (repeats == 1)
 
 
 def test_parameters_are_as_they_were_and_hold_no_gradient() -> None:
@@ -112,18 +113,6 @@ def test_parameters_are_as_they_were_and_hold_no_gradient() -> None:
     assert model[8].weight.requires_grad
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(layer._forward_hooks for layer in model.modules())
-
-
-def test_a_record_that_is_dropped_contributes_nothing_even_when_it_is_not_finite() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3))
-    inputs = torch.randn(4, 3)
-    inputs[1] = torch.nan
-    traces = trace_gradients(model, losses, inputs, torch.zeros(4, dtype=torch.long))
-    dropped = ~traces.squared_norms().isfinite()
-    assert dropped.tolist() == [False, True, False, False]
-    shares = traces.without(dropped).shares()
-    assert all(share.isfinite().all() for share in shares.values())
-    assert all(bool((share[1] == 0).all()) for share in shares.values())
 
 
 @pytest.mark.parametrize(
@@ -177,7 +166,7 @@ def test_parts_of_a_trace_hold_their_own_records() -> None:
     torch.manual_seed(0)
     model = on_images()
     traces = trace_gradients(model, losses, torch.randn(14, 2, 8, 8), torch.zeros(14, dtype=torch.long), repeats=2)
-    parts = list(traces.split(3))
-    assert [part.records for part in parts] == [3, 3, 1]
+    parts = list(traces.split(3))  # seven records: no other parts are of one size
+    assert [part.records for part in parts] == [1] * 7
     for name, share in traces.shares().items():
         torch.testing.assert_close(torch.cat([part.shares()[name] for part in parts]), share)

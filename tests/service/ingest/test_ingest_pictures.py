@@ -65,6 +65,23 @@ def test_other_modes_are_refused(declare, picture, kind, mode, value):
     assert verdict(picture(kind, mode, value=value), declare(channels=3)) == Fault.IMAGE_MODE
 
 
+@pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
+def test_sixteen_bits_a_channel_are_refused_and_not_cut_to_eight(declare, colour_type, channels):
+    """Pillow opens colour with sixteen bits as colour with eight."""
+    for bits, expected in ((8, "ok"), (16, Fault.IMAGE_MODE)):
+        row = b"\0" + b"\xff" * (6 * channels * bits // 8)
+        head = png_chunk(b"IHDR", struct.pack(">2I5B", 6, 4, bits, colour_type, 0, 0, 0))
+        data = b"\x89PNG\r\n\x1a\n" + head + png_chunk(b"IDAT", zlib.compress(row * 4)) + png_chunk(b"IEND", b"")
+        assert verdict(data, declare(channels=3)) == expected
+
+
+def test_twelve_bits_a_channel_of_a_jpeg_are_refused(declare, picture):
+    data = bytearray(picture("JPEG", "RGB", value=(5, 5, 5)))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 4] = 12
+    assert verdict(bytes(data), declare(channels=3)) == Fault.IMAGE_MODE
+
+
 def test_opaque_alpha_is_dropped_and_transparency_refused(declare, picture):
     assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 255)), declare()) == "ok"
     assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 254)), declare()) == Fault.IMAGE_TRANSPARENT

@@ -1,0 +1,285 @@
+"""What a request costs: every GET route of the API and every page of the dashboard, on a database with much in it.
+
+Run `python -m benchmarks.api --json FILE`; `--quick` lays in a hundredth. A real service in a process of its own, on
+SQLite and on PostgreSQL (from OBSCURA_TEST_POSTGRES, else from the usual local port). Before anything is measured each
+route is asked once. `cpu_ms` is processor time of the service's process for one request, not that of the database's
+server, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import numpy as np
+
+from benchmarks.api_stock import Stock, lay_in
+from benchmarks.ledger import machine
+from benchmarks.ledger_databases import database
+from service import dashboard
+from service.db.session import make_engine, make_session_factory
+from service.main import create_app
+from service.settings import Settings
+
+CLIENTS = (1, 8)
+CPU_MS_MAX = 30.0
+UPLOAD_MB_PER_SECOND_MIN = 30.0
+DATABASES = ("sqlite", "postgresql")
+STOCK = {"accounts": 1000, "jobs": 10_000, "entries": 1_000_000}
+QUICK = {"accounts": 20, "jobs": 200, "entries": 10_000}
+START_SECONDS = 600
+# Lists at their longest page, and pages that are not the first.
+VARIANTS = {"/v1/jobs": ["?limit=200"], "/v1/accounts": ["?limit=200"], "/accounts/{account_id}": ["?before=500"]}
+VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "limit-requests")}
+VARIANTS |= {"/v1/accounts/{account_id}/entries": ["?limit=200"]}
+
+
+def routes() -> list[str]:
+    """Return the templates of all paths that can be got: the API's and the dashboard's."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = create_app(Settings(data_dir=Path(folder))).openapi()["paths"]
+    found = [path for path, operations in paths.items() if "get" in operations]
+    return found + [route.path for part in dashboard.PARTS for route in part.routes if "GET" in route.methods]
+
+
+def filled(path: str, stock: Stock) -> list[str]:
+    """Return the addresses that stand for a template: one for each of its parts or files, and its variants."""
+    names = {"account_id": [stock.account_id], "dataset_id": [stock.dataset_id], "job_id": [stock.job_id]}
+    names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
+    names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
+    if path.startswith("/parts/"):
+        names["name"] = ["budgets", "jobs", "releases"]
+    if path.startswith("/static/"):
+        names["name"] = ["dashboard.css", "dashboard.js", "mark.svg"]
+    addresses = [path]
+    for name, values in names.items():
+        addresses = [address.replace("{" + name + "}", value) for address in addresses for value in values]
+    addresses = list(dict.fromkeys(addresses))
+    return [address + variant for address in addresses for variant in ("", *VARIANTS.get(path, []))]
+
+
+class Service:
+    """A running service: its process, and what requests need."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, headers: dict[str, str]) -> None:
+        self.process, self.address, self.headers = process, urlsplit(url), headers
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Open a connection that is kept."""
+        return http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
+
+    def get(self, connection: http.client.HTTPConnection, path: str) -> int:
+        """Ask for a path and read the answer; returns its length.
+
+        Raises:
+            RuntimeError: the answer is an error.
+        """
+        connection.request("GET", path, headers=self.headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"GET {path} gave {answer.status}: {body[:300]!r}")
+        return len(body)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the process has used, all its threads together.
+
+        The clock's number is that of `clock_getcpuclockid`: Linux makes it of the process's id.
+        """
+        return time.clock_gettime((~self.process.pid << 3) | 2)
+
+
+@contextmanager
+def service(url: str, data_dir: Path, token: str) -> Iterator[Service]:
+    """Run `obscura up` on a database, without workers, until the end."""
+    changes = {"OBSCURA_DATABASE_URL": url, "OBSCURA_MODE": "celery", "OBSCURA_REDIS_URL": "redis://127.0.0.1:1/0"}
+    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+    with (data_dir / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=kept | changes, stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        running = Service(process, _address(process, data_dir), {"Authorization": f"Bearer {token}"})
+        running.headers["Cookie"] = _signed_in(running, token)
+        yield running
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _address(process: subprocess.Popen[bytes], data_dir: Path) -> str:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.2)
+        if (data_dir / "service.url").exists():
+            url = (data_dir / "service.url").read_text("ascii").strip()
+            try:
+                http.client.HTTPConnection(url.removeprefix("http://"), timeout=5).request("GET", "/v1/health/live")
+                return url
+            except OSError:
+                continue
+    raise RuntimeError(f"the service did not start: {(data_dir / 'log').read_text()[-2000:]}")
+
+
+def _signed_in(running: Service, token: str) -> str:
+    connection = running.connect()
+    connection.request(
+        "POST", "/login", urlencode({"key": token}), {"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    answer = connection.getresponse()
+    answer.read()
+    return (answer.getheader("Set-Cookie") or "").split(";")[0]
+
+
+def measure(running: Service, path: str, clients: int, seconds: float) -> dict[str, float]:
+    """Ask for a path over and over; returns latencies and processor time of one request."""
+    spent: list[list[float]] = [[] for _ in range(clients)]
+    connections = [running.connect() for _ in range(clients)]
+    failed: list[BaseException] = []
+
+    def client(number: int) -> None:
+        try:
+            while time.perf_counter() < deadline or len(spent[number]) < 3:
+                started = time.perf_counter()
+                running.get(connections[number], path)
+                spent[number].append(time.perf_counter() - started)
+        except BaseException as error:
+            failed.append(error)
+
+    running.get(connections[0], path)
+    cpu = running.cpu_seconds()
+    deadline = time.perf_counter() + seconds
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cpu = running.cpu_seconds() - cpu
+    for connection in connections:
+        connection.close()
+    if failed:
+        raise failed[0]
+    times = sorted(taken for each in spent for taken in each)
+    return {
+        "requests": len(times),
+        "p50_ms": 1e3 * statistics.median(times),
+        "p99_ms": 1e3 * times[min(int(0.99 * len(times)), len(times) - 1)],
+        "cpu_ms": 1e3 * cpu / len(times),
+    }
+
+
+def upload(running: Service, megabytes: int) -> dict[str, float]:
+    """Declare a public dataset and send its npz; returns how fast it went, validation included."""
+    side, count = 28, megabytes * 1_000_000 // (28 * 28)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (count, side, side), dtype=np.uint8)
+    packed = io.BytesIO()
+    np.savez(packed, images=images, labels=np.arange(count, dtype=np.int64) % 10)
+    facts = {"name": "upload", "visibility": "public", "classes": [f"class {number}" for number in range(10)]}
+    facts |= {"height": side, "width": side, "channels": 1, "records_declared": count}
+    connection = running.connect()
+    connection.request(
+        "POST", "/v1/datasets", json.dumps(facts), running.headers | {"Content-Type": "application/json"}
+    )
+    dataset_id = json.loads(connection.getresponse().read())["id"]
+    body, cpu, started = packed.getvalue(), running.cpu_seconds(), time.perf_counter()
+    connection.request("PUT", f"/v1/datasets/{dataset_id}/content?format=npz", body, running.headers)
+    answer = connection.getresponse()
+    said = answer.read()
+    seconds = time.perf_counter() - started
+    connection.close()
+    if answer.status != 200:
+        raise RuntimeError(f"the upload gave {answer.status}: {said[:300]!r}")
+    return {
+        "megabytes": len(body) / 1e6,
+        "seconds": seconds,
+        "megabytes_per_second": len(body) / 1e6 / seconds,
+        "cpu_ms": 1e3 * (running.cpu_seconds() - cpu),
+    }
+
+
+def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of one database."""
+    data_dir = folder / kind
+    data_dir.mkdir()
+    with database(kind, folder) as url:
+        started = time.perf_counter()
+        engine = make_engine(url)
+        sizes = {name: getattr(options, name) for name in STOCK}
+        stock = lay_in(make_session_factory(engine), data_dir, **sizes)
+        engine.dispose()
+        print(f"{kind}: laid in after {time.perf_counter() - started:.0f} s", flush=True)
+        rows = []
+        with service(url, data_dir, stock.token) as running:
+            for path in routes():
+                for address, clients in ((address, clients) for address in filled(path, stock) for clients in CLIENTS):
+                    found = measure(running, address, clients, options.seconds)
+                    name = path + (f" ({address.rpartition('/')[2]})" if path.startswith("/parts/") else "")
+                    name += address[address.index("?") :] if "?" in address else ""
+                    row = {"database": kind, "route": name, "clients": clients, "stored": options.entries}
+                    rows.append(row | {key: round(value, 3) for key, value in found.items()})
+                    print("  ".join(str(value) for value in rows[-1].values()), flush=True)
+            found = upload(running, options.megabytes)
+            rows.append({"database": kind, "route": "PUT /v1/datasets/{dataset_id}/content", "clients": 1} | found)
+            print("  ".join(str(value) for value in rows[-1].values()), flush=True)
+    return rows
+
+
+def missed(rows: list[dict[str, Any]]) -> list[str]:
+    """Return what fell short of the bars."""
+    slow = [
+        f"{row['database']} {row['route']} with {row['clients']} clients: {row['cpu_ms']:.1f} ms of processor time"
+        for row in rows
+        if "megabytes" not in row and row["cpu_ms"] > CPU_MS_MAX
+    ]
+    uploads = [row for row in rows if "megabytes" in row]
+    return slow + [
+        f"{row['database']}: an upload at {row['megabytes_per_second']:.1f} MB/s"
+        for row in uploads
+        if row["megabytes_per_second"] < UPLOAD_MB_PER_SECOND_MIN
+    ]
+
+
+def main() -> None:
+    """Measure, print and, where asked, write the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help=f"other defaults: {QUICK}")
+    parser.add_argument("--databases", nargs="+", default=list(DATABASES), choices=list(DATABASES))
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each route and number of clients")
+    parser.add_argument("--megabytes", type=int, default=100, help="of the upload")
+    for name, count in STOCK.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
+    if parser.parse_args().quick:
+        parser.set_defaults(**QUICK)
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in options.databases:
+            rows += measure_database(kind, options, Path(folder))
+    results = machine() | {
+        "stock": {name: getattr(options, name) for name in STOCK},
+        "rows": rows,
+        "missed": missed(rows),
+    }
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    for what in results["missed"]:
+        print(f"missed: {what}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Each unit's clipped contribution as a vector of integers, and exact sums of them.
+
+What a unit adds to a sum is measured in steps of a public grid, of which the sensitivity has `bound` = 2^bits: its
+gradient is scaled and rounded to integers. A layer that sees one position of each record is never written out: its
+gradient is an outer product, and where both factors are integers their product is.
+
+Privacy:
+    Let a unit's contribution be the integer vector z. `exact_sums` measures z itself and puts zero in its place unless
+
+        ||z||^2 (1 + error) <= bound^2,
+
+    where `error` bounds the rounding of that measurement (proof at `squares`). Sums of such vectors are exact: all
+    partial sums are integers below 2^53 in float64, and int64 beyond. So one unit more changes a sum by exactly its own
+    z, of norm at most `bound`, whatever the number of units, coordinates and micro-batches, and in whatever order they
+    are added. A unit's z depends on that unit and on public values alone; what a kernel must do for that is said in
+    `privacy.gradients.arithmetic`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.discrete_gaussian import STDDEV_MAX
+
+GRID_BITS_MAX = 30
+UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
+_ROOM = 2.0**-12  # that scaling leaves below the bound, so that measuring what came out confirms it
+_ERROR = 2.0**-13  # relative, of a measured squared norm
+_EXACT = 2.0**53  # integers below are exact in float64
+_BLOCK = 512  # numbers whose squares are added in float32
+
+Sums = dict[str, torch.Tensor]  # by name, int64
+
+
+class Outer(NamedTuple):
+    """Outer products that are not written out: of `left` (n, p) and `right` (n, d), one (p, d) for each unit."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+Part = torch.Tensor | Outer  # what n units contribute: (n, *shape), or factors of it
+
+
+def grid_bits(noise_multiplier: float) -> int:
+    """Return the binary logarithm of the grid steps in a sensitivity: as many as the noise can be drawn for.
+
+    Raises:
+        InvalidParameter: the noise is too wide for any useful grid.
+    """
+    bits = min(GRID_BITS_MAX, math.floor(math.log2(STDDEV_MAX / noise_multiplier)) - 1)
+    if bits < GRID_BITS_MAX // 2:
+        raise InvalidParameter("noise_multiplier", noise_multiplier, "no grid is fine enough beside so much noise")
+    return bits
+
+
+def scales(norms: torch.Tensor, clip: float, bound: float) -> torch.Tensor:
+    """Return (n,) float64 factors that bring gradients to norm at most `bound`, where a norm of `clip` or more gets it.
+
+    Args:
+        norms: (n,) of the units' gradients. Private. Not finite: nor is the factor, and the unit contributes zero.
+        clip: largest norm that is not shortened. Public.
+        bound: largest norm of the integers. Public.
+    """
+    return bound * (1 - _ROOM) / norms.double().clamp(min=clip)
+
+
+def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Multiply rows (n, d) by factors (n,) and round to integers, in place."""
+    return rows.mul_(factors.to(rows.dtype)[:, None]).round_()
+
+
+def whole_factors(outer: Outer, factors: torch.Tensor) -> Outer:
+    """Return integer factors, float64, whose outer products are about `factors` (n,) times those of `outer`.
+
+    Both get one norm, so each has half of the grid's digits. With so few, rounding might make a vector of many equal
+    numbers longer than the room allows; cutting towards zero makes none longer.
+    """
+    tiny = torch.finfo(torch.float32).tiny  # zero stays zero
+    left, right = (squares(factor).sqrt().clamp(min=tiny) for factor in outer)  # (n,)
+    return Outer(_cut(outer.left, (factors * right / left).sqrt()), _cut(outer.right, (factors * left / right).sqrt()))
+
+
+def _cut(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Cut values (n, d) times factors (n,) towards zero; what is no 32-bit integer becomes any other."""
+    return (values * factors.to(values.dtype)[:, None]).to(torch.int32).double()  # many times as fast as trunc
+
+
+def squares(part: Part) -> torch.Tensor:
+    """Return the squared L2 norms (n,) float64 of n units' parts, good to a relative 2^-13 on any machine.
+
+    Squares are not negative, so adding b of them in float32, in whatever order, is off by a relative (b + 2) 2^-24 at
+    most, and the root and square about it by 3 * 2^-24: below 2^-14 for blocks of 512, and below 2^-13 for a product of
+    two. Blocks are added in float64. Integers are zero or at least one, so none of their squares underflows; where one
+    overflows the result is infinite.
+    """
+    if isinstance(part, Outer):
+        return squares(part.left) * squares(part.right)
+    rows = part.flatten(1)
+    end = rows.shape[1] // _BLOCK * _BLOCK
+    found: torch.Tensor = torch.linalg.vector_norm(rows[:, end:], dim=1).double().square()
+    if end:
+        blocks = rows[:, :end].view(len(rows), -1, _BLOCK)
+        found = found + torch.linalg.vector_norm(blocks, dim=2).double().square().sum(dim=1)
+    return found
+
+
+def parted(flat: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
+    """Return a vector's parts by name; it has as many coordinates as the shapes together."""
+    values = torch.split(flat, [math.prod(shape) for shape in shapes.values()])
+    return {name: value.reshape(shape) for (name, shape), value in zip(shapes.items(), values, strict=True)}
+
+
+def exact_sums(parts: Mapping[str, Part], present: torch.Tensor | None, bound: float) -> Sums:
+    """Add up the units' contributions, exactly.
+
+    Args:
+        parts: what n units contribute, by name; together one vector for each unit. PRIVATE.
+        present: (n,) bool, the places in which a unit stands; None: all.
+        bound: largest norm of a unit's integers. A unit that is longer, or not finite, contributes zero.
+
+    Returns:
+        By name, the shapes of one unit, int64.
+
+    Raises:
+        InvalidParameter: so many units at once that a sum of them may not be exact.
+    """
+    lengths = torch.stack([squares(part) for part in parts.values()]).sum(dim=0)  # (n,)
+    if len(lengths) * bound > _EXACT:
+        raise InvalidParameter("records", len(lengths), f"at most {int(_EXACT / bound)} at once add up exactly")
+    kept = lengths * (1 + _ERROR) <= bound * bound  # False where not a number
+    if present is not None:
+        kept &= present
+    dropped = None if bool(kept.all()) else ~kept
+    return {name: _sum(part, dropped).to(torch.int64) for name, part in parts.items()}
+
+
+def _sum(part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
+    """Add units up in float64, without those that are dropped (n,)."""
+    if isinstance(part, Outer):
+        left, right = (_without(factor, dropped) for factor in part)
+        return left.T @ right
+    return _without(part, dropped).sum(dim=0, dtype=torch.float64)
+
+
+def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:
+    return rows if dropped is None else rows.masked_fill(dropped.reshape(-1, *[1] * (rows.dim() - 1)), 0)

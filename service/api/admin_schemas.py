@@ -1,0 +1,60 @@
+"""What the routes about admins take and give."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from service.api.schemas import ApiRecord, Name, ReasonRequest
+
+
+class AdmissionRequest(ReasonRequest):
+    """Ask for a person to become an admin."""
+
+    name: Name
+    introduction: str = Field(
+        min_length=1, max_length=100, description="`key_...:SHA-256`, of the token that the person made and keeps."
+    )
+
+
+class AdminRecord(ApiRecord):
+    """A person who decides with others. All keys of a person are that person."""
+
+    id: str
+    name: str
+    admission: str = Field(description="By `machine` (its operator), `alone` (the second admin), or `approved`.")
+    asked_by: str | None = Field(description="The admin who asked for the admission.")
+    approved_by: str | None = Field(description="The other admin, who approved it.")
+    admitted_at: datetime
+    removed_at: datetime | None
+
+
+class AdminList(ApiRecord):
+    """Everybody who is or was an admin."""
+
+    items: list[AdminRecord]
+
+
+class AdminRequestRecord(ApiRecord):
+    """What one admin asks about a person, and what another decided."""
+
+    id: str
+    action: str = Field(description="`admit` or `remove`.")
+    name: str
+    admin_id: str | None
+    introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
+    reason: str
+    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
+    asked_by: str
+    asked_at: datetime
+    expires_at: datetime
+    decided_by: str | None
+    decided_at: datetime | None
+
+
+class AdminAnswer(ApiRecord):
+    """The admin who was admitted at once, or the request that waits for another admin; the other one is null."""
+
+    admin: AdminRecord | None
+    request: AdminRequestRecord | None

@@ -1,0 +1,103 @@
+"""Admins: the people who decide, and what two of them decide about a third."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy import select
+
+from service import admins
+from service.api import views
+from service.api.admin_schemas import AdminAnswer, AdminList, AdminRequestRecord, AdmissionRequest
+from service.api.conditional import answer
+from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
+from service.api.pages import cut, newest_first
+from service.api.schemas import Page, ReasonRequest
+from service.db.session import transaction
+from service.db.tables import Admin as AdminRow
+from service.db.tables import AdminRequest
+
+router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
+AdminId = Annotated[str, Path(max_length=64)]
+RequestId = Annotated[str, Path(max_length=64)]
+
+
+@router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
+def list_admins(service: Running, request: Request) -> Response:
+    """List everybody who is or was an admin, in the order of their admission."""
+    with transaction(service.factory, read_only=True) as session:
+        record = AdminList(items=[views.admin(row) for row in admins.admins(session)])
+    return answer(request, record)
+
+
+@router.post("/admins", status_code=201, response_model=AdminAnswer, summary="Ask for an admin to be admitted")
+def ask_admission(service: Running, admin: Admin, request: Request, body: AdmissionRequest) -> Response:
+    """Ask for a person to be admitted, which another admin must approve; the second person is admitted at once.
+
+    The person makes the token and hands on its introduction only (`obscura admins introduce`): nobody else sees it.
+    """
+    with transaction(service.factory) as session:
+        now = service.clock()
+        made = admins.ask_admission(
+            session,
+            name=body.name,
+            introduction=body.introduction,
+            reason=body.reason,
+            asked_by=admin.admin_id,
+            now=now,
+        )
+        admitted = isinstance(made, AdminRow)
+        record = AdminAnswer(
+            admin=views.admin(made) if isinstance(made, AdminRow) else None,
+            request=views.admin_request(made, now) if isinstance(made, AdminRequest) else None,
+        )
+    location = f"/v1/{'admins' if admitted else 'admin-requests'}"
+    return answer(request, record, status_code=201, headers={"Location": location})
+
+
+@router.post(
+    "/admins/{admin_id}/remove", status_code=201, response_model=AdminRequestRecord, summary="Ask for a removal"
+)
+def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
+    """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
+
+    409 where fewer than two would be left. A key in wrong hands can be revoked at once, by any admin.
+    """
+    with transaction(service.factory) as session:
+        now = service.clock()
+        made = admins.ask_removal(session, admin_id=admin_id, reason=body.reason, asked_by=admin.admin_id, now=now)
+        record = views.admin_request(made, now)
+    return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})
+
+
+@router.get(
+    "/admin-requests", dependencies=[ADMIN], response_model=Page[AdminRequestRecord], summary="List admin requests"
+)
+def list_admin_requests(service: Running, request: Request, page: Paging) -> Response:
+    """List what was asked about admins, decided requests too, newest first."""
+    with transaction(service.factory, read_only=True) as session:
+        query = newest_first(select(AdminRequest), AdminRequest.asked_at, AdminRequest.id, page.cursor, page.limit)
+        rows, cursor = cut(session.scalars(query).all(), page.limit, moment="asked_at")
+        shown = [views.admin_request(row, service.clock()) for row in rows]
+    return answer(request, Page[AdminRequestRecord](items=shown, next_cursor=cursor))
+
+
+@router.post("/admin-requests/{request_id}/approve", response_model=AdminRequestRecord, summary="Approve it")
+def approve_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+    """Do what another admin has asked for. 403 where the same person asked, with whichever key."""
+    with transaction(service.factory) as session:
+        now = service.clock()
+        decided = admins.approve(session, request_id=request_id, decided_by=admin.admin_id, now=now)
+        record = views.admin_request(decided, now)
+    return answer(request, record)
+
+
+@router.post("/admin-requests/{request_id}/decline", response_model=AdminRequestRecord, summary="Decline it")
+def decline_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
+    """Leave everything as it is. Whoever asked may withdraw the request this way."""
+    with transaction(service.factory) as session:
+        now = service.clock()
+        decided = admins.decline(session, request_id=request_id, decided_by=admin.admin_id, now=now)
+        record = views.admin_request(decided, now)
+    return answer(request, record)

@@ -1,0 +1,130 @@
+"""The body of an upload: who may send one, how slowly, and what happens to a connection whose body nobody reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+from anyio import from_thread
+from fastapi import Request
+
+from service.api.problems import Busy, TooManyUploads, UploadStalled
+from service.errors import InvalidInput
+
+BLOCK_BYTES = 2**20  # is handed on at a time: each hand-over costs a change of threads
+DRAINED_BYTES_MAX = 4 * 2**20  # of a refused body: lets a client finish sending a small one and read why
+DRAIN_SECONDS_MAX = 1.0
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """Bounds of the uploads of one process. Time that the service itself needs is not counted.
+
+    Attributes:
+        uploads_max: at a time, in all.
+        uploads_per_key_max: at a time.
+        window_seconds: in each of which a client must send `window_seconds * bytes_per_second_min`.
+        bytes_per_second_min: that a client must keep up.
+        seconds_max: for a whole body.
+    """
+
+    uploads_max: int = 8
+    uploads_per_key_max: int = 4
+    window_seconds: float = 30.0
+    bytes_per_second_min: int = 8192
+    seconds_max: float = 3600.0
+
+
+class UploadSlots:
+    """Counts the uploads that are being received, in all and by key."""
+
+    def __init__(self, limits: UploadLimits) -> None:
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def taken(self, principal_id: str) -> Iterator[None]:
+        """Hold a slot for the time of a block.
+
+        Raises:
+            TooManyUploads: The key has no slot left.
+            Busy: The process has none.
+        """
+        with self._lock:
+            if self._open[principal_id] >= self.limits.uploads_per_key_max:
+                raise TooManyUploads(self.limits.uploads_per_key_max)
+            if self._open.total() >= self.limits.uploads_max:
+                raise Busy("As many uploads as may run at a time are running. Try again soon.")
+            self._open[principal_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[principal_id] -= 1
+
+
+def content_length(request: Request) -> int | None:
+    """The Content-Length that the client announced, if it is a number."""
+    text = request.headers.get("content-length", "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+class Body:
+    """The body of a request, read from a worker thread in blocks."""
+
+    def __init__(self, request: Request, limits: UploadLimits) -> None:
+        self._request, self._limits = request, limits
+        self._ended = False
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the body in order.
+
+        Raises:
+            UploadStalled: It came too slowly, or takes too long in all.
+            InvalidInput: The client hung up.
+        """
+        waited, limits = 0.0, self._limits
+        while not self._ended:
+            started = time.monotonic()
+            block = from_thread.run(self._gather, BLOCK_BYTES, limits.window_seconds)
+            waited += time.monotonic() - started
+            in_time = self._ended or len(block) >= BLOCK_BYTES
+            if not in_time and len(block) < limits.window_seconds * limits.bytes_per_second_min:
+                raise UploadStalled(
+                    f"Fewer than {limits.bytes_per_second_min} bytes a second came for {limits.window_seconds:.0f} "
+                    "seconds. Upload again over a faster connection."
+                )
+            if waited > limits.seconds_max and not self._ended:
+                raise UploadStalled(
+                    f"The body took longer than {limits.seconds_max:.0f} seconds. Upload again over a faster "
+                    "connection, or in several datasets."
+                )
+            if block:
+                yield block
+
+    def drain(self) -> None:
+        """Read on for a moment, so that the client of a small refused body can read why. The rest is not awaited."""
+        with suppress(InvalidInput):  # it hung up, which ends the matter
+            from_thread.run(self._gather, DRAINED_BYTES_MAX, DRAIN_SECONDS_MAX, False)
+
+    async def _gather(self, bytes_max: int, seconds_max: float, keep: bool = True) -> bytes:
+        """Return what comes until there are `bytes_max`, the body has ended, or the time is over."""
+        parts, size = list[bytes](), 0
+        with anyio.move_on_after(seconds_max):
+            while size < bytes_max and not self._ended:
+                message = await self._request.receive()  # can be cancelled without losing anything
+                if message["type"] == "http.disconnect":
+                    self._ended = True
+                    raise InvalidInput("The client hung up before the end of the body.")
+                part = message.get("body", b"")
+                size += len(part)
+                self._ended = not message.get("more_body", False)
+                if keep and part:
+                    parts.append(part)
+        return b"".join(parts)

@@ -1,0 +1,130 @@
+"""`obscura admins`: the people who decide, and what two of them decide about a third."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.console import CliError, Exit, reporting
+from service.cli.ledger import open_database
+from service.cli.options import Json, connected
+
+admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")
+
+ADMIN_COLUMNS = ("id", "name", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
+REQUEST_COLUMNS = ("id", "action", "name", "introduction", "state", "reason", "asked_by", "asked_at")
+Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="adr_...")]
+Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
+
+
+@admins.command("introduce")
+def introduce(out: Out, as_json: Json = False) -> None:
+    """Make a token for yourself, on your own machine, and show the introduction to hand to an admin.
+
+    Nobody else ever sees the token. It works once you were admitted.
+    """
+    from service.admins import introduce as make
+
+    with reporting(as_json) as output:
+        token, introduction = make()
+        _write_token(out, token)
+        output.record({"introduction": introduction, "token_file": str(out)}, "introduction")
+        output.notice("Give the introduction to an admin, and tell it to the one who approves: they must agree.")
+
+
+@admins.command("list")
+def list_admins(context: typer.Context, as_json: Json = False) -> None:
+    """List everybody who is or was an admin."""
+    with connected(context, as_json) as (client, output):
+        output.rows(client.admins(), ADMIN_COLUMNS, "admins")
+
+
+@admins.command("requests")
+def list_requests(context: typer.Context, as_json: Json = False) -> None:
+    """List what was asked about admins, newest first."""
+    with connected(context, as_json) as (client, output):
+        output.rows(list(client.admin_requests()), REQUEST_COLUMNS, "admin requests")
+
+
+@admins.command("admit")
+def admit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Of the person.")],
+    introduction: Annotated[str, typer.Option("--introduction", help="key_...:SHA-256, as the person gave it to you.")],
+    reason: Reason,
+    as_json: Json = False,
+) -> None:
+    """Ask for a person to be admitted. The second one is admitted at once; later ones when another admin approves."""
+    with connected(context, as_json) as (client, output):
+        made = client.ask_admission(name=name, introduction=introduction, reason=reason)
+        if made.request is not None:
+            output.record(made.request, "admin request")
+            output.notice(f"Another admin runs: obscura admins approve {made.request.id}")
+        elif made.admin is not None:
+            output.record(made.admin, "admin")
+
+
+@admins.command("remove")
+def remove(
+    context: typer.Context,
+    admin: Annotated[str, typer.Argument(metavar="ADMIN", help="adm_...")],
+    reason: Reason,
+    as_json: Json = False,
+) -> None:
+    """Ask for an admin to be removed. Another one approves; the one who is to go may be that one."""
+    with connected(context, as_json) as (client, output):
+        made = client.ask_removal(admin, reason=reason)
+        output.record(made, "admin request")
+        output.notice(f"Another admin runs: obscura admins approve {made.id}")
+
+
+@admins.command("approve")
+def approve(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Do what another admin has asked for. Compare the introduction with the person's first."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.approve_admin_request(request), "admin request")
+
+
+@admins.command("decline")
+def decline(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+    """Decline it; also withdraws one's own request."""
+    with connected(context, as_json) as (client, output):
+        output.record(client.decline_admin_request(request), "admin request")
+
+
+@admins.command("restore")
+def restore(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Of the person; a name that was never used.")],
+    out: Out,
+    as_json: Json = False,
+) -> None:
+    """Make an admin on the service's own machine, for the operator: when too few are left who hold their keys.
+
+    Works on the database itself and asks nobody, as whoever holds the data folder could anyway.
+    """
+    from service.admins import admit_on_machine
+    from service.db.session import transaction
+
+    with open_database(context, as_json) as (_settings, factory, output):
+        with transaction(factory) as session:
+            admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
+            _write_token(out, token)  # before the commit: no key exists whose token nobody has
+            made = {"id": admin.id, "name": admin.name, "token_file": str(out)}
+        output.record(made, "admin")
+
+
+def _write_token(path: Path, token: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CliError(f"Cannot write {path}: {error.strerror}. It must be a new file.", Exit.USAGE) from error
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,47 @@
+"""Files and folders that their owner alone may read: what is made from now on, and what is there already.
+
+The database holds the secrets that seed the noise, and the data folder images, checkpoints and keys.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+OTHERS = 0o077  # the permissions of everybody but the owner
+
+
+def keep_new_files_private() -> None:
+    """Let this process, and those that it starts, make files and folders that their owner alone may use."""
+    os.umask(OTHERS)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for its owner alone."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def make_private(path: Path) -> bool:
+    """Take the permissions of everybody but the owner away; False where that could not be done.
+
+    What is not there is private enough. Links are left alone.
+    """
+    try:
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode) and mode & OTHERS:
+            path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+    except FileNotFoundError:
+        pass
+    except OSError:  # somebody else owns it, or the file system knows no permissions
+        return False
+    return True
+
+
+def make_tree_private(folder: Path) -> int:
+    """Do so for a folder and everything in it; returns for how many that could not be done."""
+    folder = folder.resolve()
+    failures = int(not make_private(folder))  # the folder first: from then on nobody gets further
+    for parent, names, files in os.walk(folder):
+        failures += sum(not make_private(Path(parent, name)) for name in (*names, *files))
+    return failures

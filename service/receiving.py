@@ -1,0 +1,211 @@
+"""The life of one upload, from its lease to READY, and what is done about uploads whose process is gone.
+
+An upload belongs to the process that began it for as long as that renews the lease. Whatever it does in the database
+carries its number, and whatever lies under the dataset's own name is written in a transaction that has checked the
+number: a process that was given up, and was only slow, can neither publish nor destroy anything.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from service import datasets, fingerprints, uploads, vault
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Dataset, DatasetState
+from service.errors import Conflict, ObscuraError
+from service.logs import get_logger
+from service.settings import Settings
+from service.uploads import DatasetFacts, ReceivedContent
+
+_PAUSE_SECONDS = 1.0  # between two tries of a database that is away
+
+Clock = Callable[[], datetime]
+
+
+def receive(
+    settings: Settings,
+    factory: SessionFactory,
+    dataset_id: str,
+    chunks: Iterator[bytes],
+    declared_length: int | None,
+    format: str,
+    *,
+    clock: Clock,
+) -> Dataset:
+    """Receive the content of a declared dataset, or change nothing: a refused upload leaves it declared.
+
+    Args:
+        settings: Limits, folders and the length of a lease.
+        factory: Of sessions.
+        dataset_id: Whose content it is.
+        chunks: The body, in order.
+        declared_length: Content-Length, if the client sent one.
+        format: zip, npz or idx.
+        clock: The time, aware.
+
+    Returns:
+        The dataset, ready, perhaps joined to another account.
+
+    Raises:
+        NotFound, Conflict: As `datasets.begin_upload`; also where somebody else took over meanwhile.
+        InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `uploads.staged`.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+        OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
+    """
+    with transaction(factory) as session:
+        facts = datasets.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+    try:
+        with (
+            _kept(settings, factory, facts, clock) as lost,
+            uploads.staged(settings, facts, _while_ours(chunks, lost), declared_length, format) as (content, publish),
+        ):
+            return _patiently(settings, lambda: accept(factory, facts, content, publish, now=clock()))
+    except BaseException:
+        _refuse(settings, factory, facts)
+        raise
+
+
+def accept(
+    factory: SessionFactory,
+    facts: DatasetFacts,
+    content: ReceivedContent,
+    publish: Callable[[], None],
+    *,
+    now: datetime,
+) -> Dataset:
+    """Record content and its fingerprints, and publish it. May be done again after an error.
+
+    Args:
+        factory: Of sessions.
+        facts: Of the upload.
+        content: That is staged.
+        publish: Puts it in its place.
+        now: Aware.
+
+    Raises:
+        Conflict: Somebody else took over.
+        OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
+    """
+    digests = content.private_fingerprints
+    fingerprints.forget(factory, facts.dataset_id, facts.attempt - 1)  # an upload that was given up may have left some
+    known = fingerprints.look_up(factory, digests)
+    known_in = facts.account_id if facts.account_id in known.accounts else None
+    fingerprints.record(factory, facts.dataset_id, facts.attempt, digests, known_in=known_in)
+    with transaction(factory) as session:
+        dataset = datasets.accept_upload(session, content, known, now=now)
+        publish()
+    return dataset
+
+
+def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+    """End the uploads whose lease has run out and remove what they left. Those of other processes go on.
+
+    May run at any time, in several processes at once.
+
+    Returns:
+        How many uploads were ended.
+    """
+    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+        expired = datasets.expired_uploads(session, now=now)
+    ended = 0
+    for dataset_id, attempt in expired:
+        with transaction(factory) as session:
+            ended += datasets.end_expired_upload(session, settings, dataset_id, attempt, now=now)
+        fingerprints.forget(factory, dataset_id, attempt)
+
+    def live() -> set[tuple[str, int]]:
+        with transaction(factory, read_only=True) as session:
+            return datasets.live_uploads(session)
+
+    uploads.sweep(settings.data_dir, live)
+    return ended
+
+
+def check_public(settings: Settings, factory: SessionFactory) -> None:
+    """Compare the public datasets that nobody has compared with private images yet: those from before that was done.
+
+    Until then, and for ever if an account protects one of their images, no training may use them. Call at start-up.
+    """
+    waiting = select(Dataset.id).where(Dataset.unchecked, Dataset.state == DatasetState.READY)
+    with transaction(factory, read_only=True) as session:
+        dataset_ids = session.scalars(waiting).all()
+    for dataset_id in dataset_ids:
+        try:
+            _check_public(settings, factory, dataset_id)
+        except (ObscuraError, OSError) as error:  # nobody uses it; the next start tries again
+            get_logger(__name__).error("public_dataset_unchecked", dataset_id=dataset_id, error=type(error).__name__)
+
+
+def _check_public(settings: Settings, factory: SessionFactory, dataset_id: str) -> None:
+    key = vault.read_key(vault.fingerprint_key_path(settings))
+    with vault.open_images(settings, dataset_id) as images:
+        digests = fingerprints.fingerprint(images.batches(), key)
+    fingerprints.record(factory, dataset_id, 0, digests)
+    with transaction(factory) as session:
+        dataset = datasets.find(session, dataset_id)
+        try:
+            fingerprints.settle(session, dataset, digests)
+        except fingerprints.KnownAsPrivate:
+            dataset.state, dataset.failure_code = DatasetState.FAILED, datasets.REFUSED
+            get_logger(__name__).error("public_dataset_withdrawn", dataset_id=dataset_id)
+        else:
+            dataset.unchecked = False
+
+
+@contextmanager
+def _kept(settings: Settings, factory: SessionFactory, facts: DatasetFacts, clock: Clock) -> Iterator[threading.Event]:
+    """Renew an upload's lease for the time of a block. Yields an event that is set when somebody has taken over."""
+    lost, over = threading.Event(), threading.Event()
+
+    def renew() -> None:
+        while not over.wait(settings.heartbeat_seconds):
+            try:
+                with transaction(factory) as session:
+                    if not datasets.renew_upload(session, facts, now=clock(), lease_seconds=settings.lease_seconds):
+                        lost.set()
+                        return
+            except OperationalError as error:  # the next beat may be in time yet
+                get_logger(__name__).warning("upload_lease_not_renewed", error=type(error).__name__)
+
+    thread = threading.Thread(target=renew, name="obscura-upload-lease", daemon=True)
+    thread.start()
+    try:
+        yield lost
+    finally:
+        over.set()
+        thread.join()
+
+
+def _while_ours(chunks: Iterator[bytes], lost: threading.Event) -> Iterator[bytes]:
+    for chunk in chunks:
+        if lost.is_set():
+            raise Conflict("The upload was given up, because its lease could not be renewed in time. Upload again.")
+        yield chunk
+
+
+def _patiently(settings: Settings, act: Callable[[], Dataset]) -> Dataset:
+    """Do what needs the database, again and again for as long as the lease may last while the database is away."""
+    until = time.monotonic() + settings.lease_seconds
+    while True:
+        try:
+            return act()
+        except OperationalError:
+            if time.monotonic() + _PAUSE_SECONDS > until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _refuse(settings: Settings, factory: SessionFactory, facts: DatasetFacts) -> None:
+    try:
+        with transaction(factory) as session:
+            datasets.refuse_upload(session, settings, facts.dataset_id, facts.attempt)
+        fingerprints.forget(factory, facts.dataset_id, facts.attempt)
+    except (OperationalError, ObscuraError) as error:  # the end of the lease ends the upload, too
+        get_logger(__name__).error("upload_not_refused", dataset_id=facts.dataset_id, error=type(error).__name__)

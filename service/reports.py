@@ -1,0 +1,107 @@
+"""The report on a release as it is served: the file that was published with it, joined with its evaluations.
+
+The release's files and their hash never change. What was measured since stands in the database, and is put into the
+page and the data whenever they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+
+from service.artifacts import find_file, open_regular
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Dataset, Evaluation
+from service.jobs import get_release
+from service.jobs.evaluations import finished_evaluations
+
+PAGE, DATA = "report.html", "report.json"
+CLASSIFIER_NAMES: Final = {
+    "classifier": "This classifier",
+    "logistic_regression": "Logistic regression",
+    "mlp": "MLP",
+    "cnn": "CNN",
+}
+# Where the section goes: in place of the one that says that nothing was measured. Pages of releases from before
+# evaluations were jobs of their own have none; there it goes before the technical facts.
+_PLACE = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
+_BEFORE = b'<section aria-labelledby="technical">'
+
+
+def read_report(data_dir: Path, factory: SessionFactory, release_id: str, name: str) -> bytes:
+    """Return a release's report as it is now.
+
+    Args:
+        data_dir: of the service.
+        factory: of sessions.
+        release_id: of a generator.
+        name: PAGE or DATA.
+
+    Raises:
+        NotFound: no such release, or it has no such file.
+    """
+    with transaction(factory, read_only=True) as session:
+        release = get_release(session, release_id)
+        classes = session.get_one(Dataset, release.dataset_id).classes
+        evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
+    with open_regular(find_file(data_dir, release_id, name)) as file:
+        base = file.read()
+    return (_page if name == PAGE else _data)(base, evaluations, classes)
+
+
+def _data(base: bytes, evaluations: list[dict[str, Any]], _classes: Sequence[str]) -> bytes:
+    document = {**json.loads(base), "evaluations": evaluations}
+    return (json.dumps(document, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode()
+
+
+def _page(base: bytes, evaluations: list[dict[str, Any]], classes: Sequence[str]) -> bytes:
+    if not evaluations:
+        return base
+    newest: dict[str, dict[str, Any]] = {}
+    for evaluation in evaluations:
+        newest.setdefault(evaluation["evaluation"]["dataset_id"], evaluation)
+    latest = list(newest.values())
+    section = (
+        _template()
+        .render(
+            latest=latest,
+            earlier=[evaluation for evaluation in evaluations if evaluation not in latest],
+            classes=classes,
+            names=CLASSIFIER_NAMES,
+        )
+        .encode()
+    )
+    joined, places = _PLACE.subn(lambda _: section, base, count=1)
+    return joined if places else base.replace(_BEFORE, section + _BEFORE, 1)
+
+
+def _document(evaluation: Evaluation) -> dict[str, Any]:
+    """One evaluation as JSON: id, time, accuracies, with what they were measured, and the confusion."""
+    assert evaluation.results is not None
+    assert evaluation.finished_at is not None
+    return {
+        "id": evaluation.id,
+        "finished_at": evaluation.finished_at.astimezone(UTC).isoformat(timespec="seconds"),
+        **evaluation.results,
+        "confusion": evaluation.confusion,
+    }
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"percent": lambda share: f"{100 * share:.1f}%", "number": lambda count: f"{count:,}"}
+    return environment.get_template("usefulness.html")

@@ -1,0 +1,182 @@
+"""Uploads from clients that are slow, too many, or refused: others are served, and nobody is read to the end."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from service import auth
+from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
+from service.db.session import transaction
+from service.main import utc_now
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def upload_limits() -> UploadLimits:
+    """Bounds that a test reaches within seconds."""
+    return UploadLimits(uploads_max=3, uploads_per_key_max=2, window_seconds=2, bytes_per_second_min=50, seconds_max=6)
+
+
+@contextmanager
+def sending(served: Any, dataset_id: str, head: str, *, token: str | None = None) -> Iterator[socket.socket]:
+    """A connection that has sent the head of an upload."""
+    address = urlsplit(served.url)
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(
+            f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {token or served.tokens['data']}\r\n{head}\r\n\r\n".encode()
+        )
+        yield connection
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """What comes until the other side closes the connection."""
+    parts = []
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def state(served: Any, dataset_id: str) -> str:
+    return str(served.client("read").get(f"/v1/datasets/{dataset_id}").json()["state"])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def receiving(served: Any, dataset_id: str) -> Callable[[], bool]:
+    return lambda: state(served, dataset_id) == "receiving"
+
+
+def test_slow_connections_of_one_key_leave_room_for_others(served: Any, make_npz: Callable[..., bytes]) -> None:
+    with ExitStack() as stack:
+        for _ in range(2):
+            dataset_id = served.dataset()["id"]
+            stack.enter_context(sending(served, dataset_id, "Content-Length: 100000"))
+            wait_for(receiving(served, dataset_id))
+        late = served.dataset()["id"]
+        refused = served.client("data").put(f"/v1/datasets/{late}/content", params={"format": "npz"}, content=b"x")
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_uploads_for_key")
+        assert int(refused.headers["retry-after"]) > 0
+        assert served.upload(late, make_npz(4)).status_code == 200  # with another key
+
+
+def test_uploads_are_bounded_in_all(served: Any) -> None:
+    with transaction(served.factory) as session:
+        other = auth.create_key(session, name="other", scopes=["data"], now=utc_now())[1]
+    with ExitStack() as stack:
+        for token in (None, None, other):
+            dataset_id = served.dataset()["id"]
+            stack.enter_context(sending(served, dataset_id, "Content-Length: 100000", token=token))
+            wait_for(receiving(served, dataset_id))
+        answer = served.upload(served.dataset()["id"], b"x")
+    assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("pause", [None, 0.2])
+def test_a_client_that_sends_too_slowly_is_sent_away(
+    served: Any, make_npz: Callable[..., bytes], pause: float | None
+) -> None:
+    """A byte now and then used to keep a slot for ever."""
+    dataset_id = served.dataset()["id"]
+    started = time.monotonic()
+    with sending(served, dataset_id, "Content-Length: 100000") as connection:
+        connection.settimeout(pause or PATIENCE_SECONDS)
+        said = b""
+        while not said and time.monotonic() < started + PATIENCE_SECONDS:
+            with suppress(TimeoutError):
+                said = answer_of(connection)
+            with suppress(OSError):
+                connection.sendall(b"x")
+    assert said.startswith(b"HTTP/1.1 408"), said
+    assert b"upload_stalled" in said
+    wait_for(lambda: state(served, dataset_id) == "declared")
+    assert served.upload(dataset_id, make_npz(4)).status_code == 200
+
+
+def test_a_body_that_keeps_up_the_rate_may_still_take_too_long(served: Any) -> None:
+    dataset_id = served.dataset()["id"]
+    started = time.monotonic()
+    with sending(served, dataset_id, "Content-Length: 10000000") as connection:
+        connection.settimeout(0.1)
+        said = b""
+        while not said and time.monotonic() < started + PATIENCE_SECONDS:
+            with suppress(OSError):
+                connection.sendall(b"x" * 100)
+            with suppress(TimeoutError):
+                said = answer_of(connection)
+    assert said.startswith(b"HTTP/1.1 408"), said
+    assert b"longer than 6 seconds" in said
+
+
+def test_a_slow_body_that_keeps_up_the_rate_is_taken(served: Any, make_npz: Callable[..., bytes]) -> None:
+    body = make_npz(10)
+
+    def slowly() -> Iterator[bytes]:
+        for start in range(0, len(body), 200):
+            yield body[start : start + 200]
+            time.sleep(0.2)
+
+    dataset_id = served.dataset()["id"]
+    path = f"/v1/datasets/{dataset_id}/content"
+    answer = served.client("data").put(path, params={"format": "npz"}, content=slowly())
+    assert answer.status_code == 200, answer.text
+
+
+REFUSED_EARLY = {
+    "no key": (401, {"token": "none"}),
+    "no dataset": (404, {"dataset_id": "ds_" + "a" * 20}),
+    "too large": (413, {}),
+}
+
+
+@pytest.mark.parametrize(("status", "change"), REFUSED_EARLY.values(), ids=REFUSED_EARLY.keys())
+@pytest.mark.parametrize("head", ["Content-Length: 100000000000", "Transfer-Encoding: chunked"])
+def test_what_is_refused_is_not_read_to_its_announced_end(
+    served: Any, status: int, change: dict[str, str], head: str
+) -> None:
+    """100 GB were read to their end only to find the next request behind them."""
+    if status == 413 and "chunked" in head:
+        object.__setattr__(served.app.state.settings, "upload_bytes_max", 1000)
+    dataset_id = change.get("dataset_id") or served.dataset()["id"]
+    block = b"10000\r\n" + bytes(0x10000) + b"\r\n" if "chunked" in head else bytes(0x10000)
+    sent = 0
+    with sending(served, dataset_id, head, token=change.get("token")) as connection, suppress(OSError):
+        connection.settimeout(5)
+        while sent < 4 * DRAINED_BYTES_MAX + 16 * 2**20:  # the buffers of both sides hold some, too
+            connection.sendall(block)
+            sent += len(block)
+    assert sent < 4 * DRAINED_BYTES_MAX + 16 * 2**20, "the service read on and on"
+    with sending(served, dataset_id, head, token=change.get("token")) as connection:
+        if status == 413 and "chunked" in head:
+            connection.sendall(block)
+        said = answer_of(connection)
+    assert said.startswith(f"HTTP/1.1 {status} ".encode()), said
+    assert b"connection: close" in said.lower()
+
+
+def test_a_json_body_that_is_refused_closes_its_connection_too(served: Any) -> None:
+    address = urlsplit(served.url)
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(
+            b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100000000000\r\n\r\n{"
+        )
+        said = answer_of(connection)
+    assert said.startswith(b"HTTP/1.1 4"), said
+    assert b"connection: close" in said.lower()
+    assert served.client("read").get("/v1/datasets").headers.get("connection") != "close"

@@ -1,0 +1,26 @@
+"""Keys for the tests: each key with the scope admin is that of a person of its own, unless it is said whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from service import admins, auth
+from service.db.base import new_id
+from service.db.tables import ApiKey
+
+
+def make_key(
+    session: Session, *, name: str, scopes: Iterable[str], now: datetime, admin_id: str | None = None
+) -> tuple[ApiKey, str]:
+    """Make a key with its token."""
+    chosen = list(scopes)
+    if "admin" not in chosen or admin_id is not None:
+        return auth.create_key(session, name=name, scopes=chosen, now=now, admin_id=admin_id)
+    _admin, token = admins.admit_on_machine(session, name=f"{name} {new_id('x')}", now=now)
+    key = session.get_one(ApiKey, f"key_{token.split('_')[1]}")
+    key.scopes = sorted(set(chosen))
+    session.flush()
+    return key, token

@@ -1,0 +1,296 @@
+"""Admins are people: who admits and removes them, and that nobody becomes two alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, text, update
+from sqlalchemy.exc import IntegrityError
+
+from service import admins, auth, ledger
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Admin, AdminRequest, AdminRequestState, Admission, ApiKey
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
+
+LATER = timedelta(hours=1)
+
+
+class Council:
+    """An installation with its first admin, and short names for what admins do."""
+
+    def __init__(self, factory: SessionFactory, now: datetime, folder: Path) -> None:
+        self.factory, self.now, self.tokens = factory, now, {}
+        with transaction(factory) as session:
+            assert admins.bootstrap_admin(session, path=folder / "admin.key", now=now)
+            self.first = session.scalars(select(Admin.id)).one()
+        self.tokens[self.first] = (folder / "admin.key").read_text("ascii").strip()
+
+    def ask(self, name: str, *, by: str | None) -> Admin | AdminRequest:
+        token, introduction = admins.introduce()
+        self.tokens[name] = token
+        with transaction(self.factory) as session:
+            return admins.ask_admission(
+                session, name=name, introduction=introduction, reason="needed", asked_by=by, now=self.now
+            )
+
+    def remove(self, admin_id: str, *, by: str) -> AdminRequest:
+        with transaction(self.factory) as session:
+            return admins.ask_removal(session, admin_id=admin_id, reason="left", asked_by=by, now=self.now)
+
+    def approve(self, request: Any, *, by: str | None, after: timedelta = LATER) -> AdminRequest:
+        with transaction(self.factory) as session:
+            return admins.approve(session, request_id=request.id, decided_by=by, now=self.now + after)
+
+    def decline(self, request: Any, *, by: str) -> AdminRequest:
+        with transaction(self.factory) as session:
+            return admins.decline(session, request_id=request.id, decided_by=by, now=self.now + LATER)
+
+    def who(self, name: str) -> auth.Principal:
+        with transaction(self.factory, read_only=True) as session:
+            return auth.authenticate(session, self.tokens[name])
+
+    def second(self) -> str:
+        made = self.ask("bob", by=self.first)
+        assert isinstance(made, Admin)
+        return made.id
+
+    def third(self, name: str = "carol") -> str:
+        with transaction(self.factory, read_only=True) as session:
+            bob = session.scalars(select(Admin.id).where(Admin.name == "bob")).one()
+        return str(self.approve(self.ask(name, by=self.first), by=bob).admin_id)
+
+    def names(self) -> list[str]:
+        with transaction(self.factory, read_only=True) as session:
+            return sorted(admin.name for admin in admins.admins(session) if admin.removed_at is None)
+
+
+@pytest.fixture
+def council(factory: SessionFactory, now: datetime, tmp_path: Path) -> Council:
+    return Council(factory, now, tmp_path)
+
+
+def test_the_first_comes_from_the_machine_and_names_the_second_alone(council: Council) -> None:
+    made = council.ask("bob", by=council.first)
+    assert isinstance(made, Admin)
+    assert (made.admission, made.asked_by, made.approved_by) == (Admission.ALONE, council.first, None)
+    who = council.who("bob")
+    assert (who.admin_id, who.scopes) == (made.id, {auth.Scope.ADMIN})
+    assert council.who(council.first).admin_id == council.first
+
+
+def test_from_the_third_on_it_takes_another_person(council: Council) -> None:
+    bob = council.second()
+    asked = council.ask("carol", by=council.first)
+    assert isinstance(asked, AdminRequest)
+    assert council.names() == ["bob", "first admin"]
+    with pytest.raises(Unauthorized):
+        council.who("carol")
+    with pytest.raises(Forbidden, match="two people"):
+        council.approve(asked, by=council.first)
+    approved = council.approve(asked, by=bob)
+    assert (approved.state, approved.decided_by) == (AdminRequestState.APPROVED, bob)
+    assert council.approve(asked, by=bob).admin_id == approved.admin_id  # again changes nothing
+    assert council.who("carol").admin_id == approved.admin_id
+    assert council.names() == ["bob", "carol", "first admin"]
+
+
+def test_one_alone_never_becomes_the_only_two(council: Council) -> None:
+    """Neither by removing the others, nor by asking as soon as nobody else is left."""
+    bob = council.second()
+    for target in (bob, council.first):
+        with pytest.raises(Conflict, match="fewer than 2"):
+            council.remove(target, by=council.first)
+    carol = council.third()
+    for target in (bob, carol, council.first):
+        asked = council.remove(target, by=council.first)
+        with pytest.raises(Forbidden, match="two people"):
+            council.approve(asked, by=council.first)
+        council.decline(asked, by=council.first)
+    with transaction(council.factory) as session:  # the others lose their keys at once, to any admin, and it helps not
+        for key in session.scalars(select(ApiKey).where(ApiKey.admin_id != council.first)):
+            auth.revoke_key(session, key_id=key.id, now=council.now)
+    puppet = council.ask("puppet", by=council.first)
+    assert isinstance(puppet, AdminRequest)
+    with pytest.raises(Forbidden):
+        council.approve(puppet, by=council.first)
+    with pytest.raises(Unauthorized):
+        council.who("puppet")
+
+
+def test_a_removed_admin_is_nobody_and_admits_nobody(council: Council) -> None:
+    bob, carol = council.second(), council.third()
+    hers = council.ask("dan", by=carol)
+    asked = council.remove(carol, by=council.first)
+    council.approve(asked, by=bob)
+    assert council.names() == ["bob", "first admin"]
+    with pytest.raises(Unauthorized):
+        council.who("carol")
+    with pytest.raises(Conflict, match="removed since"):
+        council.approve(hers, by=bob)
+    for act in (lambda: council.ask("eve", by=carol), lambda: council.approve(hers, by=carol)):
+        with pytest.raises(Forbidden):
+            act()
+    with pytest.raises(Conflict, match="never used again"):
+        council.ask("carol", by=bob)
+
+
+def test_who_is_to_go_may_approve_that(council: Council) -> None:
+    council.second()
+    carol = council.third()
+    council.approve(council.remove(carol, by=council.first), by=carol)
+    assert council.names() == ["bob", "first admin"]
+
+
+def test_two_removals_at_once_leave_two(council: Council) -> None:
+    bob = council.second()
+    carol = council.third()
+    asked = [council.remove(bob, by=council.first), council.remove(carol, by=council.first)]
+    ended: list[str] = []
+    start = threading.Barrier(2)
+
+    def approve(request: AdminRequest, by: str) -> None:
+        start.wait()
+        try:
+            council.approve(request, by=by)
+            ended.append("removed")
+        except (Conflict, Forbidden):
+            ended.append("refused")
+
+    pairs = zip(asked, (carol, bob), strict=True)
+    threads = [threading.Thread(target=approve, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(ended) == ["refused", "removed"]
+    assert len(council.names()) == 2
+
+
+def test_two_seconds_at_once_are_one(council: Council) -> None:
+    ended: list[str] = []
+    start = threading.Barrier(4)
+
+    def ask(name: str) -> None:
+        start.wait()
+        try:
+            ended.append(type(council.ask(name, by=council.first)).__name__)
+        except Conflict:
+            ended.append("refused")
+
+    threads = [threading.Thread(target=ask, args=(f"second {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ended.count("Admin") == 1, ended
+    assert len(council.names()) == 2
+
+
+def test_the_database_refuses_what_one_person_decided_alone(council: Council) -> None:
+    bob = council.second()
+    asked = council.ask("carol", by=council.first)
+    forgeries = (
+        update(AdminRequest)
+        .where(AdminRequest.id == asked.id)
+        .values(state=AdminRequestState.APPROVED, decided_by=council.first, decided_at=council.now),
+        update(Admin).where(Admin.id == bob).values(admission=Admission.APPROVED, approved_by=council.first),
+        update(ApiKey).where(ApiKey.admin_id == bob).values(admin_id=None),
+        text(
+            "INSERT INTO admins (id, name, admission, asked_by, admitted_at) "
+            f"VALUES ('adm_x', 'x', 'alone', '{bob}', '2030-01-02 03:04:05')"
+        ),
+    )
+    for forged in forgeries:
+        with pytest.raises(IntegrityError), transaction(council.factory) as session:
+            session.execute(forged)
+
+
+def test_an_admins_own_keys_are_the_same_person(
+    council: Council, open_account: Callable[..., str], now: datetime
+) -> None:
+    """What was found: one admin makes a second key, and approves with it."""
+    council.second()
+    account_id = open_account(council.factory)
+    with transaction(council.factory) as session:
+        mine = auth.create_key(session, name="mine too", scopes=["admin"], admin_id=council.first, now=now)[0]
+        other = council.who(council.first)
+        asked = ledger.request_raise(
+            session, account_id=account_id, epsilon=12.0, reason="more", requested_by=other.id, now=now
+        )
+        with pytest.raises(Forbidden, match="two people"):
+            ledger.approve_raise(session, request_id=asked.id, decided_by=mine.id, now=now + LATER)
+        ledger.approve_raise(session, request_id=asked.id, decided_by=council.who("bob").id, now=now + LATER)
+
+
+def test_requests_grow_old_and_one_waits_at_a_time(council: Council) -> None:
+    bob = council.second()
+    asked = council.ask("carol", by=council.first)
+    with pytest.raises(Conflict, match="waits already"):
+        council.ask("carol", by=bob)
+    with pytest.raises(Conflict, match="7 days"):
+        council.approve(asked, by=bob, after=timedelta(days=7))
+    assert council.decline(asked, by=bob).state is AdminRequestState.DECLINED
+    assert council.decline(asked, by=bob).decided_by == bob
+    with pytest.raises(Conflict, match="declined already"):
+        council.approve(asked, by=bob)
+    done = council.ask("carol", by=council.first)
+    council.approve(done, by=bob)
+    with pytest.raises(Conflict, match="approved already"):
+        council.decline(done, by=bob)
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\nb"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_person_needs_a_name(council: Council, name: str, number: int) -> None:
+    if number == 2:
+        council.second()
+    with pytest.raises(InvalidInput):
+        council.ask(name, by=council.first)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "key_x:00", "obs_" + "a" * 20 + "_" + "0" * 64, "key_" + "a" * 20 + ":" + "0" * 63]
+)
+def test_what_is_no_introduction_is_refused(council: Council, given: str, now: datetime) -> None:
+    with pytest.raises(InvalidInput, match="introduc"), transaction(council.factory) as session:
+        admins.ask_admission(session, name="bob", introduction=given, reason="needed", asked_by=council.first, now=now)
+
+
+def test_an_introduction_works_once(council: Council, now: datetime) -> None:
+    token, introduction = admins.introduce()
+    facts = {"introduction": introduction, "reason": "needed", "asked_by": council.first, "now": now}
+    with transaction(council.factory) as session:
+        admins.ask_admission(session, name="bob", **facts)
+    with pytest.raises(Conflict), transaction(council.factory) as session:
+        admins.ask_admission(session, name="carol", **facts)
+    assert token not in introduction
+
+
+def test_nobody_and_strangers_decide_nothing(council: Council) -> None:
+    council.second()
+    asked = council.ask("carol", by=council.first)
+    for stranger in (None, "adm_x"):
+        for act in (lambda by: council.ask("dan", by=by), lambda by: council.approve(asked, by=by)):
+            with pytest.raises(Forbidden):
+                act(stranger)
+    with pytest.raises(NotFound):
+        council.remove("adm_x", by=council.first)
+
+
+def test_the_operator_is_outside_of_the_rule(council: Council, now: datetime, tmp_path: Path) -> None:
+    with transaction(council.factory) as session:
+        restored, _token = admins.admit_on_machine(session, name="restored", now=now)
+        assert restored.admission is Admission.MACHINE
+        with pytest.raises(Conflict):
+            admins.admit_on_machine(session, name="restored", now=now)
+    assert isinstance(council.ask("puppet", by=council.first), AdminRequest), "there have been two: nobody is alone"
+    with transaction(council.factory) as session:
+        for key_id in session.scalars(select(ApiKey.id)).all():
+            auth.revoke_key(session, key_id=key_id, now=now)
+        assert admins.bootstrap_admin(session, path=tmp_path / "again.key", now=now)
+        assert session.scalar(select(func.count()).select_from(Admin)) == 3

@@ -1,0 +1,287 @@
+"""The lease of an upload: who may go on, who takes over, and what a process that was given up can still do. Nothing."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine, event, func, select, text
+
+from service import datasets, receiving
+from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
+from service.db.tables import Dataset, DatasetState, Fingerprint
+from service.errors import Conflict
+from service.fingerprints import KnownAsPublic
+from service.jobs.planning import require_ready
+from service.settings import Settings
+from service.uploads import DatasetFacts, UploadFailed
+from service.vault import make_fingerprint_key, open_dataset
+from tests.service.uploading import receive as store
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    settings = Settings(data_dir=tmp_path / "data", lease_seconds=2, heartbeat_seconds=0.3)
+    make_fingerprint_key(settings)
+    return settings
+
+
+@pytest.fixture
+def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Callable[..., str]:
+    def declared(account_id: str | None = None) -> str:
+        facts: dict[str, Any] = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 100}
+        visibility = "public" if account_id is None else "private"
+        with transaction(factory) as session:
+            return datasets.declare(
+                session,
+                settings,
+                name="pictures",
+                account_id=account_id,
+                visibility=visibility,
+                subjects_declared=None,
+                now=now,
+                **facts,
+            ).id
+
+    return declared
+
+
+def pictures(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (10, 5, 7), dtype=np.uint8)
+
+
+def npz(seed: int = 0) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, images=pictures(seed), labels=np.zeros(10, np.int64))
+    return buffer.getvalue()
+
+
+def upload(
+    settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **changes: Any
+) -> Dataset:
+    clock = changes.pop("clock", lambda: datetime.now(UTC))
+    return receiving.receive(settings, factory, dataset_id, chunks, None, "npz", clock=clock)
+
+
+def state(factory: SessionFactory, dataset_id: str) -> DatasetState:
+    with transaction(factory, read_only=True) as session:
+        return session.get_one(Dataset, dataset_id).state
+
+
+def left(settings: Settings) -> list[str]:
+    """What uploads have left in quarantine and beside the datasets."""
+    found = [*settings.data_dir.glob("quarantine/*"), *settings.data_dir.glob("datasets/*.tmp")]
+    return [path.name for path in found]
+
+
+class Slow:
+    """A body whose second half comes when it is let go."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self.half_sent, self.go_on = body, threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        half = len(self._body) // 2
+        yield self._body[:half]
+        self.half_sent.set()
+        assert self.go_on.wait(PATIENCE_SECONDS)
+        yield self._body[half:]
+
+
+def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
+) -> None:
+    dataset_id, body = declare(), Slow(npz())
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(upload, settings, factory, dataset_id, iter(body))
+        assert body.half_sent.wait(PATIENCE_SECONDS)
+        until = time.monotonic() + 2 * settings.lease_seconds
+        while time.monotonic() < until:
+            assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 0
+            with pytest.raises(Conflict, match="receiving"):
+                upload(settings, factory, dataset_id, iter([npz(1)]))
+            time.sleep(0.1)
+        body.go_on.set()
+        assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
+    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+    assert left(settings) == []
+
+
+@pytest.mark.parametrize("how", ["begun again", "ended"])
+def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str], how: str
+) -> None:
+    dataset_id, body = declare(open_account(factory)), Slow(npz(0))
+    silent = settings.model_copy(update={"lease_seconds": 3600, "heartbeat_seconds": 1000})
+    later = datetime.now(UTC) + timedelta(hours=2)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(upload, silent, factory, dataset_id, iter(body))
+        assert body.half_sent.wait(PATIENCE_SECONDS)
+        if how == "ended":
+            assert receiving.clean_up(settings, factory, now=later) == 1
+            assert state(factory, dataset_id) is DatasetState.DECLARED
+        taken = upload(settings, factory, dataset_id, iter([npz(1)]), clock=lambda: later)
+        body.go_on.set()
+        with pytest.raises((Conflict, UploadFailed)):
+            late.result(PATIENCE_SECONDS)
+    assert taken.state is state(factory, dataset_id) is DatasetState.READY
+    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+    assert left(settings) == []
+    with transaction(factory, read_only=True) as session:
+        assert session.scalar(select(func.count()).select_from(Fingerprint)) == 10
+
+
+def test_a_writer_that_learns_that_it_was_given_up_stops_reading(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
+) -> None:
+    dataset_id, taken = declare(), []
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield bytes(100)
+            taken.append(1)
+            if len(taken) == 3:
+                receiving.clean_up(settings, factory, now=datetime.now(UTC) + timedelta(hours=1))
+            time.sleep(0.02)
+            assert len(taken) < 3000
+
+    with pytest.raises(Conflict, match="given up"):
+        upload(settings, factory, dataset_id, endless())
+
+
+@contextmanager
+def database_away(database_url: str, engine: Engine) -> Iterator[None]:
+    """Another program holds what every writer needs."""
+    locking = "SELECT 1" if engine.dialect.name == "sqlite" else "LOCK TABLE datasets IN ACCESS EXCLUSIVE MODE"
+    other = make_engine(database_url, pool_size=1)
+    with other.connect() as connection:
+        connection.execute(text(locking))  # on SQLite, to begin is enough
+        yield
+        connection.rollback()
+    other.dispose()
+
+
+@pytest.fixture
+def impatient(database_url: str) -> Iterator[SessionFactory]:
+    """Sessions that wait for a lock for a tenth of a second."""
+    engine = make_engine(database_url)
+    said = "PRAGMA busy_timeout=100" if engine.dialect.name == "sqlite" else "SET lock_timeout = '100ms'"
+
+    @event.listens_for(engine, "connect")
+    def be_impatient(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(said)
+        cursor.close()
+        if engine.dialect.name != "sqlite":
+            connection.commit()
+
+    yield make_session_factory(engine)
+    engine.dispose()
+
+
+def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
+    database_url: str, engine: Engine, impatient: SessionFactory, settings: Settings, declare: Callable[..., str]
+) -> None:
+    patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
+    dataset_id, body = declare(), Slow(npz())
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(upload, patient, impatient, dataset_id, iter(body))
+        assert body.half_sent.wait(PATIENCE_SECONDS)
+        with database_away(database_url, engine):
+            body.go_on.set()
+            time.sleep(3)
+            assert not done.done()
+        assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
+    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(0))
+
+
+def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
+    database_url: str,
+    engine: Engine,
+    factory: SessionFactory,
+    impatient: SessionFactory,
+    settings: Settings,
+    declare: Callable[..., str],
+) -> None:
+    """The dataset stayed RECEIVING, and answered 409 until a restart."""
+    dataset_id, body = declare(), Slow(npz())
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(upload, settings, impatient, dataset_id, iter(body))
+        assert body.half_sent.wait(PATIENCE_SECONDS)
+        with database_away(database_url, engine):
+            body.go_on.set()
+            with pytest.raises(DatabaseBusy):
+                done.result(PATIENCE_SECONDS)
+    assert state(factory, dataset_id) is DatasetState.RECEIVING
+    time.sleep(settings.lease_seconds)
+    assert upload(settings, factory, dataset_id, iter([npz(1)])).state is DatasetState.READY
+    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
+
+
+def test_an_upload_from_before_there_were_leases_is_ended(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
+) -> None:
+    dataset_id = declare()
+    with transaction(factory) as session:
+        session.get_one(Dataset, dataset_id).state = DatasetState.RECEIVING
+    assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 1
+    assert state(factory, dataset_id) is DatasetState.DECLARED
+
+
+def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
+) -> None:
+    (settings.data_dir / "quarantine").mkdir()
+    (settings.data_dir / "datasets").mkdir()
+    now, dead, live = datetime.now(UTC), declare(), declare()
+    for dataset_id, began in ((dead, now - timedelta(hours=1)), (live, now)):
+        with transaction(factory) as session:
+            facts = datasets.begin_upload(session, dataset_id, now=began, lease_seconds=60)
+        (settings.data_dir / "quarantine" / f"{dataset_id}.{facts.attempt}").write_bytes(b"x")
+        (settings.data_dir / "datasets" / f"{dataset_id}.{facts.attempt}.tmp").mkdir()
+    assert receiving.clean_up(settings, factory, now=now) == 1
+    assert sorted(left(settings)) == sorted([f"{live}.1", f"{live}.1.tmp"])
+    assert (state(factory, dead), state(factory, live)) == (DatasetState.DECLARED, DatasetState.RECEIVING)
+
+
+# --- public datasets from before they were compared -----------------------------------------------------------------
+
+
+def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_they_are_private(
+    factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str]
+) -> None:
+    account_id = open_account(factory)
+    upload(settings, factory, declare(account_id), iter([npz(1)]))
+    guilty, innocent, broken = declare(), declare(), declare()
+    for dataset_id, seed in ((guilty, 1), (innocent, 2)):
+        facts = DatasetFacts(dataset_id, ("a",), 5, 7, 1, 100)
+        store(settings, facts, iter([npz(seed)]), None, "npz")
+    with transaction(factory) as session:
+        for dataset_id in (guilty, innocent, broken):
+            row = session.get_one(Dataset, dataset_id)
+            row.state, row.unchecked, row.content_sha256 = DatasetState.READY, True, "0" * 64
+            row.ready_at = datetime.now(UTC)
+    for dataset_id in (guilty, innocent):
+        with pytest.raises(Conflict, match="compared"), transaction(factory) as session:
+            require_ready(session, session.get_one(Dataset, dataset_id), "evaluation dataset")
+    for _ in range(2):
+        receiving.check_public(settings, factory)
+        with transaction(factory) as session:
+            found = {name: session.get_one(Dataset, name) for name in (guilty, innocent, broken)}
+            assert [found[name].state.value for name in found] == ["failed", "ready", "ready"]
+            assert [found[name].unchecked for name in found] == [True, False, True]
+            require_ready(session, found[innocent], "evaluation dataset")
+    with pytest.raises(KnownAsPublic):
+        upload(settings, factory, declare(account_id), iter([npz(2)]))
+    upload(settings, factory, declare(account_id), iter([npz(1)]))  # what was withdrawn forbids nothing

@@ -1,0 +1,47 @@
+"""The report as it is served, of a release from before evaluations were jobs of their own."""
+
+from __future__ import annotations
+
+from service.reports import _data, _page
+
+OLD = b'<h2>3. How useful it is</h2><p>71.0%</p><section aria-labelledby="technical"><h2>4.</h2></section>'
+FACTS = {"dataset": "<held> out", "dataset_id": "ds_x", "train_images": None, "test_images": 1000, "seeds": [0]}
+EVALUATION = {
+    "id": "evl_x",
+    "finished_at": "2030-01-02T03:04:05+00:00",
+    "accuracy": {"classifier": 0.8215},
+    "accuracy_warm_start_only": None,
+    "evaluation": FACTS,
+    "confusion": [[9, 1], [3, 7]],
+}
+
+
+def test_without_evaluations_it_is_what_was_published() -> None:
+    assert _page(OLD, [], ["a", "b"]) == OLD
+
+
+def test_the_section_stands_before_the_technical_facts_and_names_are_escaped() -> None:
+    page = _page(OLD, [EVALUATION], ["a", "<b>"]).decode()
+    assert page.startswith(OLD.decode()[:50])
+    assert page.index("71.0%") < page.index("82.2%") < page.index('aria-labelledby="technical"')
+    assert "1,000 images of the public dataset <strong>&lt;held&gt; out" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "70</td>" in page  # of the second class, in percent
+
+
+def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed() -> None:
+    other = {**EVALUATION, "id": "evl_y", "evaluation": {**FACTS, "dataset": "more", "dataset_id": "ds_y"}}
+    older = {**EVALUATION, "id": "evl_z", "accuracy": {"classifier": 0.5}}
+    page = _page(OLD, [EVALUATION, other, older], ["a", "b"]).decode()
+    assert page.count("Share of the images of a true class") == 2
+    assert (
+        page.index("On &lt;held&gt; out")
+        < page.index("On more")
+        < page.index("Earlier evaluations")
+        < page.index("50.0%")
+    )
+
+
+def test_the_data_carry_all_of_them() -> None:
+    assert b'"evaluations": [' in _data(b'{"usefulness": null}', [EVALUATION], [])

@@ -1,0 +1,363 @@
+"""No column that the product believes in can be changed behind the ledger's back: one UPDATE, one finding.
+
+The tables are those of a service that has done everything once. Every column of every table is changed in every row;
+what may be changed unseen is listed, with the reason why that does not matter or cannot be helped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
+from sqlalchemy.types import Integer
+
+from service import datasets, jobs, ledger, receiving
+from service.db.base import CanonicalJson, UtcDateTime, new_id
+from service.db.session import make_engine, make_session_factory, transaction
+from service.db.tables import (
+    Base,
+    Dataset,
+    DatasetState,
+    EntryKind,
+    Evaluation,
+    FailureCode,
+    Fingerprint,
+    Job,
+    Visibility,
+)
+from service.errors import LedgerCorruption
+from service.ledger.findings import FindingCode
+from service.ledger.signing import trusted_keys
+from service.ledger.verify import verify
+from service.uploads import ReceivedContent
+from tests.conftest import CLASSES, NOW, clear_postgres
+from tests.service.conftest import KINDS
+from tests.service.ledger_book import SHA, LedgerBook
+from tests.service.people import make_key
+
+PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
+
+# Tables whose rows may be changed unseen, and why.
+BELIEVED_BY_NOBODY = {
+    "alembic_version": "the schema's version; another one makes the service refuse to start",
+    "idempotency": "says which request was answered how; a change makes a retry a new request, which is paid and held",
+    "outbox": "rings for jobs that are found without it",
+    "arming_stops": "what verification wrote; the next one writes it again",
+    "verifications": "a remark for operators, which proves nothing",
+    "sign_ins": "sessions of people; who can write here can make keys as well",
+    "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
+    "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
+    "admin_requests": "likewise",
+    "entries": "tested byte by byte in test_ledger_verify",
+    "checkpoints": "tested in test_ledger_forgery",
+}
+# Columns that may be changed unseen, and why.
+UNSEEN = {
+    ("jobs", "attempts_lost"): "how often it is tried again; no attempt spends more than the hold",
+    ("jobs", "lease_owner"): "a name for operators",
+    ("jobs", "lease_until"): "when the job may be claimed again; claims are fenced by the hold's attempt",
+    ("jobs", "cancel_requested"): "a wish that anybody with the scope may express; nothing is refunded by it",
+    ("jobs", "ended_early"): "likewise; what a training that ended early has made, its release's row says",
+    ("jobs", "salvage_attempt"): "how often it is tried again; no attempt spends more than the hold",
+    ("jobs", "finished_at"): "a time that is shown to the minute; the hour is compared",
+    ("datasets", "upload_lease_until"): "of an upload that is over",
+    ("jobs", "progress"): "planned numbers that are shown while it runs",
+    ("jobs", "progress_version"): "likewise",
+    ("jobs", "started_at"): "a time that is shown",
+    ("datasets", "failure_code"): "of an upload before the one that arrived",
+    ("limit_requests", "requested_at"): "when a request grows old; who asked and approved is in the log",
+    ("limit_requests", "decided_at"): "a time that is shown",
+}
+# Likewise, of the jobs of samplings and evaluations alone.
+UNSEEN_OF_FREE_JOBS = {("jobs", "secret"): "they draw with their public seed"}
+# Rows that no entry commits to, and why: (table, what is true of the row, reason).
+UNCOMMITTED = (
+    ("datasets", "visibility = 'public' AND name = 'unused'", "nothing was computed from it; a hold binds it later"),
+    ("datasets", "state = 'declared'", "nothing has arrived; what arrives is written down with what is declared then"),
+    ("jobs", "kind IN ('sample', 'evaluate') AND state != 'succeeded'", "it is free, and has published nothing"),
+    ("samples", "sha256 IS NULL", "likewise"),
+    ("evaluations", "finished_at IS NULL", "likewise"),
+    ("limit_requests", "state = 'pending'", "it has raised nothing; approving it is refused to who asked"),
+)
+
+
+class World(LedgerBook):
+    """A service that has done everything once, on the usual ledger of the tests."""
+
+    def build(self) -> World:
+        self.open("patients", epsilon=12.0)
+        self.raise_limit("patients", 13.0)
+        with transaction(self.factory) as session:
+            asking = make_key(session, name="asks", scopes=["admin"], now=self.now)[0]
+            ledger.request_raise(
+                session,
+                account_id=self.accounts["patients"],
+                epsilon=20.0,
+                reason="more",
+                requested_by=asking.id,
+                now=self.tick(),
+            )
+        self.private = self.upload("patients", PRINTS)
+        self.test_set, self.unused = self.upload(None), self.upload(None, name="unused")
+        self.upload("patients", None)
+        self.published, self.failed, self.cancelled, self.running, self.queued = (self.ask() for _ in range(5))
+        release_id = self.run(self.published)["statement"]["release_id"]
+        self.attempt(self.failed)
+        with transaction(self.factory) as session:
+            code = FailureCode.TRAINING_FAILED
+            jobs.finish_failed(session, job_id=self.failed, attempt=1, failure_code=code, now=self.tick())
+        with transaction(self.factory) as session:
+            jobs.request_cancel(session, job_id=self.cancelled, now=self.tick())
+        self.attempt(self.running)
+        with transaction(self.factory) as session:
+            trials = [jobs.Trial(0.2, {"vote_share": share}) for share in (0.0, 0.1)]
+            jobs.submit_sweep(session, name="shares", trials=trials, **self.asked(), now=self.tick())
+        self.evaluate(release_id)
+        self.drawn, _waiting = (self.draw(release_id) for _ in range(2))
+        self.claim(self.drawn)
+        with transaction(self.factory) as session:
+            facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
+            jobs.finish_sample(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
+        return self
+
+    def upload(self, account: str | None, digests: frozenset[bytes] | None = frozenset(), name: str = "scans") -> str:
+        """Declare a dataset and let its content arrive; `digests=None` leaves it declared."""
+        account_id = None if account is None else self.accounts[account]
+        row = Dataset(
+            id=new_id("ds"),
+            account_id=account_id,
+            name=name,
+            visibility=Visibility.PUBLIC if account is None else Visibility.PRIVATE,
+            classes=CLASSES,
+            height=28,
+            width=28,
+            channels=1,
+            records_declared=60_000,
+            state=DatasetState.DECLARED,
+            created_at=self.tick(),
+        )
+        with transaction(self.factory) as session:
+            session.add(row)
+        if digests is not None:
+            with transaction(self.factory) as session:
+                facts = datasets.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
+            key_id = new_id("x")[2:] + "0" * 44
+            received = ReceivedContent(row.id, facts.attempt, "npz", SHA, 123, digests, key_id)
+            receiving.accept(self.factory, facts, received, lambda: None, now=self.tick())
+        return row.id
+
+    def evaluate(self, release_id: str) -> None:
+        """Finish the evaluation that was queued with the release, and leave another one queued."""
+        with transaction(self.factory, read_only=True) as session:
+            queued = session.scalars(select(Evaluation.job_id)).one()
+        self.claim(queued)
+        facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
+        with transaction(self.factory) as session:
+            jobs.finish_evaluation(session, job_id=queued, attempt=1, now=self.tick(), **facts)
+        wish = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
+        with transaction(self.factory) as session:
+            jobs.submit_evaluation(session, principal="key_me", idempotency_key=None, now=self.tick(), **wish)
+
+    def asked(self) -> dict[str, Any]:
+        facts = {"principal": "key_me", "idempotency_key": None, "dataset_id": self.private, "recipe": "datalens"}
+        return facts | {"evaluation_dataset_id": self.test_set}
+
+    def ask(self) -> str:
+        with transaction(self.factory) as session:
+            options = {"vote_share": 0.1}
+            return jobs.submit_training(session, **self.asked(), epsilon=0.5, options=options, now=self.tick()).id
+
+    def attempt(self, job_id: str) -> None:
+        """Claim a training, arm its hold and charge a little."""
+        self.claim(job_id)
+        with transaction(self.factory) as session:
+            hold_id = str(jobs.get_job(session, job_id).hold_id)
+            ledger.arm(session, hold_id=hold_id, attempt=1, now=self.tick())
+            ledger.charge(session, hold_id=hold_id, attempt=1, amount_nano=1000, stage="votes", now=self.tick())
+
+    def run(self, job_id: str) -> dict[str, Any]:
+        self.attempt(job_id)
+        return self.publish(job_id)
+
+    def draw(self, release_id: str) -> str:
+        facts = {"count": 3, "classes": None, "seed": 7, "format": "npz", "release_id": release_id}
+        with transaction(self.factory) as session:
+            return jobs.submit_sample(session, principal="key_me", idempotency_key=None, now=self.tick(), **facts).id
+
+    def codes(self, session: Any) -> set[FindingCode]:
+        trusted = trusted_keys(self.key_path)
+        report = verify(session, trusted=trusted, prices_required=False, fingerprints=True)
+        return {finding.code for finding in report.findings}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
+) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    if request.param == "sqlite":
+        shutil.copyfile(sqlite_template, folder / "obscura.db")
+        url = f"sqlite:///{folder / 'obscura.db'}"
+    else:
+        url = request.getfixturevalue("migrated_postgres")
+    engine = make_engine(url)
+    made = World(make_session_factory(engine), folder / "var", NOW).build()
+    yield made
+    engine.dispose()
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+def other_value(column: Column[Any], value: Any) -> Any:
+    """Return another value of the column's type: what somebody would write who wants it to look right."""
+    kind = column.type
+    if isinstance(kind, Boolean):
+        return not value
+    if isinstance(kind, Enum):
+        return next((choice for choice in kind.enums if choice != value), "another")
+    if isinstance(kind, JSON | CanonicalJson):
+        return json.dumps(["forged"] if isinstance(value, list) else {"forged": 1})
+    if isinstance(kind, UtcDateTime):
+        return (value or NOW) + timedelta(seconds=1)
+    if isinstance(kind, LargeBinary):
+        return bytes([value[0] ^ 128]) + value[1:]
+    if isinstance(value, int | float) or isinstance(kind, Integer | Float):
+        return (value or 0) + 1
+    assert isinstance(kind, String), column
+    if column.name.endswith("_id") or column.name == "id":
+        return f"{str(value or 'abc_')[:4]}{'z' * 20}"
+    return f"{'0' if not value or value[0] != '0' else '1'}{(value or 'x')[1:]}"
+
+
+def stored(table: Table, row: Any, column: Column[Any]) -> tuple[str, dict[str, Any]]:
+    """Return the statement that changes one column of one row, and its parameters."""
+    where = " AND ".join(f"{key.name} = :key_{key.name}" for key in table.primary_key)
+    cast = "CAST(:value AS JSON)" if isinstance(column.type, JSON | CanonicalJson) else ":value"
+    keys = {f"key_{key.name}": row._mapping[key.name] for key in table.primary_key}
+    return f"UPDATE {table.name} SET {column.name} = {cast} WHERE {where}", keys
+
+
+def excused(world: World, session: Any, table: Table, row: Any, column: Column[Any]) -> bool:
+    if (table.name, column.name) in UNSEEN:
+        return True
+    if (table.name, column.name) in UNSEEN_OF_FREE_JOBS and row._mapping["kind"] != "train":
+        return True
+    keys = {f"key_{key.name}": row._mapping[key.name] for key in table.primary_key}
+    mine = " AND ".join(f"{key.name} = :key_{key.name}" for key in table.primary_key)
+    return any(
+        name == table.name and session.execute(text(f"SELECT 1 FROM {name} WHERE {mine} AND ({rule})"), keys).first()
+        for name, rule, _reason in UNCOMMITTED
+    )
+
+
+def test_a_service_that_has_done_everything_has_no_findings(world: World) -> None:
+    with transaction(world.factory, read_only=True, snapshot=True) as session:
+        assert world.codes(session) == set()
+        kinds = set(session.scalars(text("SELECT DISTINCT kind FROM entries")))
+    assert kinds == {kind.value for kind in EntryKind} - {"freeze"}
+
+
+def test_no_column_can_be_changed_unseen(world: World) -> None:
+    silent, tried = [], 0
+    with world.tampered() as session:
+        sqlite = world.sqlite
+        for table in Base.metadata.sorted_tables:
+            if table.name in BELIEVED_BY_NOBODY:
+                continue
+            for row in session.execute(select(table)).all():
+                for column in table.columns:
+                    if excused(world, session, table, row, column):
+                        continue
+                    value = other_value(column, row._mapping[column.name])
+                    if sqlite and isinstance(column.type, UtcDateTime):
+                        value = value.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
+                    statement, keys = stored(table, row, column)
+                    statement = statement.replace("CAST(:value AS JSON)", ":value") if sqlite else statement
+                    point = session.begin_nested()
+                    session.execute(text(statement), {"value": value, **keys})
+                    tried += 1
+                    if not world.codes(session):
+                        silent.append((table.name, column.name, dict(keys), str(value)))
+                    point.rollback()
+        assert world.codes(session) == set(), "everything was put back"
+    assert not silent, "\n".join(map(str, silent))
+    assert tried > 200
+
+
+def test_every_table_and_column_was_thought_of() -> None:
+    """A table or column that is new is tried by the test above; one that is gone is not excused any more."""
+    tables = Base.metadata.tables
+    assert set(BELIEVED_BY_NOBODY) - {"alembic_version"} <= set(tables)
+    assert all(column in tables[table].c for table, column in UNSEEN | UNSEEN_OF_FREE_JOBS)
+    assert all(table in tables and reason for table, _rule, reason in UNCOMMITTED)
+
+
+def test_fingerprints_that_were_added_moved_or_removed_are_found(world: World) -> None:
+    edits = (
+        "DELETE FROM fingerprints WHERE dataset_id = :dataset",
+        "UPDATE fingerprints SET upload_attempt = 7 WHERE dataset_id = :dataset",
+    )
+    for edit in edits:
+        with world.tampered() as session:
+            session.execute(text(edit), {"dataset": world.private})
+            assert world.codes(session) == {FindingCode.FINGERPRINT_MISMATCH}
+    with world.tampered() as session:
+        session.add(Fingerprint(digest=b"\x09" * 16, dataset_id=world.private, upload_attempt=1))
+        session.flush()
+        assert world.codes(session) == {FindingCode.FINGERPRINT_MISMATCH}
+
+
+def test_a_private_dataset_that_is_made_public_is_found(world: World) -> None:
+    """What was found: its exact accuracy would be published as that of a public evaluation set."""
+    with world.tampered() as session:
+        session.execute(text("UPDATE datasets SET visibility = 'public', account_id = NULL WHERE name = 'scans'"))
+        assert FindingCode.DATASET_MISMATCH in world.codes(session)
+
+
+def test_another_accounts_data_at_this_accounts_price_is_found(world: World) -> None:
+    """What was found: A pays for B's data. The row stays consistent with everything but the hold."""
+    with world.tampered() as session:
+        for job_id in (world.queued, world.running):
+            session.execute(
+                text("UPDATE jobs SET dataset_id = :other WHERE id = :job"), {"other": world.test_set, "job": job_id}
+            )
+        assert FindingCode.JOB_MISMATCH in world.codes(session)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE jobs SET dataset_id = :other WHERE id = :job",
+        "UPDATE jobs SET evaluation_dataset_id = :other WHERE id = :job",
+        "UPDATE jobs SET epsilon = 9.0 WHERE id = :job",
+        "UPDATE jobs SET recipe = 'dpgan' WHERE id = :job",
+        "UPDATE jobs SET options = '{}' WHERE id = :job",
+        "UPDATE jobs SET plan = '{}' WHERE id = :job",
+        "UPDATE jobs SET account_id = 'acc_x' WHERE id = :job",
+        "UPDATE datasets SET records_declared = 1000000 WHERE id = :dataset",
+        "UPDATE datasets SET content_sha256 = '1' WHERE id = :dataset",
+        "UPDATE datasets SET vault_key_id = '1' WHERE id = :dataset",
+        "UPDATE datasets SET content_sha256 = '1' WHERE id = :test",
+    ],
+)
+def test_a_training_is_compared_with_its_hold_before_anything_is_opened(world: World, edit: str) -> None:
+    def compare(session: Any, secret: str) -> None:
+        session.expire_all()
+        ledger.require_as_held(session, jobs.get_job(session, world.queued), secret)
+
+    with world.tampered() as session:
+        secret = str(session.execute(select(Job.secret).where(Job.id == world.queued)).scalar_one())
+        compare(session, secret)
+        with pytest.raises(LedgerCorruption, match=r"not what its hold was taken for: .*job"):
+            compare(session, "0" * 64)
+        ids = {"other": world.unused, "job": world.queued, "dataset": world.private, "test": world.test_set}
+        used = {name: value for name, value in ids.items() if f":{name}" in edit}
+        session.execute(text(edit), used)
+        with pytest.raises(LedgerCorruption, match="not what its hold was taken for"):
+            compare(session, secret)

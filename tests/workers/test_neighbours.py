@@ -1,0 +1,261 @@
+"""Everything that leaves, while a job runs and afterwards, is the same for neighbours, but for what was released.
+
+Every recipe is run by the real runner, from the accepted job to the published release, on datasets that were declared
+alike and differ in how many units they hold: one fewer than declared, on both sides of a block of 512, and a few.
+Whatever the API could have shown after any transaction is compared, and so are the log, the ledger, the journal, the
+exit status, and names and sizes of the release's files. The clock is the only thing that is not real: it ticks once for
+each look at it, so that equal times left are not an accident.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from privacy.accounting import certificate
+from privacy.accounting.certificate import pld_epsilon
+from privacy.accounting.events import Event
+from service import artifacts, ledger
+from service.api import views
+from service.db.session import transaction
+from service.db.tables import Dataset, Job, JobState, Release
+from service.ledger.signing import trusted_keys
+from service.ledger.verify import verify
+from service.logs import configure_logging
+from tests.conftest import clear_postgres
+from tests.workers.conftest import OPTIONS, build
+from workers.exits import ExitStatus
+from workers.journal import read_journal
+from workers.recipes.interface import TrainingData
+from workers.recipes.registry import TRAINERS
+from workers.runner import run
+from workers.spending import ReportedProgress
+
+DECLARED, SUBJECTS_DECLARED = 600, 60
+PARITY = ("even", "odd")
+STEPS: dict[str, Any] = {"expected_batch": 60, "epochs": 1.0, "anchors": 20, "basis_size": 20, "rank": 2}
+NETWORKS: dict[str, Any] = {**STEPS, "features": 4}
+DIFFUSION: dict[str, Any] = {
+    **NETWORKS, "blocks": 1, "multiplicity": 2, "sampling_steps": 2, "central_images": 2, "central_batch": 300,
+    "central_steps": 3, "basis_size": 60,
+}  # fmt: skip
+WITHOUT_WARM_START = {**OPTIONS, "warm_start": False, "moment_votes": True, "vote_share": 0.0}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("class_histogram", "record", {}),
+    ("class_histogram", "subject", {}),
+    ("datalens", "record", OPTIONS),
+    ("datalens", "subject", {**OPTIONS, "teachers": 15}),
+    ("datalens", "record", WITHOUT_WARM_START),
+    ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear"}),
+    ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 10}),
+    ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),
+    ("dp_diffusion", "record", DIFFUSION),
+    ("dpgan", "record", {**NETWORKS, "latent": 4, "generator_batch": 16, "discriminator_steps": 2}),
+]
+# Every case on SQLite; what the database could change does not depend on the recipe, so two on PostgreSQL.
+EVERYWHERE = [
+    *(pytest.param("sqlite", case) for case in CASES),
+    *(pytest.param("postgresql", case, marks=pytest.mark.services) for case in (CASES[0], CASES[5])),
+]
+# Files whose bytes are released values: pictures, and numbers written out. Of them, the form is compared.
+RELEASED_VALUES = {"grid.png", "report.html", "report.json", "histogram.json"}
+
+
+def named(value: str | tuple[str, str, dict[str, Any]]) -> str:
+    if isinstance(value, str):
+        return value
+    recipe, unit, options = value
+    return "-".join([recipe, unit, str(options.get("estimator", options.get("architecture", len(options))))])
+
+
+def dataset(units: int, unit: str) -> TrainingData:
+    """The first units of all that are there: digits, or subjects of one to nineteen digits each."""
+    found = load_digits()
+    subjects = np.repeat(np.arange(SUBJECTS_DECLARED), 1 + np.arange(SUBJECTS_DECLARED) % 19)[:DECLARED]
+    records = np.arange(units) if unit == "record" else np.flatnonzero(subjects < units)
+    return TrainingData(
+        (found.images[records] * (255 / 16)).astype(np.uint8),
+        found.target[records].astype(np.int64) % 2,
+        PARITY,
+        None if unit == "record" else subjects[records] * 7_919 % 104_729,
+    )
+
+
+def plain(document: Any) -> Any:
+    """Without what is drawn at random, or is a time, in every run: identifiers, hashes, moments."""
+    text = document if isinstance(document, str) else json.dumps(document, default=str, sort_keys=True)
+    text = re.sub(r"\b(acc|ds|job|rel|hold|smp|key)_[a-z2-7]{20}", r"\1", text)
+    text = re.sub(r"\b[0-9a-f]{64}\b", "hash", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "time", text)
+    return text if isinstance(document, str) else json.loads(text)
+
+
+def form(value: Any) -> Any:
+    """What is there, without how much it is."""
+    if isinstance(value, dict):
+        return {name: form(part) for name, part in value.items()}
+    return [form(part) for part in value] if isinstance(value, list) else type(value).__name__
+
+
+def release_facts(shop: Any, job: Job) -> dict[str, Any]:
+    with transaction(shop.factory, read_only=True) as session:
+        row = session.get_one(Release, job.release_id)
+        record = views.releases(session, [row])[0].model_dump(mode="json")
+        card, receipt = dict(row.card), dict(row.receipt)
+    folder = artifacts.directory_of(shop.settings.data_dir, row.id)
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    documents = {
+        path.name: plain(json.loads(path.read_text("utf-8"))) for path in folder.iterdir() if path.suffix == ".json"
+    }
+    for name in RELEASED_VALUES & set(sizes):
+        sizes[name] = -1
+    if record["histogram"] is not None:
+        record["histogram"] = form(record["histogram"])
+        documents["histogram.json"] = form(documents["histogram.json"])
+        documents["release.json"]["summary"]["histogram"] = form(documents["release.json"]["summary"]["histogram"])
+        sizes["release.json"] = -1
+    if "report.json" in documents:
+        synthetic = documents["report.json"]["synthetic"]
+        del synthetic["collapsed"]  # the classes whose released images are too alike
+        documents["report.json"]["synthetic"] = form(synthetic)
+    del receipt["signature"]
+    return {
+        "record": plain(record), "card": plain(card), "receipt": plain(receipt), "sizes": sizes, "documents": documents,
+    }  # fmt: skip
+
+
+def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any) -> dict[str, Any]:
+    """Run one attempt of a job, here, and return all that somebody who does not see the data could see."""
+    seen: list[Any] = []
+    looking = threading.local()
+
+    def look(_session: Session) -> None:
+        """What the API would tell after this transaction, if it differs from before."""
+        if getattr(looking, "now", False):
+            return
+        looking.now = True
+        try:
+            with transaction(shop.factory, read_only=True) as session:
+                row = session.get_one(Job, job_id)
+                shown = {
+                    "event": views.event(session, row).model_dump(mode="json"),
+                    "job": views.jobs(session, [row])[0].model_dump(mode="json"),
+                    "version": row.progress_version,
+                    "dataset": views.dataset(session.get_one(Dataset, shop.dataset_id)).model_dump(mode="json"),
+                    "account": views.account(ledger.get_account(session, shop.account_id)).model_dump(mode="json"),
+                }
+        finally:
+            looking.now = False
+        shown = plain(shown)
+        if not seen or seen[-1] != shown:
+            seen.append(shown)
+
+    ticks = itertools.count()
+    monkeypatch.setitem(ReportedProgress.__init__.__kwdefaults__, "clock", lambda: float(next(ticks)))
+    attempt = shop.claim(job_id)
+    configure_logging("INFO")
+    capfd.readouterr()
+    event.listen(Session, "after_commit", look)
+    try:
+        status = run(shop.settings, attempt, stop=threading.Event(), trainers=TRAINERS)
+    finally:
+        event.remove(Session, "after_commit", look)
+    told = capfd.readouterr()
+    job = shop.job(job_id)
+    assert (status, job.state) == (ExitStatus.ENDED, JobState.SUCCEEDED), told.err[-3000:]
+    with transaction(shop.factory, read_only=True) as session:
+        log = [views.entry(row).model_dump(mode="json") for row in ledger.entries(session, shop.account_id, 0, 1000)]
+        checked = verify(session, trusted=trusted_keys(shop.settings.ledger_key_path))
+        assert checked.clean, checked.findings
+    return {
+        "status": status,
+        "said": plain(told.out + told.err),
+        "seen": seen,
+        "ledger": plain(log),
+        "journal": [str(line) for line in read_journal(shop.settings.data_dir, job_id)],
+        **release_facts(shop, job),
+    }
+
+
+@functools.cache
+def computed_once(events: tuple[Event, ...], delta: float) -> float:
+    """The cross-check of a certificate: seconds of work, of public numbers alone, and the same for all neighbours."""
+    return pld_epsilon(events, delta)
+
+
+Observe = Callable[[tuple[str, str, dict[str, Any]], int], dict[str, Any]]
+
+
+@pytest.fixture
+def observe(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any, monkeypatch: Any) -> Observe:
+    """Run a case on so many units, in a workshop of its own; on PostgreSQL, in one after the other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sqlite = request.param == "sqlite"
+    url = "" if sqlite else request.getfixturevalue("postgres_url")
+    template = request.getfixturevalue("sqlite_template")
+    monkeypatch.setattr(certificate, "pld_epsilon", lambda events, delta: computed_once(tuple(events), delta))
+
+    def observed(case: tuple[str, str, dict[str, Any]], units: int) -> dict[str, Any]:
+        recipe, unit, options = case
+        home = tmp_path / str(units)
+        home.mkdir()
+        if sqlite:
+            shutil.copyfile(template, home / "obscura.db")
+        shop = build(
+            home / "var",
+            f"sqlite:///{home / 'obscura.db'}" if sqlite else url,
+            "gdp" if recipe == "datalens" else "rdp",
+            unit=unit,
+            data=dataset(units, unit),
+            declared=DECLARED,
+            subjects_declared=SUBJECTS_DECLARED if unit == "subject" else None,
+        )
+        try:
+            job_id = shop.train(recipe=recipe, epsilon=4.0, **options)
+            return everything_that_leaves(shop, job_id, capfd, monkeypatch)
+        finally:
+            shop.factory.kw["bind"].dispose()
+            if not sqlite:
+                clear_postgres(url)
+
+    return observed
+
+
+def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
+    for first, second in zip(one["seen"], other["seen"], strict=False):  # the first difference says most
+        assert first == second
+    for name in one:
+        assert one[name] == other[name], name
+
+
+@pytest.mark.parametrize(("observe", "case"), EVERYWHERE, indirect=["observe"], ids=named)
+def test_nothing_that_leaves_tells_how_many_units_there_are(observe: Observe, case: Any) -> None:
+    """The declared number, one fewer, and fewer by a block; on both sides of it where features come in blocks."""
+    recipe, unit, options = case
+    counts = (60, 59, 2) if unit == "subject" else (600, 599, 512)
+    if options.get("architecture") == "scatter_linear" and unit == "record":
+        counts = (600, 599, 513, 512, 2)
+    first = observe(case, counts[0])
+    reports = [shown["event"]["progress"] for shown in first["seen"]]
+    assert {report["stage"] for report in reports} > {None}
+    assert recipe == "class_histogram" or any(report["eta_seconds"] is not None for report in reports)
+    assert first["ledger"][-1]["kind"] == "capture"
+    for units in counts[1:]:
+        assert_alike(first, observe(case, units))
+
+
+def test_the_cases_are_every_recipe() -> None:
+    assert {recipe for recipe, _, _ in CASES} == set(TRAINERS)

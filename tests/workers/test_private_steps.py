@@ -1,0 +1,131 @@
+"""The production step: neighbours' sums differ by what one unit adds, to the last bit, whatever the places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.float_safety import CONTESTANTS, collection, distance, step_sums
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.errors import InvalidParameter
+from privacy.gradients.dpsgd import DpSgd
+from privacy.gradients.estimator import shapes_of
+from privacy.mechanisms.noise import SecureNoise
+from privacy.mechanisms.sampling import NOBODY
+from privacy.plans.private_steps import StepsConfig
+from tests.privacy.gradients.test_arithmetic import Uneven
+from workers.recipes.private_steps import PrivateSteps, pass_size
+
+CPU = torch.device("cpu")
+
+
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - targets).square().sum(dim=1)
+
+
+def steps(model: nn.Module, units: int, expected: float, probability: float = 1.0, **more: Any) -> PrivateSteps:
+    stream = torch.Generator().manual_seed(0)
+    inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
+    given: dict[str, Any] = {
+        "config": StepsConfig(),
+        "event": PoissonGaussianEvent(probability, 1.0),
+        "epoch_steps": 1,
+        "model": model,
+        "estimator": DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected),
+        "losses": squared,
+        "rows": lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
+        "example_rows": lambda: (torch.ones(3, 16), torch.zeros(3, 16)),
+        "units": units,
+        "repeats": 1,
+        "secret": bytes(32),
+        "attempt": 1,
+        "seed": 0,
+        "device": CPU,
+    }
+    return PrivateSteps(**{**given, **more})
+
+
+@pytest.mark.parametrize("contestant", CONTESTANTS)
+def test_sums_of_neighbours_are_one_clip_apart_to_the_last_bit(contestant: str) -> None:
+    """The unit more stands before all others, which move to other places."""
+    units = collection("alike", 700)
+    first = step_sums(contestant, 1.0, units)
+    moved = distance(first, step_sums(contestant, 1.0, np.insert(units, 0, 1023)))
+    assert 0.95 * 2.0**30 < moved <= 2.0**30
+
+
+def test_sixty_thousand_units_do_not_drift() -> None:
+    """Running float32 sums of these were 1.41 clips apart: a unit more turned the rounding of each micro-batch."""
+    grain = 2.0**-8  # of a float32 between 32,768 and 65,536
+    length = (126 + 0.49 * grain) / 128
+    base = np.where(np.arange(60_032) // 128 % 2 == 0, length, length + 0.02 * grain)
+
+    def summed(lengths: np.ndarray[Any, Any]) -> int:
+        values = torch.from_numpy(np.append(lengths, 0.0)).float()[:, None]
+        made = steps(
+            nn.Linear(1, 1, bias=False),
+            len(lengths),
+            len(lengths),
+            losses=lambda outputs, _targets: outputs[:, 0],
+            rows=lambda drawn, _coins: (values[torch.from_numpy(drawn)], values[torch.from_numpy(drawn)]),
+            example_rows=lambda: (values[:3], values[:3]),
+        )
+        found: dict[str, torch.Tensor] = {}
+        made.estimator.release_together = lambda sums, _release: found.update(sums) or sums
+        made.step()
+        return int(found["weight"])
+
+    assert 0.999 * 2**30 < summed(np.insert(base, 0, 1.0)) - summed(base) <= 2**30
+
+
+def test_a_unit_more_adds_what_it_adds_alone() -> None:
+    alone = step_sums("dpsgd", 1.0, np.array([1023]))
+    units = collection("random", 500)
+    first, second = step_sums("dpsgd", 1.0, units), step_sums("dpsgd", 1.0, np.insert(units, 250, 1023))
+    assert all(torch.equal(second[name] - value, alone[name]) for name, value in first.items())
+
+
+def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> None:
+    seen: list[np.ndarray[Any, Any]] = []
+    made = steps(nn.Linear(16, 16), 100, 40.0, 0.4)
+    rows = made.rows
+
+    def watched(drawn: Any, coins: SecureNoise) -> Any:
+        seen.append(drawn)
+        return rows(drawn, coins)
+
+    made.rows = watched
+    made.step()
+    assert {len(units) for units in seen} == {64}
+    drawn = np.concatenate(seen)
+    assert NOBODY in drawn
+    everybody = drawn[drawn != NOBODY]
+    assert len(set(everybody.tolist())) == len(everybody)
+
+
+def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
+    for limit, size in ((64, 64), (63, 32), (16, 16), (1, 1), (0, 64)):  # from place 0 on, all are alike again
+        made = steps(Uneven(limit), 100, 100.0)
+        made.step()
+        assert made._size == size
+
+
+def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
+    model = nn.Linear(16, 16)
+
+    def size(expected: float, repeats: int = 1, device: str = "cpu") -> int:
+        estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected)
+        return pass_size(estimator, repeats, torch.device(device))
+
+    assert [size(expected) for expected in (0.001, 1, 10, 60, 256, 512, 10**6)] == [1, 4, 16, 64, 64, 64, 64]
+    assert [size(256, repeats) for repeats in (2, 16, 64, 1000)] == [32, 4, 1, 1]
+    assert [size(expected, 1, "cuda") for expected in (256, 512, 10**6)] == [288, 544, 4096]
+
+
+def test_more_units_than_add_up_exactly_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match="units"):
+        steps(nn.Linear(16, 16), 1, 2.0**33)
