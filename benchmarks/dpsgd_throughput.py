@@ -39,6 +39,7 @@ from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
+from workers.memory import keep_freed_memory
 from workers.recipes.private_steps import PrivateSteps, pass_size
 
 BATCH = 256
@@ -250,8 +251,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=120.0, help="begin no round after so long")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--plain-allocator", action="store_true", help="do not keep memory as training processes do")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if not options.plain_allocator:
+        keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps: dict[str, Step] = {
         "nonprivate": nonprivate(device),
@@ -277,6 +281,7 @@ def main() -> None:
             ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
         ).stdout.strip(),
         "threads": options.threads,
+        "plain_allocator": options.plain_allocator,
         "batch": BATCH,
         "rounds": rounds,
         "seconds": {name: round(value, 5) for name, value in found.items()},

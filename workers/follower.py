@@ -25,6 +25,7 @@ from service.settings import Settings
 from workers.claims import Attempt
 from workers.context import Context
 from workers.distribution import meet, object_from_first, part
+from workers.memory import keep_freed_memory
 from workers.ordered_training import public_parts, train_as_ordered
 from workers.orders import Order, read_order
 from workers.parents import watch_parent
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = threading.Event()
     watch_parent(stop, parent=given.runner, grace_seconds=0.0)
     share_cores(given.processes)
+    keep_freed_memory()
     device = device_of(given.rank, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     engine = make_engine(settings.database_url, pool_size=1)
     context = Context(

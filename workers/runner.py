@@ -32,6 +32,7 @@ from workers.distribution import RankLost
 from workers.drawing import run_sampling
 from workers.evaluating import run_evaluation
 from workers.exits import ExitStatus
+from workers.memory import keep_freed_memory
 from workers.parents import watch_parent
 from workers.ranks import share_cores
 from workers.recipes.interface import Cancelled, NothingUseful, Trainer
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
     share_cores(1)
+    keep_freed_memory()
     return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
 
 

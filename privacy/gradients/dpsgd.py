@@ -66,9 +66,10 @@ class DpSgd(Estimator):
         rows = torch.cat(
             [traces.zeros(0), *(part.flatten(1) for part in written.values())], dim=1
         )  # (n, d written out)
-        norms = torch.stack([squares(rows), *map(squares, outers.values())]).sum(dim=0).sqrt()  # (n,)
-        scales = self.scales(norms, self.clip)
-        whole_outers = {name: whole_factors(outer, scales) for name, outer in outers.items()}
+        measured = {name: (squares(outer.left), squares(outer.right)) for name, outer in outers.items()}
+        lengths = torch.stack([squares(rows), *(left * right for left, right in measured.values())]).sum(dim=0)  # (n,)
+        scales = self.scales(lengths.sqrt(), self.clip)
+        whole_outers = {name: whole_factors(outer, scales, measured[name]) for name, outer in outers.items()}
         sums = exact_sums({"": whole(rows, scales), **whole_outers}, traces.present, self.bound)
         sums |= parted(sums.pop(""), {name: part.shape[1:] for name, part in written.items()})
         in_order = {name: sums[name] for name in self.shapes if name in sums}

@@ -75,14 +75,19 @@ def whole(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     return rows.mul_(factors.to(rows.dtype)[:, None]).round_()
 
 
-def whole_factors(outer: Outer, factors: torch.Tensor) -> Outer:
+def whole_factors(outer: Outer, factors: torch.Tensor, measured: tuple[torch.Tensor, torch.Tensor]) -> Outer:
     """Return integer factors, float64, whose outer products are about `factors` (n,) times those of `outer`.
 
     Both get one norm, so each has half of the grid's digits. With so few, rounding might make a vector of many equal
     numbers longer than the room allows; cutting towards zero makes none longer.
+
+    Args:
+        outer: factors (n, p) and (n, d).
+        factors: (n,) of the outer products.
+        measured: `squares` of both.
     """
     tiny = torch.finfo(torch.float32).tiny  # zero stays zero
-    left, right = (squares(factor).sqrt().clamp(min=tiny) for factor in outer)  # (n,)
+    left, right = (square.sqrt().clamp(min=tiny) for square in measured)  # (n,)
     return Outer(_cut(outer.left, (factors * right / left).sqrt()), _cut(outer.right, (factors * left / right).sqrt()))
 
 

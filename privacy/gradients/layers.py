@@ -41,6 +41,8 @@ class LayerTrace:
         activations: what went in, (n * repeats, ...).
         backprops: gradient of the summed loss with respect to what came out, (n * repeats, ...).
         repeats: rows of one record.
+        moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, where the pass left
+            them behind.
     """
 
     name: str
@@ -48,6 +50,7 @@ class LayerTrace:
     activations: torch.Tensor
     backprops: torch.Tensor
     repeats: int
+    moments: tuple[torch.Tensor, torch.Tensor] | None = None
     _kept: Shares | None = None
 
     @property
@@ -58,7 +61,8 @@ class LayerTrace:
     def part(self, start: int, stop: int) -> LayerTrace:
         """Return the trace of the records from `start` to `stop`; it shares this one's memory."""
         rows = slice(start * self.repeats, stop * self.repeats)
-        return LayerTrace(self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats)
+        moments = None if self.moments is None else (self.moments[0][rows], self.moments[1][rows])
+        return LayerTrace(self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats, moments)
 
     def shares(self) -> Shares:
         """Return each record's gradient of every trainable parameter of the layer, by the parameter's full name."""
@@ -185,9 +189,10 @@ def _group_norm(trace: LayerTrace) -> Shares:
     rows, channels = len(trace.activations), layer.num_channels
     x, g = (values.reshape(rows, channels, -1) for values in (trace.activations, trace.backprops))
     positions = x.shape[2]
-    _, mean, inverse = torch.native_group_norm(
-        x, None, None, rows, channels, positions, layer.num_groups, layer.eps
-    )  # (rows, groups): the quickest way to both that was measured
+    mean, inverse = (
+        trace.moments
+        or torch.native_group_norm(x, None, None, rows, channels, positions, layer.num_groups, layer.eps)[1:]
+    )  # (rows, groups)
     _, weight, bias = torch.ops.aten.native_group_norm_backward(
         g.reshape(1, rows * channels, positions),
         x.reshape(1, rows * channels, positions),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -110,7 +110,7 @@ def trace_gradients(
     """
     if len(inputs) == 0 or len(inputs) % repeats:
         raise InvalidParameter("inputs", len(inputs), f"rows come in whole records of {repeats}")
-    seen: dict[str, tuple[nn.Module, torch.Tensor, int]] = {}
+    seen: dict[str, _Seen] = {}
     backprops: dict[str, torch.Tensor] = {}
     with torch.enable_grad(), _outputs_only(model, seen, backprops):
         loss = losses(model(inputs), targets)
@@ -118,23 +118,33 @@ def trace_gradients(
             raise InvalidParameter("losses", tuple(loss.shape), f"one number for each of the {len(inputs)} rows")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
     traces = []
-    for name, (layer, activations, version) in seen.items():
+    for name, (layer, activations, version, moments) in seen.items():
         if activations._version != version:
             raise PrivacyError(f"the input of layer {name} was overwritten in place")
         if name in backprops:  # a layer whose output the loss does not use has no gradient
-            traces.append(LayerTrace(name, layer, activations, backprops[name], repeats))
+            traces.append(LayerTrace(name, layer, activations, backprops[name], repeats, moments))
     return Traces(traces, len(inputs) // repeats, present)
 
 
+class _Seen(NamedTuple):
+    """A layer that ran, its input with that one's version, and what a GroupNorm subtracted and multiplied by."""
+
+    layer: nn.Module
+    activations: torch.Tensor
+    version: int
+    moments: tuple[torch.Tensor, torch.Tensor] | None
+
+
 @contextmanager
-def _outputs_only(
-    model: nn.Module, seen: dict[str, tuple[nn.Module, torch.Tensor, int]], backprops: dict[str, torch.Tensor]
-) -> Iterator[None]:
+def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str, torch.Tensor]) -> Iterator[None]:
     """Within the block, passes compute gradients of layer outputs and none of parameters, and leave both behind."""
-    watched = {
-        name: layer for name, layer in model.named_modules() if any(p.requires_grad for p in layer.parameters(False))
-    }
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    watched: dict[str, nn.Module] = {}
+    parameters: list[nn.Parameter] = []
+    for name, layer in model.named_modules():
+        own = [p for p in layer._parameters.values() if p is not None and p.requires_grad]  # parameters() is slow
+        if own:
+            watched[name] = layer
+            parameters += own
 
     def keep(name: str) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
@@ -147,7 +157,9 @@ def _outputs_only(
             if name in seen:
                 raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
             activations = inputs[0].detach()
-            seen[name] = (layer, activations, activations._version)
+            node = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
+            moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())
+            seen[name] = _Seen(layer, activations, activations._version, moments)
             if isinstance(layer, nn.Linear) and not is_aligned(layer):
                 output = aligned_linear(inputs[0], layer.weight, layer.bias)
             if not output.requires_grad:

@@ -177,7 +177,7 @@ def test_factors_of_a_gradient_keep_its_direction_and_never_exceed_its_length() 
     outer = Outer(torch.rand(6, 64) * torch.logspace(-12, 3, 6)[:, None], torch.rand(6, 1568) + 0.5)
     exact = outer.left[:, :, None].double() * outer.right[:, None, :].double()
     lengths = exact.flatten(1).norm(dim=1)
-    left, right = whole_factors(outer, 2.0**30 / lengths)
+    left, right = whole_factors(outer, 2.0**30 / lengths, (squares(outer.left), squares(outer.right)))
     made = left[:, :, None] * right[:, None, :]
     assert bool((made == made.round()).all())
     assert bool((made.flatten(1).norm(dim=1) <= 2.0**30).all())

@@ -154,6 +154,14 @@ def test_an_input_that_is_overwritten_in_place_is_noticed() -> None:
         trace_gradients(Overwrites(), losses, torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
 
 
+def test_shares_keep_no_graph_of_the_pass_in_memory() -> None:
+    model = convolutional()
+    traces = trace_gradients(model, losses, torch.randn(6, 2, 8, 8), torch.zeros(6, dtype=torch.long))
+    for layer in traces.layers:
+        assert layer.moments is not None or not (isinstance(layer.layer, nn.GroupNorm) and layer.layer.affine)
+    assert not any(share.requires_grad for share in traces.shares().values())
+
+
 def test_losses_must_come_by_row_and_rows_in_whole_records() -> None:
     model, inputs, targets = nn.Linear(3, 3), torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
     with pytest.raises(InvalidParameter, match="one number"):
