@@ -157,7 +157,7 @@ def _outputs_only(model: nn.Module, seen: dict[str, _Seen], backprops: dict[str,
             if name in seen:
                 raise PrivacyError(f"layer {name} ran twice in one pass; its records' gradients cannot be told apart")
             activations = inputs[0].detach()
-            node = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
+            node: Any = output.grad_fn if isinstance(layer, nn.GroupNorm) else None
             moments = None if node is None else (node._saved_result1.detach(), node._saved_result2.detach())
             seen[name] = _Seen(layer, activations, activations._version, moments)
             if isinstance(layer, nn.Linear) and not is_aligned(layer):
