@@ -62,5 +62,5 @@ def test_files_of_a_release_are_dated_by_the_hour(tmp_path: Path) -> None:
 
 
 def test_a_job_shows_the_minutes_in_which_it_ran() -> None:
-    assert views._minute(None) is None
-    assert views._minute(ASKED) == datetime(2030, 1, 2, 3, 50, tzinfo=UTC)
+    assert views.minute(None) is None
+    assert views.minute(ASKED) == datetime(2030, 1, 2, 3, 50, tzinfo=UTC)

@@ -17,7 +17,7 @@ from models.released import load_released
 from privacy.plans.plan import plan_from_json
 from privacy.plans.registry import RECIPES, useful_from_nano
 from service import jobs, ledger
-from service.api import views
+from service.api import job_views
 from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.db.tables import EarlyEnd, EntryKind, HoldState, JobState, Release
@@ -87,7 +87,7 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
     def cancel() -> None:
         with transaction(workshop.factory) as session:
             job = jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-            said.append(views.jobs(session, [job])[0].publishes_if_cancelled)
+            said.append(job_views.jobs(session, [job])[0].publishes_if_cancelled)
         stop.set()
 
     with patch.context() as patched:
@@ -231,7 +231,7 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
-    assert "nothing that could be published" in views.FAILURES[job.failure_code]
+    assert "nothing that could be published" in job_views.FAILURES[job.failure_code]
     assert len(charges(workshop, job_id)) == 1
     workshop_holds_nothing(workshop, job_id)
 

@@ -29,7 +29,7 @@ from privacy.accounting import certificate
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
 from service import artifacts, ledger
-from service.api import views
+from service.api import job_views, release_views, views
 from service.db.session import transaction
 from service.db.tables import Dataset, Job, JobState, Release
 from service.ledger.signing import trusted_keys
@@ -113,7 +113,7 @@ def form(value: Any) -> Any:
 def release_facts(shop: Any, job: Job) -> dict[str, Any]:
     with transaction(shop.factory, read_only=True) as session:
         row = session.get_one(Release, job.release_id)
-        record = views.releases(session, [row])[0].model_dump(mode="json")
+        record = release_views.releases(session, [row])[0].model_dump(mode="json")
         card, receipt = dict(row.card), dict(row.receipt)
     folder = artifacts.directory_of(shop.settings.data_dir, row.id)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
@@ -151,8 +151,8 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
             with transaction(shop.factory, read_only=True) as session:
                 row = session.get_one(Job, job_id)
                 shown = {
-                    "event": views.event(session, row).model_dump(mode="json"),
-                    "job": views.jobs(session, [row])[0].model_dump(mode="json"),
+                    "event": job_views.event(session, row).model_dump(mode="json"),
+                    "job": job_views.jobs(session, [row])[0].model_dump(mode="json"),
                     "version": row.progress_version,
                     "dataset": views.dataset(session.get_one(Dataset, shop.dataset_id)).model_dump(mode="json"),
                     "account": views.account(ledger.get_account(session, shop.account_id)).model_dump(mode="json"),

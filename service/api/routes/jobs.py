@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Request, Response
 
 from service import auth, jobs
-from service.api import views
+from service.api import job_views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
@@ -44,7 +44,7 @@ def create_job(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
         require_extractor(service.settings.data_dir, job.plan)
-        record = views.jobs(session, [job])[0]
+        record = job_views.jobs(session, [job])[0]
         failpoint("accept.before")
     failpoint("accept.after")
     service.ring()
@@ -55,9 +55,9 @@ def create_job(
 def list_jobs(service: Running, request: Request, page: Paging) -> Response:
     """List the jobs, newest first."""
     with transaction(service.factory, read_only=True) as session:
-        query = newest_first(views.JOBS, Job.created_at, Job.id, page.cursor, page.limit)
+        query = newest_first(job_views.JOBS, Job.created_at, Job.id, page.cursor, page.limit)
         rows, cursor = cut(session.execute(query).all(), page.limit)
-        shown = views.jobs(session, rows)
+        shown = job_views.jobs(session, rows)
     return answer(request, Page[JobRecord](items=shown, next_cursor=cursor))
 
 
@@ -65,7 +65,7 @@ def list_jobs(service: Running, request: Request, page: Paging) -> Response:
 def read_job(service: Running, request: Request, job_id: JobId) -> Response:
     """Read a job: its state, its planned and charged budget, and what it made."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.jobs(session, [jobs.get_job(session, job_id)])[0]
+        record = job_views.jobs(session, [jobs.get_job(session, job_id)])[0]
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 
@@ -101,7 +101,7 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
-        record = views.jobs(session, [job])[0]
+        record = job_views.jobs(session, [job])[0]
     return answer(request, record)
 
 
@@ -111,4 +111,4 @@ def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
         if not auth.is_valid(session, key_id):
             return None
         job = jobs.get_job(session, job_id)
-        return Snapshot(job.progress_version, views.event(session, job))
+        return Snapshot(job.progress_version, job_views.event(session, job))

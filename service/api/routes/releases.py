@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
 from service import artifacts, jobs, reports
-from service.api import views
+from service.api import release_views
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Service, Trainer
 from service.api.pages import cut, newest_first
@@ -36,9 +36,9 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 def list_releases(service: Running, request: Request, page: Paging) -> Response:
     """List the releases, newest first."""
     with transaction(service.factory, read_only=True) as session:
-        query = newest_first(views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
+        query = newest_first(release_views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
         rows, cursor = cut(session.execute(query).all(), page.limit)
-        shown = views.releases(session, rows)
+        shown = release_views.releases(session, rows)
     return answer(request, Page[ReleaseRecord](items=shown, next_cursor=cursor))
 
 
@@ -46,7 +46,7 @@ def list_releases(service: Running, request: Request, page: Paging) -> Response:
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = release_views.releases(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -128,7 +128,7 @@ def create_sample(
             count_max=service.settings.samples_max,
             **body.model_dump(),
         )
-        record = views.sample(jobs.sample_of(session, job.id), job)
+        record = release_views.sample(jobs.sample_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
 
@@ -155,7 +155,7 @@ def create_evaluation(
             samples_max=service.settings.samples_max,
             **body.model_dump(),
         )
-        record = views.evaluation(jobs.evaluation_of(session, job.id), job)
+        record = release_views.evaluation(jobs.evaluation_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
@@ -174,7 +174,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
         query = query.where(Evaluation.release_id == release_id)
         ordered = newest_first(query, Evaluation.created_at, Evaluation.id, page.cursor, page.limit)
         rows, cursor = cut(session.scalars(ordered).all(), page.limit)
-        shown = [views.evaluation(row, row.job) for row in rows]
+        shown = [release_views.evaluation(row, row.job) for row in rows]
     return answer(request, Page[EvaluationRecord](items=shown, next_cursor=cursor))
 
 

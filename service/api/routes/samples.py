@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session
 
 from service import artifacts, jobs
-from service.api import views
+from service.api import release_views
 from service.api.conditional import answer, send_file
 from service.api.deps import PROBLEMS, READ, Running
 from service.api.problems import JobNotSucceeded, Pending
@@ -38,7 +38,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Read a sample: its state, and its SHA-256 and size once it is there."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.sample(*_find(session, sample_id))
+        record = release_views.sample(*_find(session, sample_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 

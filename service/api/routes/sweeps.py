@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import jobs
-from service.api import views
+from service.api import job_views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Running, Trainer
 from service.api.pages import cut, newest_first
@@ -60,7 +60,7 @@ def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
     with transaction(service.factory, read_only=True) as session:
         query = newest_first(select(Sweep), Sweep.created_at, Sweep.id, page.cursor, limit)
         rows, cursor = cut(session.scalars(query).all(), limit)
-        shown = views.sweeps(session, rows)
+        shown = job_views.sweeps(session, rows)
     return answer(request, Page[SweepRecord](items=shown, next_cursor=cursor))
 
 
@@ -91,4 +91,4 @@ def _trial(body: SweepRequest, position: int) -> jobs.Trial:
 
 
 def _record(session: Session, sweep: Sweep) -> SweepRecord:
-    return views.sweeps(session, [sweep])[0]
+    return job_views.sweeps(session, [sweep])[0]
