@@ -9,14 +9,13 @@ ratio. The auditor knows everything but coins and noise: the mechanism, the othe
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks.audited import Audited, Coins, Scores
-from benchmarks.audited_trainings import FilterBudget
 from benchmarks.broken_mechanisms import no_noise
+from benchmarks.budgets import FilterBudget
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filters import NANO, open_filter
 from privacy.aggregation import topagg
@@ -28,11 +27,9 @@ from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.units import Unit
-from service.sealing import new_key
-from workers.checkpoints import SealedFolder
 from workers.recipes import class_histogram, warm_start
 from workers.recipes.central_images import CentralConfig, release_central_images
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.private_rows import Units
 
 _CLIP = 1.0
@@ -165,17 +162,8 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
         labels = units.repeat(3 if unit == "subject" else 1)
         images = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1)
         data = TrainingData(images, labels, facts(draws).classes, labels if unit == "subject" else None)
-        histogram = class_histogram.train(
-            plan,
-            facts(draws),
-            data,
-            budget=FilterBudget(gdp, plan.price_nano),
-            secret=secret,
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(Path(), new_key(), "audit"),
-            device=torch.device("cpu"),
-        )
+        budget = FilterBudget(gdp, plan.price_nano)
+        histogram = class_histogram.train(Run(plan=plan, facts=facts(draws), data=data, budget=budget, secret=secret))
         return np.array(histogram.noisy_counts, dtype=np.float64)
 
     claim = plan.stages[0].event

@@ -7,6 +7,7 @@ holds the network holds everything.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,9 +24,9 @@ from privacy.gradients import estimator as estimators
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Means, TrainingData
 from workers.recipes.private_rows import Units
-from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.private_steps import PrivateSteps, Task
 
 LEARNING_RATE = 1e-3  # short steps: RGP's carriers hardly turn
 
@@ -69,23 +70,9 @@ def train_steps(
 
     estimator = setting.make(model, event.noise_multiplier)
     estimator.expected_batch = max(1.0, event.sampling_probability * units.count)  # passes are made for so many
-    steps = PrivateSteps(
-        config=config,
-        event=event,
-        epoch_steps=2,
-        model=model,
-        estimator=estimator,
-        losses=inner_product,
-        rows=rows,
-        example_rows=lambda: setting.records(np.arange(setting.canaries)),
-        units=units.count,
-        repeats=units.rows_each,
-        secret=secret,
-        attempt=1,
-        seed=0,
-        device=torch.device("cpu"),
-    )
-    steps.run(budget=budget, progress=lambda **_: None, checkpoint=lambda: None)
+    examples = functools.partial(setting.records, np.arange(setting.canaries))
+    task = Task(model, inner_product, rows, examples, units.count, units.rows_each)
+    PrivateSteps(task, config, event, 2, estimator, Means(budget=budget, secret=secret)).make()
     moved = (setting.weight - model.weight.detach()).double() * (estimator.expected_batch / LEARNING_RATE)
     scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
     return scores

@@ -8,10 +8,8 @@ released on what each canary would add, which the auditor computes from everythi
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -23,48 +21,23 @@ from sklearn.datasets import load_digits
 
 from benchmarks.fashion_mnist import load_split
 from models.generator import Generator
-from privacy.accounting.events import Event, GaussianEvent
-from privacy.accounting.filters import Filter
+from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.auditing.payment_order import Payer, PaymentJournal
-from privacy.errors import BudgetExceeded
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import Plan, PublicFacts
-from service.sealing import new_key
-from workers.checkpoints import SealedFolder
 from workers.recipes import datalens, moment_votes, warm_start
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.student import LatentStudent
 from workers.recipes.teacher_stage import Release
 from workers.recipes.warm_start import NoiseScales
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63
-
-
-class FilterBudget:
-    """An account of its own for one training: a filter and what may be spent."""
-
-    def __init__(self, privacy_filter: Filter, capacity_nano: int) -> None:
-        self._filter, self._capacity_nano = privacy_filter, capacity_nano
-        self.spent_nano = 0
-        self.stages: list[str] = []  # in the order of payment
-
-    def charge(self, event: Event, stage: str) -> None:
-        """Admit the event if its price still fits.
-
-        Raises:
-            BudgetExceeded: it does not.
-        """
-        price_nano = self._filter.price_nano(event)
-        if self.spent_nano + price_nano > self._capacity_nano:
-            raise BudgetExceeded(price_nano, self._capacity_nano - self.spent_nano)
-        self.spent_nano += price_nano
-        self.stages.append(stage)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,18 +208,9 @@ def train(
     plan: Plan, population: Population, included: npt.NDArray[np.bool_], tap: Tap, budget: Payer, secret: bytes
 ) -> Generator:
     """Run the whole recipe once on the public records and the chosen canaries."""
-    with tempfile.TemporaryDirectory() as folder, tapped(tap):
-        return datalens.train(
-            plan,
-            population.facts,
-            population.data(included),
-            budget=budget,
-            secret=secret,
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(Path(folder), new_key(), "audit"),
-            device=torch.device("cpu"),
-        )
+    run = Run(plan=plan, facts=population.facts, data=population.data(included), budget=budget, secret=secret)
+    with tapped(tap):
+        return datalens.train(run)
 
 
 def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:

@@ -14,7 +14,6 @@ import json
 import platform
 import secrets
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,10 +32,8 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from service.sealing import new_key
-from workers.checkpoints import SealedFolder
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 DELTA = 1e-5
@@ -103,18 +100,10 @@ def _train_recipe(
     privacy_filter = open_filter("gdp", epsilon, DELTA)
     plan = build_plan("datalens", options, privacy_filter, privacy_filter.capacity_nano, declared)
     budget = CountedBudget()
-    with tempfile.TemporaryDirectory() as folder:
-        generator = TRAINERS["datalens"](
-            plan,
-            declared,
-            TrainingData(images, labels, declared.classes),
-            budget=budget,
-            secret=secrets.token_bytes(32),
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
-            device=device,
-        )
+    data = TrainingData(images, labels, declared.classes)
+    generator = TRAINERS["datalens"](
+        Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32), device=device)
+    )
     if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:
         raise RuntimeError("a training released something else than its plan says")
     return generator, plan

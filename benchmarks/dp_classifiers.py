@@ -16,7 +16,6 @@ import platform
 import secrets
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,18 +25,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.audited_trainings import FilterBudget
+from benchmarks.budgets import FilterBudget
 from benchmarks.datalens_utility import CLASSES
 from benchmarks.fashion_mnist import load_split
 from benchmarks.openclipart import load_clipart
-from models.private_classifier import PrivateClassifier
 from privacy.accounting.filters import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from service.sealing import new_key
-from workers.checkpoints import SealedFolder
 from workers.recipes.dp_classifier import train
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 
 DELTA = 1e-5
 EPSILON = 3.0
@@ -110,18 +106,16 @@ def accuracy_of(
     plan = build_plan(
         "dp_classifier", {**options, "initial_seed": seed}, privacy_filter, privacy_filter.capacity_nano, facts
     )
-    with tempfile.TemporaryDirectory() as folder:
-        classifier: PrivateClassifier = train(
-            plan,
-            facts,
-            TrainingData(images, labels, CLASSES, public_anchors=anchors),
+    classifier = train(
+        Run(
+            plan=plan,
+            facts=facts,
+            data=TrainingData(images, labels, CLASSES, public_anchors=anchors),
             budget=FilterBudget(privacy_filter, privacy_filter.capacity_nano),
             secret=secrets.token_bytes(32),
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
             device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
         )
+    )
     predicted = classifier.predict(torch.from_numpy(test_set[0])[:, None])
     return float((predicted == torch.from_numpy(test_set[1])).double().mean())
 

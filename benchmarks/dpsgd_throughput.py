@@ -27,6 +27,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from benchmarks.budgets import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
@@ -40,7 +41,8 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
 from workers.memory import keep_freed_memory
-from workers.recipes.private_steps import PrivateSteps, pass_size
+from workers.recipes.interface import Means
+from workers.recipes.private_steps import PrivateSteps, Task, pass_size
 
 BATCH = 256
 UNITS = 60_000
@@ -107,23 +109,10 @@ def private(make: Callable[[nn.Module], Estimator], device: torch.device, frozen
         chosen = torch.from_numpy(np.where(units == NOBODY, BATCH, units % BATCH)).to(device)
         return images[chosen], labels[chosen]
 
-    steps = PrivateSteps(
-        config=StepsConfig(learning_rate=0.1, momentum=0.9),
-        event=PoissonGaussianEvent(BATCH / UNITS, 1.0),
-        epoch_steps=1,
-        model=model,
-        estimator=estimator,
-        losses=losses,
-        rows=rows,
-        example_rows=lambda: batch(BATCH, device),
-        units=UNITS,
-        repeats=1,
-        secret=b"a benchmark's noise is no secret",
-        attempt=1,
-        seed=0,
-        device=device,
-    )
-    return steps.step
+    config, event = StepsConfig(learning_rate=0.1, momentum=0.9), PoissonGaussianEvent(BATCH / UNITS, 1.0)
+    task = Task(model, losses, rows, lambda: batch(BATCH, device), UNITS)
+    means = Means(budget=NoLedger(), secret=b"a benchmark's noise is no secret", device=device)
+    return PrivateSteps(task, config, event, 1, estimator, means).step
 
 
 def dpsgd(model: nn.Module) -> Estimator:

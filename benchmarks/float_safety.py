@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from benchmarks.budgets import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
 from privacy.gradients.freeze import random_mask
@@ -31,7 +32,8 @@ from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import ESTIMATORS, StepsConfig
-from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.interface import Means
+from workers.recipes.private_steps import PrivateSteps, Task
 
 FROZEN = "dpsgd, half frozen"
 CONTESTANTS = (*ESTIMATORS, FROZEN)
@@ -107,22 +109,9 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         record = torch.from_numpy(np.where(drawn == NOBODY, _POOL, units[drawn]))
         return images[record], targets[record]
 
-    steps = PrivateSteps(
-        config=config,
-        event=PoissonGaussianEvent(1.0, 1.0),
-        epoch_steps=1,
-        model=model,
-        estimator=estimator,
-        losses=losses,
-        rows=rows,
-        example_rows=lambda: (images, targets),
-        units=len(units),
-        repeats=1,
-        secret=bytes(32),
-        attempt=1,
-        seed=0,
-        device=torch.device("cpu"),
-    )
+    task = Task(model, losses, rows, lambda: (images, targets), len(units))
+    means = Means(budget=NoLedger(), secret=bytes(32))
+    steps = PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0), 1, estimator, means)
     found: Sums = {}
 
     def keep(sums: Sums, _release: object) -> Sums:

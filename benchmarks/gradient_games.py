@@ -15,7 +15,7 @@ import torch
 from benchmarks.audited import Audited, Scores
 from benchmarks.audited_gradients import FAR, SETTINGS, Setting, b_gep, dpsgd, gep, play, projection, rgp, step
 from benchmarks.audited_steps import train_steps
-from benchmarks.audited_trainings import FilterBudget
+from benchmarks.budgets import FilterBudget
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.gradients import freeze

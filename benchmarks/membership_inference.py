@@ -15,7 +15,6 @@ import platform
 import secrets
 import statistics
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from benchmarks.budgets import NoLedger
 from benchmarks.fashion_mnist import load_split
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from privacy.accounting.events import Event
 from privacy.accounting.filters import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from service.sealing import new_key
-from workers.checkpoints import SealedFolder
 from workers.evaluation.membership import MembershipInference, attack_by_loss
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 DELTA = 1e-5
@@ -46,13 +43,6 @@ PRIVATE: dict[str, Any] = {"preset": "cnn", "expected_batch": 500, "epochs": 20.
 CLASSES = tuple(str(label) for label in range(10))
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-
-
-class NoLedger:
-    """Lets every release pass: the images are public, and no account is charged."""
-
-    def charge(self, event: Event, stage: str) -> None:
-        """Charge nothing."""
 
 
 def sides(seed: int, members: int) -> tuple[tuple[Images, Labels], tuple[Images, Labels]]:
@@ -85,18 +75,9 @@ def train_privately(images: Images, labels: Labels, epsilon: float, seed: int) -
     facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
     account = open_filter("rdp", epsilon, DELTA)
     plan = build_plan("dp_classifier", PRIVATE | {"initial_seed": seed}, account, account.capacity_nano, facts)
-    with tempfile.TemporaryDirectory() as folder:
-        model = TRAINERS["dp_classifier"](
-            plan,
-            facts,
-            TrainingData(images, labels, CLASSES),
-            budget=NoLedger(),
-            secret=secrets.token_bytes(32),
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(Path(folder), new_key(), "benchmark"),
-            device=torch.device("cpu"),
-        )
+    data = TrainingData(images, labels, CLASSES)
+    run = Run(plan=plan, facts=facts, data=data, budget=NoLedger(), secret=secrets.token_bytes(32))
+    model = TRAINERS["dp_classifier"](run)
     assert isinstance(model, PrivateClassifier)
     return model
 

@@ -12,7 +12,6 @@ from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, project
 from benchmarks.audited_releases import vote_config, vote_scores
 from benchmarks.audited_steps import train_steps
 from benchmarks.audited_trainings import (
-    FilterBudget,
     Population,
     Tap,
     generator_scores,
@@ -23,6 +22,7 @@ from benchmarks.audited_trainings import (
 )
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
+from benchmarks.budgets import FilterBudget
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import gaussian_epsilon, gaussian_mu, open_filter

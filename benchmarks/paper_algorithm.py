@@ -21,7 +21,7 @@ from privacy.accounting.calibration import affordable_releases
 from privacy.accounting.filters import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
-from workers.recipes.interface import Budget
+from workers.recipes.interface import Budget, Means
 from workers.recipes.teacher_stage import Release, TeacherStageConfig, run_teacher_stage, start_teacher_stage
 
 LATENT = 64
@@ -82,10 +82,9 @@ def train_paper_algorithm(
         iterations=affordable // IMAGES_PER_ITERATION,
         gamma=1.0,
     )
-    secret = secrets.token_bytes(32)
     members = shard_members(shard_of(record_units(images, labels), secrets.token_bytes(32), teachers), teachers)
     shards = Shards(torch.from_numpy(images.reshape(len(images), -1)), torch.from_numpy(labels), members)
     student = PixelStudent(classes)
-    state = start_teacher_stage(cfg, secret=secret, attempt=1)
-    run_teacher_stage(cfg, shards, student, state, budget=budget, secret=secret, attempt=1, progress=lambda **_: None)
+    means = Means(budget=budget, secret=secrets.token_bytes(32))
+    run_teacher_stage(cfg, shards, student, start_teacher_stage(cfg, means), means)
     return student, cfg.releases

@@ -118,8 +118,8 @@ class EdmDenoiser(nn.Module):
         found = self.denoise(x, sigma, labels)
         if self.config.guidance == 0:
             return found
-        of_any = self.denoise(x, sigma, torch.full_like(labels, self.config.classes))
-        return found + self.config.guidance * (found - of_any)
+        any_class = self.denoise(x, sigma, torch.full_like(labels, self.config.classes))
+        return found + self.config.guidance * (found - any_class)
 
     def save(self, directory: Path) -> None:
         """Write weights and shape into an existing directory."""
@@ -138,14 +138,14 @@ def pack(noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
 
 
 def noisy_rows(
-    images: Tensor, labels: Tensor, of_any: int, drop: float, stream: torch.Generator
+    images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Make one training row of every image: its own noise level, noise, and now and then no label.
 
     Args:
         images: (n, c, h, w) clean, in [-1, 1].
         labels: (n,).
-        of_any: the label that stands for all classes.
+        any_class: the label that stands for all classes.
         drop: chance of a row to get that one.
         stream: of levels, noise and drops; on the images' device.
 
@@ -156,7 +156,7 @@ def noisy_rows(
     sigma = (P_STD * torch.randn(n, generator=stream, device=device) + P_MEAN).exp()  # (n,)
     noisy = images + sigma[:, None, None, None] * torch.randn(images.shape, generator=stream, device=device)
     dropped = torch.rand(n, generator=stream, device=device) < drop  # (n,)
-    labels = torch.where(dropped, torch.full_like(labels, of_any), labels)
+    labels = torch.where(dropped, torch.full_like(labels, any_class), labels)
     c_skip, c_out = _scales(sigma)
     return pack(noisy, sigma, labels), (images - c_skip * noisy) / c_out
 

@@ -40,9 +40,7 @@ from torch import Tensor, distributed, nn
 from privacy.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    from privacy.accounting.events import Event
     from privacy.gradients.integers import Sums
-    from workers.recipes.interface import Budget
 
 T = TypeVar("T")
 _LOOPBACK = ("lo", "lo0")  # as Linux and BSD call it
@@ -182,16 +180,16 @@ def release_once(private_sums: Sums, release: Callable[[Sums], Sums]) -> Sums:
     return _like(private_sums, from_first(flat))
 
 
-def pay_once(budget: Budget, event: Event, stage: str) -> None:
-    """Charge on rank 0, and let every rank go on when it is paid.
+def pay_once(charge: Callable[[], None]) -> None:
+    """Call what charges on rank 0, and let every rank go on when it is paid.
 
     Raises:
-        BudgetExceeded: on every rank, when the hold does not cover the event.
+        BudgetExceeded: on every rank, when it was raised on rank 0.
     """
     refused: BudgetExceeded | None = None
     if rank() == 0:
         try:
-            budget.charge(event, stage)
+            charge()
         except BudgetExceeded as error:
             refused = error
     if ranks() > 1:

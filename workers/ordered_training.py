@@ -11,7 +11,7 @@ from privacy.mechanisms.noise import derive_key
 from service.errors import Conflict
 from service.extractors import folder_of
 from service.vault import Images, key_path, open_dataset, open_subjects, read_key
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 
 if TYPE_CHECKING:
     import torch
@@ -74,25 +74,27 @@ def train_as_ordered(
     private_subjects = None
     if order.facts.unit == "subject":
         private_subjects = open_subjects(context.settings, order.dataset.id)
-    return trainer(
-        order.plan,
-        order.facts,
-        TrainingData(
-            private_images,
-            private_labels,
-            order.facts.classes,
-            private_subjects,
-            public_extractor=public.extractor,
-            public_anchors=public.anchors,
-        ),
+    data = TrainingData(
+        private_images,
+        private_labels,
+        order.facts.classes,
+        private_subjects,
+        public_extractor=public.extractor,
+        public_anchors=public.anchors,
+    )
+    run = Run(
+        plan=order.plan,
+        facts=order.facts,
+        data=data,
         budget=budget,
         # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
         secret=derive_key(order.secret + key, "training", order.job.id),
         attempt=context.attempt.number,
         progress=progress,
-        checkpoint_dir=checkpoints(key),
+        checkpoints=checkpoints(key),
         device=device,
     )
+    return trainer(run)
 
 
 def _extractor(settings: Settings, order: Order) -> Extractor | None:

@@ -27,16 +27,14 @@ class DpClassifierConfig(StepsConfig):
             scattering coefficients, which are a fixed public transform of each image, or logistic regression on the
             features of a network that was trained on public data.
         extractor: name of that network among those that the operator provides; given for pretrained_linear alone.
-        initial_seed: public seed of the initial weights.
     """
 
     architecture: str = "scatter_linear"
     extractor: str = ""
-    initial_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_values(self, integers={"initial_seed": (0, 2**31 - 1)}, numbers={}, choices=_CHOICES)
+        check_values(self, integers={}, numbers={}, choices=_CHOICES)
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")
         if self.architecture != "pretrained_linear" and self.extractor != "":

@@ -40,7 +40,6 @@ class DpDiffusionConfig(StepsConfig):
         central_clip: bound on the root mean square of a half-size image's pixels, whose range is [0, 1].
         central_steps: steps of the denoiser on the released mean images, without privacy.
         central_learning_rate: of these steps' Adam.
-        initial_seed: public seed of initial weights and of all public randomness.
         evaluation_samples: images that are drawn to measure how useful they are.
     """
 
@@ -56,7 +55,6 @@ class DpDiffusionConfig(StepsConfig):
     central_clip: float = 0.4
     central_steps: int = 2000
     central_learning_rate: float = 3e-4
-    initial_seed: int = 0
     evaluation_samples: int = 30_000
 
     def __post_init__(self) -> None:
@@ -96,7 +94,6 @@ _INTEGERS = {
     "central_images": (0, 100),
     "central_batch": (1, 1_000_000),
     "central_steps": (1, 100_000),
-    "initial_seed": (0, 2**31 - 1),
     "evaluation_samples": (1, 1_000_000),
 }
 _NUMBERS = {

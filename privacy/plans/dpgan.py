@@ -26,7 +26,6 @@ class DpGanConfig(StepsConfig):
         discriminator_steps_max: up to which n_D may double.
         accuracy_floor: n_D doubles when the discriminator recognises fewer generated images than this share; 0: never.
         patience: generator steps for which n_D stays at least.
-        initial_seed: public seed of initial weights and latents.
         evaluation_samples: images that are drawn to measure how useful they are.
     """
 
@@ -38,7 +37,6 @@ class DpGanConfig(StepsConfig):
     discriminator_steps_max: int = 512
     accuracy_floor: float = 0.6
     patience: int = 200
-    initial_seed: int = 0
     evaluation_samples: int = 30_000
 
     def __post_init__(self) -> None:
@@ -67,7 +65,6 @@ _INTEGERS = {
     "discriminator_steps": (1, 10_000),
     "discriminator_steps_max": (1, 10_000),
     "patience": (1, 100_000),
-    "initial_seed": (0, 2**31 - 1),
     "evaluation_samples": (1, 1_000_000),
 }
 _NUMBERS = {"generator_learning_rate": (1e-8, 1.0), "accuracy_floor": (0.0, 1.0)}

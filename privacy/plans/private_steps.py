@@ -54,6 +54,7 @@ class StepsConfig:
         ema: decay of the average of the weights that is released; 0 releases the last weights.
         multiplicity: K, random views of each record (noise levels of a diffusion model) whose mean loss is clipped.
         records_per_subject: records that are drawn of each sampled subject, where the unit is the subject.
+        initial_seed: public seed of initial weights and of all public randomness.
     """
 
     estimator: str = "dpsgd"
@@ -76,6 +77,7 @@ class StepsConfig:
     ema: float = 0.0
     multiplicity: int = 1
     records_per_subject: int = 4
+    initial_seed: int = 0
 
     def __post_init__(self) -> None:
         check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices=_CHOICES)
@@ -121,6 +123,7 @@ _INTEGERS = {
     "rank": (1, 256),
     "multiplicity": (1, 64),
     "records_per_subject": (1, 1024),
+    "initial_seed": (0, 2**31 - 1),
 }
 _NUMBERS = {
     "epochs": (1e-3, 10_000.0),

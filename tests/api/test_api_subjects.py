@@ -16,7 +16,7 @@ from service.jobs import JobState
 from workers.claims import Attempt
 from workers.exits import ExitStatus
 from workers.recipes import datalens
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.runner import run
 
@@ -73,14 +73,15 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
     job_id = served.train(dataset["id"], epsilon=7.0, options=TINY).json()["id"]
     seen: list[TrainingData] = []
 
-    def watched(plan: Any, facts: Any, data: TrainingData, **rest: Any) -> Generator:
+    def watched(training: Run) -> Generator:
+        facts, data, secret = training.facts, training.data, training.secret
         seen.append(data)
-        shards = teacher_of_each(facts, data, rest["secret"], plan.facts["teachers"])
+        shards = teacher_of_each(facts, data, secret, training.plan.facts["teachers"])
         homes = {writer: set(shards[writers == writer].tolist()) for writer in np.unique(writers).tolist()}
         assert all(len(home) == 1 for home in homes.values())
         assert len(set.union(*homes.values())) > 40
-        assert len(records_to_sum(facts, data, rest["secret"])[0]) == len(homes)
-        return datalens.train(plan, facts, data, **rest)
+        assert len(records_to_sum(facts, data, secret)[0]) == len(homes)
+        return datalens.train(training)
 
     attempt = Attempt(job_id, served.claim(job_id))
     assert run(settings, attempt, stop=threading.Event(), trainers={"datalens": watched}) is ExitStatus.ENDED

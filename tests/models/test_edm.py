@@ -91,7 +91,7 @@ def test_a_new_denoiser_returns_an_image_without_noise_and_nothing_of_pure_noise
 def test_what_a_row_asks_for_is_what_gives_the_clean_image() -> None:
     images = torch.rand(500, 1, 8, 8, generator=stream()) * 2 - 1
     labels = torch.arange(500) % 3
-    rows, targets = noisy_rows(images, labels, of_any=3, drop=0.2, stream=stream(1))
+    rows, targets = noisy_rows(images, labels, any_class=3, drop=0.2, stream=stream(1))
     sigma = plane(rows, 1)
 
     class Perfect(EdmDenoiser):
@@ -105,14 +105,14 @@ def test_what_a_row_asks_for_is_what_gives_the_clean_image() -> None:
     found = plane(rows, 2).long()
     assert torch.equal(found[found < 3], labels[found < 3])
     assert 0.1 < float((found == 3).float().mean()) < 0.3
-    kept = plane(noisy_rows(images, labels, of_any=3, drop=0.0, stream=stream(1))[0], 2)
+    kept = plane(noisy_rows(images, labels, any_class=3, drop=0.0, stream=stream(1))[0], 2)
     assert torch.equal(kept.long(), labels)
 
 
 def test_the_loss_weighs_a_denoiser_as_the_paper_does() -> None:
     denoiser, labels = stirred(), torch.tensor([0, 1, 2])
     images = torch.rand(3, 1, 8, 8, generator=stream()) * 2 - 1
-    rows, targets = noisy_rows(images, labels, of_any=3, drop=0.0, stream=stream(2))
+    rows, targets = noisy_rows(images, labels, any_class=3, drop=0.0, stream=stream(2))
     sigma = plane(rows, 1)
     weight = (sigma.square() + SIGMA_DATA**2) / (sigma * SIGMA_DATA).square()
     errors = (denoiser.denoise(rows[:, :1], sigma, labels) - images).square().flatten(1).mean(dim=1)
@@ -125,9 +125,9 @@ def test_guidance_moves_away_from_images_of_any_class() -> None:
     guided.load_state_dict(plain.state_dict())
     x = torch.randn(2, 1, 8, 8, generator=stream())
     sigma = torch.full((2,), 0.7)
-    own, of_any = plain.denoise(x, sigma, labels), plain.denoise(x, sigma, torch.tensor([3, 3]))
-    assert (own - of_any).abs().max() > 1e-4
-    torch.testing.assert_close(guided._guided(x, 0.7, labels), 3 * own - 2 * of_any)
+    own, any_class = plain.denoise(x, sigma, labels), plain.denoise(x, sigma, torch.tensor([3, 3]))
+    assert (own - any_class).abs().max() > 1e-4
+    torch.testing.assert_close(guided._guided(x, 0.7, labels), 3 * own - 2 * any_class)
     torch.testing.assert_close(plain._guided(x, 0.7, labels), own)
 
 
@@ -152,7 +152,7 @@ def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(
 def test_traced_gradients_of_a_record_are_the_mean_over_its_noise_levels() -> None:
     denoiser = stirred(dataclasses.replace(CONFIG, height=14, width=14))
     images = (torch.rand(2, 1, 14, 14, generator=stream()) * 2 - 1).repeat_interleave(3, 0)
-    rows, targets = noisy_rows(images, torch.tensor([0, 0, 0, 1, 1, 1]), of_any=3, drop=0.3, stream=stream(3))
+    rows, targets = noisy_rows(images, torch.tensor([0, 0, 0, 1, 1, 1]), any_class=3, drop=0.3, stream=stream(3))
     traced = trace_gradients(denoiser, losses, rows, targets, repeats=3).shares()
     for record in range(2):
         denoiser.zero_grad()

@@ -24,7 +24,7 @@ from service import jobs
 from service.db.session import transaction
 from service.db.tables import JobState, Release
 from workers.exits import ExitStatus
-from workers.recipes.interface import Cancelled, TrainingData
+from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.runner import run
 
@@ -115,16 +115,8 @@ def with_basis_of_one(plan: Plan) -> Plan:
 
 
 def train(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> Any:
-    given: dict[str, Any] = {
-        "budget": Purse(),
-        "secret": SECRET,
-        "attempt": 1,
-        "progress": lambda **_: None,
-        "checkpoint_dir": Memory(),
-        "device": torch.device("cpu"),
-        **changes,
-    }
-    return TRAINERS[plan.recipe](plan, facts, data, **given)
+    given: dict[str, Any] = {"budget": Purse(), "secret": SECRET, **changes}
+    return TRAINERS[plan.recipe](Run(plan=plan, facts=facts, data=data, **given))
 
 
 def weights(network: torch.nn.Module) -> torch.Tensor:

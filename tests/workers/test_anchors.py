@@ -13,9 +13,9 @@ from privacy.gradients.gep import Gep
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import RDP, Memory, Purse
+from tests.workers.small_trainings import RDP, Purse
 from workers.recipes.anchors import AnchorsMissing, anchor_images
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 60, "record")
@@ -45,17 +45,7 @@ def plan_of(recipe: str, **options: Any) -> Plan:
 
 
 def train(plan: Plan, given: TrainingData, purse: Purse) -> None:
-    TRAINERS[plan.recipe](
-        plan,
-        FACTS,
-        given,
-        budget=purse,
-        secret=bytes(32),
-        attempt=1,
-        progress=lambda **_: None,
-        checkpoint_dir=Memory(),
-        device=torch.device("cpu"),
-    )
+    TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=given, budget=purse, secret=bytes(32)))
 
 
 def test_images_of_any_shape_are_brought_to_the_declared_one() -> None:

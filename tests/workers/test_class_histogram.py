@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -29,10 +28,9 @@ from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.db.tables import EntryKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
-from workers.checkpoints import SealedFolder
 from workers.exits import ExitStatus
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.recipes.units import records_to_sum
 from workers.runner import run
@@ -73,17 +71,9 @@ def release(
 ) -> ClassHistogram:
     images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
     images[:, 0, 0] = np.arange(len(labels)) % 251
-    return train(
-        plan or build_plan("class_histogram", {}, GDP, GDP.nano_of(0.5), facts),
-        facts,
-        TrainingData(images, labels, facts.classes, subjects),
-        budget=purse or Purse(),
-        secret=secret,
-        attempt=attempt,
-        progress=lambda **_: None,
-        checkpoint_dir=SealedFolder(Path("unused"), bytes(32), "unused"),
-        device=torch.device("cpu"),
-    )
+    plan = plan or build_plan("class_histogram", {}, GDP, GDP.nano_of(0.5), facts)
+    data = TrainingData(images, labels, facts.classes, subjects)
+    return train(Run(plan=plan, facts=facts, data=data, budget=purse or Purse(), secret=secret, attempt=attempt))
 
 
 # --- sensitivity ----------------------------------------------------------------------------------------------------

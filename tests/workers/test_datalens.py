@@ -27,7 +27,7 @@ from privacy.plans.registry import build_plan
 from workers.checkpoints import SealedFolder
 from workers.evaluation.utility import train_and_test
 from workers.recipes import datalens
-from workers.recipes.interface import Cancelled, TrainingData, load_checkpoint
+from workers.recipes.interface import Cancelled, Means, Run, TrainingData, load_checkpoint
 from workers.recipes.teacher_stage import start_teacher_stage
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
@@ -103,14 +103,10 @@ def train(data: TrainingData, tmp_path: Path) -> Callable[..., Generator]:
             "data": data,
             "facts": FACTS,
             "secret": SECRET,
-            "attempt": 1,
-            "progress": Reports(),
-            "checkpoint_dir": work_in(tmp_path / "work"),
-            "device": torch.device("cpu"),
+            "checkpoints": work_in(tmp_path / "work"),
             **changes,
         }
-        facts, private = options.pop("facts"), options.pop("data")
-        return datalens.train(plan, facts, private, budget=purse or Purse(), **options)
+        return datalens.train(Run(plan=plan, budget=purse or Purse(), **options))
 
     return trained
 
@@ -336,7 +332,7 @@ def test_equal_secrets_give_equal_generators_and_other_attempts_others(
     train: Callable[..., Generator], tmp_path: Path
 ) -> None:
     one, two, three = (
-        train(plan(), attempt=attempt, checkpoint_dir=work_in(tmp_path / str(index)))
+        train(plan(), attempt=attempt, checkpoints=work_in(tmp_path / str(index)))
         for index, attempt in enumerate((1, 1, 2))
     )
     assert torch.equal(one.mean, two.mean)
@@ -376,7 +372,9 @@ def test_ablations_and_edges_run_and_pay_their_plan(options: dict[str, Any], tra
 def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dict[str, Any]) -> None:
     made = plan(**options)
     config = DataLensConfig(**made.config)
-    teachers = start_teacher_stage(datalens._stage_config(made, config, FACTS), secret=SECRET, attempt=1).ensemble
+    teachers = start_teacher_stage(
+        datalens._stage_config(made, config, FACTS), Means(budget=Purse(), secret=SECRET)
+    ).ensemble
     numbers = sum(value.numel() for value in teachers.state_dict().values())
     assert numbers == config.teachers * config.parameters_per_teacher(FACTS)
 
@@ -396,10 +394,10 @@ def test_the_warm_start_alone_asks_no_teacher(train: Callable[..., Generator]) -
 
 
 def test_the_warm_start_can_be_released_without_the_votes(train: Callable[..., Generator], tmp_path: Path) -> None:
-    generator = train(plan(), checkpoint_dir=work_in(tmp_path / "both"))
+    generator = train(plan(), checkpoints=work_in(tmp_path / "both"))
     save_generator(generator, tmp_path)
     warm = load_generator(tmp_path, which="warm_start")
-    alone = train(plan(), Purse(closed=(VOTES,)), checkpoint_dir=work_in(tmp_path / "alone"))
+    alone = train(plan(), Purse(closed=(VOTES,)), checkpoints=work_in(tmp_path / "alone"))
     for name, tensor in alone.state_dict().items():
         assert torch.equal(warm.state_dict()[name], tensor)
 
@@ -462,7 +460,7 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
     for without in (-1, 55):
         keep = np.arange(1797) != without
         subset = TrainingData(data.private_images[keep], data.private_labels[keep], FACTS.classes)
-        train(made, data=subset, checkpoint_dir=work_in(tmp_path / str(without)))
+        train(made, data=subset, checkpoints=work_in(tmp_path / str(without)))
         reached = load_checkpoint(work_in(tmp_path / str(without)))
         assert reached is not None
         sums.append(torch.cat([release["released_sums"] for release in reached.state["votes"]["stage"]["releases"]]))

@@ -168,11 +168,9 @@ def test_alone_everything_passes_through() -> None:
     assert all(done(values) is values for done in (sum_on_first, from_first, join_on_first))
     assert release_once({"a": values}, lambda sums: {"a": sums["a"] + 1})["a"].tolist() == [1, 2, 3]
 
-    class Empty:
-        def charge(self, event: Any, stage: str) -> None:
-            assert (event, stage) == (None, "votes")
-            raise BudgetExceeded(4, 2)
+    def refuse() -> None:
+        raise BudgetExceeded(4, 2)
 
     with pytest.raises(BudgetExceeded) as refused:
-        pay_once(Empty(), None, "votes")  # type: ignore[arg-type]
+        pay_once(refuse)
     assert (refused.value.requested_nano, refused.value.remaining_nano) == (4, 2)

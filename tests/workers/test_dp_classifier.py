@@ -121,8 +121,8 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[s
     whole = head(fit(plan, digits(300)))
     folder = Memory()
     with pytest.raises(Cancelled):
-        fit(plan, digits(300), checkpoint_dir=folder, progress=stop_at(13, STEPS))
-    assert torch.equal(head(fit(plan, digits(300), checkpoint_dir=folder)), whole)
+        fit(plan, digits(300), checkpoints=folder, progress=stop_at(13, STEPS))
+    assert torch.equal(head(fit(plan, digits(300), checkpoints=folder)), whole)
 
 
 def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
@@ -240,12 +240,12 @@ def test_a_training_goes_on_with_the_extractor_that_it_began_with_alone() -> Non
     plan, data, folder = classifier_plan(**PRETRAINED, epochs=2.0), with_extractor(digits(300)), Memory()
     whole = head(fit(plan, data))
     with pytest.raises(Cancelled):
-        fit(plan, data, checkpoint_dir=folder, progress=stop_at(13, STEPS))
+        fit(plan, data, checkpoints=folder, progress=stop_at(13, STEPS))
     purse = StepsPurse()
     with pytest.raises(ExtractorUnusable, match="replaced"):
-        fit(plan, with_extractor(digits(300), seed=1), checkpoint_dir=folder, budget=purse)
+        fit(plan, with_extractor(digits(300), seed=1), checkpoints=folder, budget=purse)
     assert purse.paid == []
-    assert torch.equal(head(fit(plan, data, checkpoint_dir=folder)), whole)
+    assert torch.equal(head(fit(plan, data, checkpoints=folder)), whole)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------

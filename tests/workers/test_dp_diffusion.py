@@ -89,11 +89,11 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[s
     whole = weights(train(plan, digits(300)))
     folder, purse = Memory(), Purse()
     with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoint_dir=folder, budget=purse, progress=stop_at(4, STEPS))
+        train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(4, STEPS))
     saved = load_checkpoint(folder)
     assert saved is not None
     assert saved.step == 3
-    assert torch.equal(weights(train(plan, digits(300), checkpoint_dir=folder, budget=purse)), whole)
+    assert torch.equal(weights(train(plan, digits(300), checkpoints=folder, budget=purse)), whole)
     assert purse.releases(CENTRAL) == 2, "central images were paid for once"
     assert purse.releases(STEPS) == 7, "one step was done again"
 
@@ -131,7 +131,7 @@ def test_subject_accounts_refuse_records_of_nobody() -> None:
 def step_of(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
     """The weights after the plan's one step, before any average."""
     folder = Memory()
-    train(plan, data, facts, checkpoint_dir=folder)
+    train(plan, data, facts, checkpoints=folder)
     saved = load_checkpoint(folder)
     assert saved is not None
     return torch.cat([value.flatten() for value in saved.state["steps"]["model"].values()])
@@ -207,16 +207,16 @@ def test_warm_up_alone_already_draws_the_classes() -> None:
 def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_learned() -> None:
     plan, purse, folder = diffusion_plan(central_images=3), Purse(), Memory()
     with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=purse, checkpoint_dir=folder, progress=stop_at(0, CENTRAL))
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(0, CENTRAL))
     assert purse.paid == []
     assert folder.kept is None
     with pytest.raises(Cancelled):
-        train(plan, digits(300), budget=purse, checkpoint_dir=folder, progress=stop_at(1, WARM_UP))
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
     assert purse.releases(CENTRAL) == 3
     saved = load_checkpoint(folder)
     assert saved is not None
     assert saved.state["central"].shape == (3, 10, 1, 4, 4)
-    train(plan, digits(300), budget=purse, checkpoint_dir=folder)
+    train(plan, digits(300), budget=purse, checkpoints=folder)
     assert purse.releases(CENTRAL) == 3
     assert purse.releases(STEPS) == plan.stages[1].event.count
     with pytest.raises(BudgetExceeded):

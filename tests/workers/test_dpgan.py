@@ -92,13 +92,13 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[s
     whole = weights(train(plan, digits(300)))
     folder = Memory()
     with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoint_dir=folder, progress=stop_at(13, STEPS))
+        train(plan, digits(300), checkpoints=folder, progress=stop_at(13, STEPS))
     saved = load_checkpoint(folder)
     assert saved is not None
     assert saved.step == 12
     assert saved.state["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
     assert saved.state["generator"]["waited"] > 0, "and stop between two generator steps"
-    assert torch.equal(weights(train(plan, digits(300), checkpoint_dir=folder)), whole)
+    assert torch.equal(weights(train(plan, digits(300), checkpoints=folder)), whole)
 
 
 def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
@@ -150,7 +150,7 @@ def test_the_generators_step_is_the_same_without_private_data(wiped: str, monkey
 def discriminator_after(plan: Plan, data: TrainingData, facts: PublicFacts) -> torch.Tensor:
     """The discriminator's weights at the end, from the checkpoint."""
     folder = Memory()
-    train(plan, data, facts, checkpoint_dir=folder)
+    train(plan, data, facts, checkpoints=folder)
     saved = load_checkpoint(folder)
     assert saved is not None
     return torch.cat([value.flatten() for value in saved.state["discriminator"]["model"].values()])

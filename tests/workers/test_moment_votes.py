@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from privacy.errors import BudgetExceeded
 from privacy.plans.moment_votes import MomentRound, MomentVotesConfig, moment_rounds
 from privacy.plans.plan import PublicFacts
 from workers.recipes import moment_votes
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moment_votes import Moments, cosine_features, fit_gaussians, run_moment_votes
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 6000, "record")
@@ -66,18 +68,9 @@ def rounds_at(epsilon: float, config: MomentVotesConfig = CONFIG) -> tuple[Momen
 def run(records, purse: Purse, epsilon: float = 500.0, secret: bytes = b"s" * 32):  # type: ignore[no-untyped-def]
     images, labels, shard = records
     features = cosine_features(FACTS, CONFIG.coefficients)
-    return run_moment_votes(
-        rounds_at(epsilon),
-        features,
-        FACTS,
-        images,
-        labels,
-        shard,
-        budget=purse,
-        secret=secret,
-        attempt=1,
-        progress=quiet,
-    )
+    data = TrainingData(images, labels, FACTS.classes)
+    training = Run(plan=cast("Any", None), facts=FACTS, data=data, budget=purse, secret=secret)
+    return run_moment_votes(training, rounds_at(epsilon), features, shard)
 
 
 def test_votes_recover_class_means_and_spreads(records) -> None:  # type: ignore[no-untyped-def]

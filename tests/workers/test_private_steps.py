@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
-from workers.recipes.private_steps import PrivateSteps, pass_size
+from tests.workers.small_trainings import Purse
+from workers.recipes.interface import Means
+from workers.recipes.private_steps import PrivateSteps, Task, pass_size
 
 CPU = torch.device("cpu")
 
@@ -31,22 +34,16 @@ def steps(model: nn.Module, units: int, expected: float, probability: float = 1.
     stream = torch.Generator().manual_seed(0)
     inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
     given: dict[str, Any] = {
-        "config": StepsConfig(),
-        "event": PoissonGaussianEvent(probability, 1.0),
-        "epoch_steps": 1,
         "model": model,
-        "estimator": DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected),
         "losses": squared,
         "rows": lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
-        "example_rows": lambda: (torch.ones(3, 16), torch.zeros(3, 16)),
+        "anchor_rows": lambda: (torch.ones(3, 16), torch.zeros(3, 16)),
         "units": units,
-        "repeats": 1,
-        "secret": bytes(32),
-        "attempt": 1,
-        "seed": 0,
-        "device": CPU,
     }
-    return PrivateSteps(**{**given, **more})
+    estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected)
+    means = Means(budget=Purse(), secret=bytes(32))
+    task = Task(**{**given, **more})
+    return PrivateSteps(task, StepsConfig(), PoissonGaussianEvent(probability, 1.0), 1, estimator, means)
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
@@ -72,7 +69,7 @@ def test_sixty_thousand_units_do_not_drift() -> None:
             len(lengths),
             losses=lambda outputs, _targets: outputs[:, 0],
             rows=lambda drawn, _coins: (values[torch.from_numpy(drawn)], values[torch.from_numpy(drawn)]),
-            example_rows=lambda: (values[:3], values[:3]),
+            anchor_rows=lambda: (values[:3], values[:3]),
         )
         found: dict[str, torch.Tensor] = {}
         made.estimator.release_together = lambda sums, _release: found.update(sums) or sums
@@ -92,13 +89,13 @@ def test_a_unit_more_adds_what_it_adds_alone() -> None:
 def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> None:
     seen: list[np.ndarray[Any, Any]] = []
     made = steps(nn.Linear(16, 16), 100, 40.0, 0.4)
-    rows = made.rows
+    rows = made.task.rows
 
     def watched(drawn: Any, coins: SecureNoise) -> Any:
         seen.append(drawn)
         return rows(drawn, coins)
 
-    made.rows = watched
+    made.task = dataclasses.replace(made.task, rows=watched)
     made.step()
     assert {len(units) for units in seen} == {64}
     drawn = np.concatenate(seen)

@@ -30,7 +30,7 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.checkpoints import SealedFolder
 from workers.recipes import datalens, moment_votes, units
-from workers.recipes.interface import TrainingData
+from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.recipes.warm_start import cosine_basis, release_means, release_scatter
 
@@ -283,17 +283,10 @@ class Purse:
 def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
     def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
         gdp = open_filter("gdp", 1.0, 1e-5)
-        return datalens.train(
-            build_plan("datalens", {**TINY, **options}, gdp, gdp.capacity_nano, facts),
-            facts,
-            data,
-            budget=purse,
-            secret=SECRET,
-            attempt=1,
-            progress=lambda **_: None,
-            checkpoint_dir=SealedFolder(tmp_path / "work", bytes(32), "test"),
-            device=torch.device("cpu"),
-        )
+        plan = build_plan("datalens", {**TINY, **options}, gdp, gdp.capacity_nano, facts)
+        checkpoints = SealedFolder(tmp_path / "work", bytes(32), "test")
+        given = Run(plan=plan, facts=facts, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
+        return datalens.train(given)
 
     return trained  # type: ignore[return-value]
 

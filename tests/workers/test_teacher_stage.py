@@ -15,7 +15,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
 from workers.recipes import teacher_stage
-from workers.recipes.interface import Cancelled
+from workers.recipes.interface import Cancelled, Means
 from workers.recipes.teacher_stage import (
     Release,
     TeacherStageConfig,
@@ -87,15 +87,13 @@ def run(
     purse: Purse | None = None,
     state: TeacherStageState | None = None,
     attempt: int = 1,
+    progress: Any = quiet,
     **options: Any,
 ) -> tuple[list[Release], TeacherStageState, Pupil]:
     pupil = Pupil()
-    state = state or start_teacher_stage(cfg, secret=SECRET, attempt=attempt)
-    options = {"progress": quiet, **options}
-    releases = run_teacher_stage(
-        cfg, shards, pupil, state, budget=purse or Purse(), secret=SECRET, attempt=attempt, **options
-    )
-    return releases, state, pupil
+    means = Means(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
+    state = state or start_teacher_stage(cfg, means)
+    return run_teacher_stage(cfg, shards, pupil, state, means, **options), state, pupil
 
 
 def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
@@ -192,7 +190,8 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
     with pytest.raises(Cancelled):
         run(config(), shards, progress=stop, checkpoint=keep)
     assert [s["iteration"] for s in saved] == [2, 4]
-    state, purse = start_teacher_stage(config(), secret=SECRET, attempt=2), Purse()
+    purse = Purse()
+    state = start_teacher_stage(config(), Means(budget=purse, secret=SECRET, attempt=2))
     state.restore(saved[0])
     releases, _, _ = run(config(), shards, purse=purse, state=state, attempt=2)
     assert [event.count for event in purse.paid] == [12, 6]  # iterations 2-3 again, then 4
@@ -205,7 +204,7 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
 def test_the_checkpoint_survives_a_strict_reader(shards: Shards, tmp_path: Any) -> None:
     _, state, _ = run(config(), shards)
     torch.save(state.tensors(), tmp_path / "state.pt")
-    other = start_teacher_stage(config(), secret=SECRET, attempt=3)
+    other = start_teacher_stage(config(), Means(budget=Purse(), secret=SECRET, attempt=3))
     other.restore(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other.iteration == 5
     assert torch.equal(other.ensemble.first, state.ensemble.first)

@@ -25,6 +25,7 @@ from privacy.plans.plan import PublicFacts
 from workers.recipes import warm_start as module
 from workers.recipes.warm_start import (
     ClassGaussians,
+    Kept,
     NoiseScales,
     coefficients,
     exact_product,
@@ -225,7 +226,7 @@ def test_the_noise_test_rejects_another_scale(factor: float) -> None:
 def test_each_paid_statistic_gets_noise_once_with_its_own_scale() -> None:
     noise = Constant()
     images, labels = np.zeros((9, 8, 8), dtype=np.uint8), np.arange(9) % 3
-    warm_start(images, labels, CONFIG, FACTS, NoiseScales(10.0, 20.0, 30.0), lambda _: noise)
+    warm_start(images, labels, CONFIG, FACTS, NoiseScales(10.0, 20.0, 30.0), Kept({}, lambda _: noise))
     f, d, off = 64, 12, off_diagonal_stddev
     assert noise.drawn == [
         (3 * (f + 1), 10.0),
@@ -289,7 +290,7 @@ def fit(
 ) -> ClassGaussians:
     config = dataclasses.replace(CONFIG, **options)
     scales = NoiseScales(stddev, stddev * Q, stddev * Q)
-    gaussians = warm_start(images, labels, config, facts, scales, partial(secret, "fit"))
+    gaussians = warm_start(images, labels, config, facts, scales, Kept({}, partial(secret, "fit")))
     assert_sound(gaussians, config, facts)
     return gaussians
 
@@ -348,7 +349,8 @@ def test_equal_keys_give_equal_gaussians_and_other_keys_others(
     images, labels, facts = digits
     scales = NoiseScales(1e4, 1e7, 1e7)
     one, two, three = (
-        warm_start(images, labels, CONFIG, facts, scales, partial(secret, "attempt", attempt)) for attempt in (1, 1, 2)
+        warm_start(images, labels, CONFIG, facts, scales, Kept({}, partial(secret, "attempt", attempt)))
+        for attempt in (1, 1, 2)
     )
     assert np.array_equal(one.factor, two.factor)
     assert not np.array_equal(one.mean, three.mean)

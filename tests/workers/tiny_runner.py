@@ -18,56 +18,36 @@ import torch
 
 from models.generator import Generator, GeneratorConfig
 from privacy.errors import BudgetExceeded
-from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.plan import Plan, PublicFacts
 from workers import runner
-from workers.recipes.interface import (
-    Budget,
-    CheckpointFolder,
-    NothingUseful,
-    Progress,
-    TrainingData,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 
 CHECKPOINT_STEPS = 5
 USEFUL_STEPS = 2  # means and pooled covariance, as for the real recipe
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> Generator:
+def train(run: Run) -> Generator:
+    plan, facts, data = run.plan, run.facts, run.data
     releases = [stage for stage in plan.stages for _ in range(stage.event.count)]
-    checkpoint = load_checkpoint(checkpoint_dir)
+    checkpoint = load_checkpoint(run.checkpoints)
     total = torch.zeros(len(facts.classes), facts.pixels) if checkpoint is None else checkpoint.state["total"]
     first = 0 if checkpoint is None else checkpoint.step
     sums = np.stack([data.private_images[data.private_labels == c].sum(0).ravel() for c in range(len(facts.classes))])
     done = first
     for step in range(first, len(releases)):
-        progress(stage=releases[step].name, step=step, steps=len(releases))
+        run.progress(stage=releases[step].name, step=step, steps=len(releases))
         if os.environ.get("TINY_CANARY"):
             raise ValueError(f"cannot read {os.environ['TINY_CANARY']} in {data.private_images[:1].tolist()}")
         try:
-            budget.charge(dataclasses.replace(releases[step].event, count=1), releases[step].name)
+            run.pay(dataclasses.replace(releases[step].event, count=1), releases[step].name)
         except BudgetExceeded:
             break
-        noise = SecureNoise.derive(secret, "tiny", attempt, step)
+        noise = run.noise("tiny", step)
         total += torch.from_numpy(sums + noise.discrete_gaussian(sums.shape, 1e5))
         done = step + 1
-        if os.environ.get("TINY_KILL") == str(done) and attempt == 1:
+        if os.environ.get("TINY_KILL") == str(done) and run.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         if done % CHECKPOINT_STEPS == 0:
-            save_checkpoint(checkpoint_dir, step=done, state={"total": total}, header={"recipe": "tiny"})
+            save_checkpoint(run.checkpoints, step=done, state={"total": total}, header={"recipe": "tiny"})
         time.sleep(float(os.environ.get("TINY_PAUSE", "0")))
     if done < USEFUL_STEPS:
         raise NothingUseful

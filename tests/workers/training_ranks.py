@@ -28,7 +28,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.distribution import object_from_first, rank, release_once
-from workers.recipes.interface import TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
     Release,
@@ -94,8 +94,7 @@ def images(n: int = 240) -> TrainingData:
 
 
 def trained(plan: Plan, **given: Any) -> Any:
-    given = {"secret": SECRET, "attempt": 1, "progress": lambda **_: None, "device": torch.device("cpu"), **given}
-    return TRAINERS[plan.recipe](plan, FACTS, images(), **given)
+    return TRAINERS[plan.recipe](Run(plan=plan, facts=FACTS, data=images(), **{"secret": SECRET, **given}))
 
 
 def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
@@ -103,10 +102,10 @@ def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
     options = {"architecture": "cnn", "expected_batch": 60, "epochs": 2.0, "learning_rate": 1.0, "clip": 0.5}
     options |= {"anchors": 20, "basis_size": 10, "rank": 2, "estimator": estimator}
     plan = build_plan("dp_classifier", options, account, account.capacity_nano, FACTS)
-    given: dict[str, Any] = {"budget": Purse(), "checkpoint_dir": Memory(), **changes}
+    given: dict[str, Any] = {"budget": Purse(), "checkpoints": Memory(), **changes}
     model = trained(plan, **given)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.head.parameters()])
-    kept = given["checkpoint_dir"]
+    kept = given["checkpoints"]
     return {"weights": weights, "paid": given["budget"].paid, "kept": kept.kept, "writes": kept.writes}
 
 
@@ -119,20 +118,20 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
     records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
     members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
     shards = Shards(records, torch.from_numpy(stream.integers(0, 3, 120)), members)
-    state, purse, kept = start_teacher_stage(cfg, secret=SECRET, attempt=1), Purse(left), list[dict[str, Any]]()
+    purse, kept = Purse(left), list[dict[str, Any]]()
+    means = Means(budget=purse, secret=SECRET)
+    state = start_teacher_stage(cfg, means)
 
     def keep(reached: TeacherStageState) -> None:
         saved = reached.tensors()
         teachers = {name: value.clone() for name, value in saved["teachers"].items()}
         kept.append({"iteration": saved["iteration"], "teachers": teachers})
-        again = start_teacher_stage(cfg, secret=SECRET, attempt=2)
+        again = start_teacher_stage(cfg, Means(budget=purse, secret=SECRET, attempt=2))
         again.restore({**object_from_first(kept[-1]), "releases": []})
         restored = again.tensors()["teachers"]
         kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
 
-    releases = run_teacher_stage(
-        cfg, shards, Pupil(), state, budget=purse, secret=SECRET, attempt=1, progress=lambda **_: None, checkpoint=keep
-    )
+    releases = run_teacher_stage(cfg, shards, Pupil(), state, means, keep)
     return {
         "sums": [release.released_sums for release in releases],
         "inputs": [release.released_inputs for release in releases],
@@ -149,7 +148,7 @@ def train_generator() -> dict[str, Any]:
     options |= {"instance_noise": 0.0, "use_stochastic_sign": False}
     plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(), Memory()
-    generator = trained(plan, budget=purse, checkpoint_dir=memory)
+    generator = trained(plan, budget=purse, checkpoints=memory)
     state = {name: value for name, value in generator.state_dict().items() if value.is_floating_point()}
     return {"state": state, "paid": purse.paid, "writes": memory.writes, "reads": memory.reads}
 
@@ -185,7 +184,7 @@ def train_denoiser(left: int = 10**9) -> dict[str, Any]:
     options |= {"central_images": 3, "central_batch": 100, "central_steps": 3, "sampling_steps": 2}
     plan = build_plan("dp_diffusion", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(left), Memory()
-    denoiser = trained(plan, budget=purse, checkpoint_dir=memory)
+    denoiser = trained(plan, budget=purse, checkpoints=memory)
     weights = torch.cat([value.flatten() for value in denoiser.state_dict().values()])
     return {"weights": weights, "paid": purse.paid, "writes": memory.writes}
 
@@ -194,7 +193,7 @@ def count_classes() -> dict[str, Any]:
     account = open_filter("rdp", 8.0, 1e-5)
     plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
     purse = Purse()
-    histogram = trained(plan, budget=purse, secret=bytes([rank()]) * 32, checkpoint_dir=Memory())
+    histogram = trained(plan, budget=purse, secret=bytes([rank()]) * 32, checkpoints=Memory())
     return {"counts": histogram.noisy_counts, "paid": purse.paid}
 
 
@@ -209,8 +208,8 @@ def load_onto_a_device() -> dict[str, Any]:
 def train_in_two_attempts() -> dict[str, Any]:
     """The first attempt's budget ends after 5 steps; the second goes on from its checkpoint."""
     memory = Memory()
-    first = train_classifier("dpsgd", budget=Purse(5), checkpoint_dir=memory)
-    second = train_classifier("dpsgd", checkpoint_dir=memory, attempt=2)
+    first = train_classifier("dpsgd", budget=Purse(5), checkpoints=memory)
+    second = train_classifier("dpsgd", checkpoints=memory, attempt=2)
     return {**second, "first_weights": first["weights"], "first_paid": first["paid"]}
 
 

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.class_histogram import COUNTS, histogram_event
-from workers.distribution import from_first, pay_once, rank
-from workers.recipes.interface import Budget, CheckpointFolder, Progress, TrainingData
+from workers.distribution import from_first, rank
 from workers.recipes.units import records_to_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from privacy.plans.plan import Plan, PublicFacts
+    from workers.recipes.interface import Run
 
 HISTOGRAM_FILE = "histogram.json"
 _FORMAT = 1
@@ -76,18 +74,7 @@ def read_histogram(directory: Path) -> Mapping[str, Any]:
     return document
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> ClassHistogram:
+def train(run: Run) -> ClassHistogram:
     """Count the units of each class and release the counts; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -97,18 +84,17 @@ def train(
     Raises:
         BudgetExceeded: an attempt that was lost had paid already, and the hold does not pay twice.
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    del checkpoint_dir, device  # one release of a moment: there is nothing to go on from, and nothing to speed up
-    progress(stage=COUNTS, step=0, steps=1)
-    stddev: float = plan.facts["noise_stddev"][COUNTS]
-    _private_images, private_labels = records_to_sum(facts, data, secret)
+    facts = run.facts
+    run.progress(stage=COUNTS, step=0, steps=1)
+    stddev: float = run.plan.facts["noise_stddev"][COUNTS]
+    _private_images, private_labels = records_to_sum(facts, run.data, run.secret)
     private_counts = count_classes(private_labels, len(facts.classes))
-    pay_once(budget, histogram_event(stddev), COUNTS)
+    run.pay(histogram_event(stddev), COUNTS)
     released = np.zeros_like(private_counts)  # (classes,)
     if rank() == 0:
-        noise = SecureNoise.derive(secret, "class histogram", attempt)
-        released = private_counts + noise.discrete_gaussian(len(facts.classes), stddev)
+        released = private_counts + run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
     released_counts = from_first(torch.from_numpy(released)).tolist()
     return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
 

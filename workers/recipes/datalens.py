@@ -26,44 +26,24 @@ from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
 from workers.distribution import from_first, rank
 from workers.planned_work import WARM_START
-from workers.recipes.interface import (
-    Budget,
-    CheckpointFolder,
-    NothingUseful,
-    Progress,
-    TrainingData,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
     TeacherStageConfig,
     TeacherStageState,
-    private_generator,
     run_teacher_stage,
     start_teacher_stage,
 )
 from workers.recipes.units import records_to_sum, teacher_of_each
-from workers.recipes.warm_start import ClassGaussians, NoiseScales, exact_product, prior, warm_start
+from workers.recipes.warm_start import ClassGaussians, Kept, NoiseScales, exact_product, prior, warm_start
 
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> Generator:
+def train(run: Run) -> Generator:
     """Train and return the released generator; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -77,53 +57,25 @@ def train(
             before it was kept, more often than the rest of the hold can make up for.
         NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    cfg = DataLensConfig(**plan.config)
-    saved = load_checkpoint(checkpoint_dir)
+    cfg = DataLensConfig(**run.plan.config)
+    saved = load_checkpoint(run.checkpoints)
     state = {} if saved is None else saved.state
-    generator = Generator(_shape(cfg, facts))
+    generator = Generator(_shape(cfg, run.facts))
     if "generator" in state:
         generator.load_state_dict(state["generator"])
     else:
-
-        def keep(released: Mapping[str, Any]) -> None:
-            save_checkpoint(checkpoint_dir, step=0, state={"start": dict(released)})
-
         if rank() == 0:  # seconds of work: one process does it
-            gaussians = _start(
-                plan,
-                cfg,
-                facts,
-                data,
-                budget=budget,
-                secret=secret,
-                attempt=attempt,
-                progress=progress,
-                released=state.get("start", {}),
-                keep=keep,
-            )
+            gaussians = _start(run, cfg, state.get("start", {}))
             generator.mean.copy_(torch.from_numpy(gaussians.mean))
             generator.factor.copy_(torch.from_numpy(gaussians.factor))
         generator.mean.copy_(from_first(generator.mean))
         generator.factor.copy_(from_first(generator.factor))
-        save_checkpoint(checkpoint_dir, step=0, state={"generator": generator.state_dict(), "votes": None})
-    generator.to(device)
-    if plan.stage(VOTES) is not None:
-        _vote(
-            plan,
-            cfg,
-            facts,
-            data,
-            generator,
-            state.get("votes"),
-            budget=budget,
-            secret=secret,
-            attempt=attempt,
-            progress=progress,
-            checkpoint_dir=checkpoint_dir,
-            device=device,
-        )
+        save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
+    generator.to(run.device)
+    if run.plan.stage(VOTES) is not None:
+        _vote(run, cfg, generator, state.get("votes"))
     return generator.cpu().eval()
 
 
@@ -161,119 +113,68 @@ def _shape(cfg: DataLensConfig, facts: PublicFacts) -> GeneratorConfig:
     )
 
 
-def _start(
-    plan: Plan,
-    cfg: DataLensConfig,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    released: Mapping[str, Any],
-    keep: Callable[[Mapping[str, Any]], None],
-) -> ClassGaussians:
-    """Release what the generator starts from; `released` is what an earlier attempt kept, `keep` checkpoints it."""
-    noise_stddev: dict[str, float] = plan.facts["noise_stddev"]
+def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:
+    """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept.
+
+    Payments are made at the last moment, by the one rank that works.
+    """
+    facts, noise_stddev = run.facts, run.plan.facts["noise_stddev"]
+
+    def keep(reached: Mapping[str, Any]) -> None:
+        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+
     if cfg.moment_votes:
         moments = cfg.moments(facts)
-        return run_moment_votes(
-            planned_rounds(moments, len(facts.classes), noise_stddev),
-            cosine_features(facts, moments.coefficients),
-            facts,
-            data.private_images,
-            data.private_labels,
-            teacher_of_each(facts, data, secret, cfg.teachers),
-            budget=budget,
-            secret=secret,
-            attempt=attempt,
-            progress=progress,
-            released=released,
-            keep=keep,
-        )
+        rounds = planned_rounds(moments, len(facts.classes), noise_stddev)
+        shard = teacher_of_each(facts, run.data, run.secret, cfg.teachers)
+        return run_moment_votes(run, rounds, cosine_features(facts, moments.coefficients), shard, released, keep)
     if not cfg.warm_start:
         return prior(cfg, facts)
-    private_images, private_labels = records_to_sum(facts, data, secret)
+    private_images, private_labels = records_to_sum(facts, run.data, run.secret)
     stages = (MEANS, POOLED, BY_CLASS)
 
     def tell(reached: Mapping[str, Any]) -> None:
-        progress(stage=WARM_START, step=len(reached), steps=len(stages))
+        run.progress(stage=WARM_START, step=len(reached), steps=len(stages))
 
-    def kept(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
+    def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
         keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
         tell(reached)
 
     def noise(name: str) -> PaidNoise:
         event = warm_start_event(name, noise_stddev[name])
-        return PaidNoise(
-            lambda: budget.charge(event, name), lambda: SecureNoise.derive(secret, "warm start", attempt, name)
-        )
+        return PaidNoise(lambda: run.budget.charge(event, name), lambda: run.noise("warm start", name))
 
     tell(released)
-    return warm_start(
-        private_images,
-        private_labels,
-        cfg,
-        facts,
-        NoiseScales(*(noise_stddev[name] for name in stages)),
-        noise,
-        released={name: tensor.numpy() for name, tensor in released.items()},
-        keep=kept,
-    )
+    scales = NoiseScales(*(noise_stddev[name] for name in stages))
+    kept = Kept({name: tensor.numpy() for name, tensor in released.items()}, noise, keep_arrays)
+    return warm_start(private_images, private_labels, cfg, facts, scales, kept)
 
 
-def _vote(
-    plan: Plan,
-    cfg: DataLensConfig,
-    facts: PublicFacts,
-    data: TrainingData,
-    generator: Generator,
-    saved: dict[str, Any] | None,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> None:
+def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, Any] | None) -> None:
     """Run the teacher stage; the generator's bend is changed in place."""
-    stage_cfg = _stage_config(plan, cfg, facts)
+    stage_cfg = _stage_config(run.plan, cfg, run.facts)
     agg = stage_cfg.aggregation
     student = LatentStudent(
         generator,
-        latents=private_generator(secret, "latents", attempt),
+        latents=run.generator("latents"),
         teachers=cfg.teachers,
         noise_stddev=vote_stddev(agg.stddev, cfg.teachers, agg.votes_max, agg.dimension),
         step=cfg.step,
         round_iterations=max(1, stage_cfg.iterations // cfg.rounds),
         thresholded=cfg.use_threshold,
     )
-    private_shards = _shards(cfg, facts, data, generator, secret, device)
-    state = start_teacher_stage(stage_cfg, secret=secret, attempt=attempt, device=device)
+    private_shards = _shards(run, cfg, generator)
+    state = start_teacher_stage(stage_cfg, run)
     if saved is not None:
         state.restore(saved["stage"])
         student.restore(saved["student"])
 
     def checkpoint(reached: TeacherStageState) -> None:
-        state = {
-            "generator": generator.state_dict(),
-            "votes": {"stage": reached.tensors(), "student": student.state()},
-        }
-        save_checkpoint(checkpoint_dir, step=reached.iteration, state=state)
+        votes = {"stage": reached.tensors(), "student": student.state()}
+        state = {"generator": generator.state_dict(), "votes": votes}
+        save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
 
-    releases = run_teacher_stage(
-        stage_cfg,
-        private_shards,
-        student,
-        state,
-        budget=budget,
-        secret=secret,
-        attempt=attempt,
-        progress=progress,
-        checkpoint=checkpoint,
-    )
+    releases = run_teacher_stage(stage_cfg, private_shards, student, state, run, checkpoint)
     if not releases and not cfg.has_start:
         raise NothingUseful
     student.finish(releases)
@@ -305,19 +206,12 @@ def _stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> Teache
     )
 
 
-def _shards(
-    cfg: DataLensConfig,
-    facts: PublicFacts,
-    data: TrainingData,
-    generator: Generator,
-    secret: bytes,
-    device: torch.device,
-) -> Shards:
+def _shards(run: Run, cfg: DataLensConfig, generator: Generator) -> Shards:
     """Give every teacher its records as latents."""
-    assigned = teacher_of_each(facts, data, secret, cfg.teachers)
-    private_labels = torch.from_numpy(np.array(data.private_labels, dtype=np.int64))  # torch takes no read-only map
-    private_latents = encode(generator, data.private_images, private_labels)
-    return Shards(private_latents, private_labels, shard_members(assigned, cfg.teachers), device=device)
+    assigned = teacher_of_each(run.facts, run.data, run.secret, cfg.teachers)
+    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
+    private_latents = encode(generator, run.data.private_images, private_labels)
+    return Shards(private_latents, private_labels, shard_members(assigned, cfg.teachers), device=run.device)
 
 
 def encode(generator: Generator, private_images: npt.NDArray[np.uint8], private_labels: Tensor) -> Tensor:

@@ -19,41 +19,27 @@ from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from workers.planned_work import FEATURES, FEATURES_BLOCK, feature_blocks
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import (
-    Budget,
-    CheckpointFolder,
     NothingUseful,
     Progress,
+    Run,
     TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
 from workers.recipes.private_rows import Units, labels_of, pixels_of
-from workers.recipes.private_steps import planned_steps
+from workers.recipes.private_steps import Task, planned_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
 _ANCHOR_LABELS_SEED = 2
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> PrivateClassifier:
+def train(run: Run) -> PrivateClassifier:
     """Train and return the released classifier; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -66,60 +52,15 @@ def train(
             before anything is charged by this attempt.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    config = DpClassifierConfig(**plan.config)
+    config, facts, data = DpClassifierConfig(**run.plan.config), run.facts, run.data
     require_anchors(config, data)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = _extractor_of(config, data.public_extractor)
-    classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(device)
-    fit(
-        classifier,
-        plan,
-        facts,
-        FeaturesOf(classifier, data.private_images, facts, progress),
-        np.asarray(data.private_labels),
-        Units(facts, config, data),
-        public_anchors(config, facts, data),
-        budget=budget,
-        secret=secret,
-        attempt=attempt,
-        progress=progress,
-        checkpoint_dir=checkpoint_dir,
-        device=device,
-    )
-    return classifier.cpu().eval()
-
-
-def fit(
-    classifier: PrivateClassifier,
-    plan: Plan,
-    facts: PublicFacts,
-    features: Callable[[npt.NDArray[np.int64]], Tensor],
-    labels: npt.NDArray[np.int64],
-    units: Units,
-    anchors: tuple[Tensor, Tensor],
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> None:
-    """Train the classifier's head in place.
-
-    Args:
-        classifier: with its initial weights.
-        plan: of the recipe.
-        facts: declared.
-        features: of records by index. PRIVATE.
-        labels: (n,) of all records. PRIVATE.
-        units: who owns which record. PRIVATE.
-        anchors: public images (m, c, h, w) in [0, 1] and labels (m,), from which GEP finds its basis.
-        budget: as for every recipe, and so the rest.
-    """
-    config = DpClassifierConfig(**plan.config)
+    classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
+    features = FeaturesOf(classifier, data.private_images, facts, run.progress)
+    units, labels = Units(facts, config, data), np.asarray(data.private_labels)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
@@ -127,37 +68,25 @@ def fit(
 
     @torch.no_grad()
     def anchor_rows() -> tuple[Tensor, Tensor]:
-        return classifier.features(anchors[0].to(device)), anchors[1]
+        images, targets = public_anchors(config, facts, data)
+        return classifier.features(images.to(run.device)), targets
 
-    steps = planned_steps(
-        plan,
-        config,
-        facts,
-        classifier.head,
-        losses=losses,
-        rows=rows,
-        units=units.count,
-        repeats=units.rows_each,
-        anchor_rows=anchor_rows,
-        secret=secret,
-        attempt=attempt,
-        seed=config.initial_seed,
-        device=device,
-    )
-    header = {"extractor_sha256": None if classifier.extractor is None else classifier.extractor.sha256}
-    saved = load_checkpoint(checkpoint_dir, device=device)
+    steps = planned_steps(run, config, Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each))
+    header = {"extractor_sha256": None if extractor is None else extractor.sha256}
+    saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved is not None:
         if saved.header.get("extractor_sha256") != header["extractor_sha256"]:
             raise ExtractorUnusable("the extractor's file was replaced since the training began")
         steps.restore(saved.state)
 
     def checkpoint() -> None:
-        save_checkpoint(checkpoint_dir, step=steps.state.step, state=steps.checkpoint_state(), header=header)
+        save_checkpoint(run.checkpoints, step=steps.state.step, state=steps.checkpoint_state(), header=header)
 
-    steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    steps.make(checkpoint)
     if steps.state.step == 0:
         raise NothingUseful
     steps.load_average()
+    return classifier.cpu().eval()
 
 
 def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:

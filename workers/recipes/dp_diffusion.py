@@ -16,23 +16,22 @@ from torch.nn import functional
 from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import poisson_event
-from workers.distribution import object_from_first, pay_once, rank, weights_from_first
+from workers.distribution import object_from_first, rank, weights_from_first
 from workers.planned_work import WARM_UP, WARM_UP_BATCH
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import (
-    Budget,
-    CheckpointFolder,
     NothingUseful,
     Progress,
+    Run,
     TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
 from workers.recipes.private_rows import Units, labels_of, pixels_of
-from workers.recipes.private_steps import planned_steps
+from workers.recipes.private_steps import Task, planned_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,18 +42,7 @@ if TYPE_CHECKING:
 _WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> EdmDenoiser:
+def train(run: Run) -> EdmDenoiser:
     """Train and return the released denoiser; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -68,56 +56,42 @@ def train(
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    config = DpDiffusionConfig(**plan.config)
+    config, facts, data = DpDiffusionConfig(**run.plan.config), run.facts, run.data
     require_anchors(config, data)
     units = Units(facts, config, data)
-    denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(device)
-    saved = load_checkpoint(checkpoint_dir, device=device)
+    denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(run.device)
+    saved = load_checkpoint(run.checkpoints, device=run.device)
     state: Mapping[str, Any] = {} if saved is None else saved.state
-    if "steps" not in state and plan.stage(CENTRAL) is not None:
+    if "steps" not in state and run.plan.stage(CENTRAL) is not None:
         central = state.get("central")
         if central is None:
-            central = _release_central(
-                plan, config, facts, data, units, budget=budget, secret=secret, attempt=attempt, progress=progress
-            )
-            save_checkpoint(checkpoint_dir, step=0, state={"central": central})
+            central = _release_central(run, config, units)
+            save_checkpoint(run.checkpoints, step=0, state={"central": central})
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            warm_up(denoiser, config, central.to(device), progress)
+            warm_up(denoiser, config, central.to(run.device), run.progress)
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
-        stream = torch.Generator(device).manual_seed(int(coins.integers64(1)[0]) >> 1)
-        images = (2 * pixels_of(data.private_images, records) - 1).to(device)
-        labels = labels_of(data.private_labels, records).to(device)
+        stream = torch.Generator(run.device).manual_seed(int(coins.integers64(1)[0]) >> 1)
+        images = (2 * pixels_of(data.private_images, records) - 1).to(run.device)
+        labels = labels_of(data.private_labels, records).to(run.device)
         several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
-        return noisy_rows(*several, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
+        return noisy_rows(*several, any_class=len(facts.classes), drop=config.label_drop, stream=stream)
 
-    steps = planned_steps(
-        plan,
-        config,
-        facts,
-        denoiser,
-        losses=losses,
-        rows=rows,
-        units=units.count,
-        repeats=config.multiplicity * units.rows_each,
-        anchor_rows=lambda: _anchor_rows(config, facts, data),
-        secret=secret,
-        attempt=attempt,
-        seed=config.initial_seed,
-        device=device,
-    )
+    repeats = config.multiplicity * units.rows_each
+    task = Task(denoiser, losses, rows, lambda: _anchor_rows(config, facts, data), units.count, repeats)
+    steps = planned_steps(run, config, task)
     if "steps" in state:
         steps.restore(state["steps"])
 
     def checkpoint() -> None:
-        save_checkpoint(checkpoint_dir, step=steps.state.step, state={"steps": steps.checkpoint_state()})
+        save_checkpoint(run.checkpoints, step=steps.state.step, state={"steps": steps.checkpoint_state()})
 
-    steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
-    if steps.state.step == 0 and plan.stage(CENTRAL) is None:
+    steps.make(checkpoint)
+    if steps.state.step == 0 and run.plan.stage(CENTRAL) is None:
         raise NothingUseful
     steps.load_average()
     return denoiser.cpu().eval()
@@ -137,20 +111,9 @@ def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
     )
 
 
-def _release_central(
-    plan: Plan,
-    config: DpDiffusionConfig,
-    facts: PublicFacts,
-    data: TrainingData,
-    units: Units,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-) -> Tensor:
+def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tensor:
     """Pay for all central images and release them, on rank 0: (images, classes, c, h, w) in [0, 1] on every rank."""
-    event = poisson_event(plan, CENTRAL)
+    facts, event = run.facts, poisson_event(run.plan, CENTRAL)
     release = CentralConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -159,17 +122,17 @@ def _release_central(
         event=event,
         expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
     )
-    progress(stage=CENTRAL, step=0, steps=event.count)
-    pay_once(budget, event, CENTRAL)
+    run.progress(stage=CENTRAL, step=0, steps=event.count)
+    run.pay(event, CENTRAL)
     if rank() != 0:
         return object_from_first(None)
     released = [
         release_central_images(
             release,
-            data,
+            run.data,
             units,
-            coins=SecureNoise.derive(secret, "central sampling", attempt, image),
-            noise=SecureNoise.derive(secret, "central noise", attempt, image),
+            coins=run.noise("central sampling", image),
+            noise=run.noise("central noise", image),
         )
         for image in range(event.count)
     ]
@@ -189,7 +152,7 @@ def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, p
     for step in range(config.central_steps):
         chosen = torch.randint(len(images), (WARM_UP_BATCH,), generator=stream, device=central.device)
         rows, targets = noisy_rows(
-            2 * images[chosen] - 1, labels[chosen], of_any=classes, drop=config.label_drop, stream=stream
+            2 * images[chosen] - 1, labels[chosen], any_class=classes, drop=config.label_drop, stream=stream
         )
         optimiser.zero_grad(set_to_none=True)
         losses(denoiser(rows), targets).mean().backward()  # type: ignore[no-untyped-call]
@@ -203,4 +166,4 @@ def _anchor_rows(config: DpDiffusionConfig, facts: PublicFacts, data: TrainingDa
     stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
     images = 2 * anchor_images(config, facts, data) - 1
     labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-    return noisy_rows(images, labels, of_any=len(facts.classes), drop=config.label_drop, stream=stream)
+    return noisy_rows(images, labels, any_class=len(facts.classes), drop=config.label_drop, stream=stream)

@@ -19,19 +19,11 @@ from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.interface import (
-    Budget,
-    CheckpointFolder,
-    NothingUseful,
-    Progress,
-    TrainingData,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.recipes.interface import NothingUseful, Run, TrainingData, load_checkpoint, save_checkpoint
 from workers.recipes.private_rows import Units, labels_of, pixels_of
-from workers.recipes.private_steps import average_decay, planned_steps
+from workers.recipes.private_steps import Task, average_decay, planned_steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,18 +37,7 @@ _ANCHOR_LABELS_SEED = 2
 _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
 
 
-def train(
-    plan: Plan,
-    facts: PublicFacts,
-    data: TrainingData,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint_dir: CheckpointFolder,
-    device: torch.device,
-) -> DcganGenerator:
+def train(run: Run) -> DcganGenerator:
     """Train and return the released generator; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -69,14 +50,14 @@ def train(
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    config = DpGanConfig(**plan.config)
+    config, facts, data = DpGanConfig(**run.plan.config), run.facts, run.data
     require_anchors(config, data)
     units = Units(facts, config, data)
     shape = DcganConfig(len(facts.classes), facts.channels, facts.height, facts.width, config.latent, config.features)
-    discriminator = Discriminator(shape, config.initial_seed).to(device)
-    generator_side = GeneratorSide(config, DcganGenerator(shape, config.initial_seed).to(device), discriminator)
+    discriminator = Discriminator(shape, config.initial_seed).to(run.device)
+    generator_side = GeneratorSide(config, DcganGenerator(shape, config.initial_seed).to(run.device), discriminator)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
         records = units.records(drawn, coins)
@@ -88,34 +69,28 @@ def train(
         images = generator_side.images(generated, steps.state.step)
         return images, torch.full((generated,), GENERATED)
 
-    steps = planned_steps(
-        plan,
-        dataclasses.replace(config, ema=0.0),  # the average is the generator's
-        facts,
+    task = Task(
         discriminator,
-        losses=losses,
-        rows=rows,
-        units=units.count,
-        repeats=units.rows_each,
-        anchor_rows=lambda: _anchor_rows(config, facts, data),
-        secret=secret,
-        attempt=attempt,
-        seed=config.initial_seed,
-        device=device,
+        losses,
+        rows,
+        lambda: _anchor_rows(config, facts, data),
+        units.count,
+        units.rows_each,
         betas=_BETAS,
         public_rows=public_rows,
         after_step=generator_side.after_step,
     )
-    saved = load_checkpoint(checkpoint_dir, device=device)
+    steps = planned_steps(run, dataclasses.replace(config, ema=0.0), task)  # the average is the generator's
+    saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved is not None:
         steps.restore(saved.state["discriminator"])
         generator_side.restore(saved.state["generator"])
 
     def checkpoint() -> None:
         state = {"discriminator": steps.checkpoint_state(), "generator": generator_side.state()}
-        save_checkpoint(checkpoint_dir, step=steps.state.step, state=state)
+        save_checkpoint(run.checkpoints, step=steps.state.step, state=state)
 
-    steps.run(budget=budget, progress=progress, checkpoint=checkpoint)
+    steps.make(checkpoint)
     if steps.state.step == 0:
         raise NothingUseful
     return generator_side.released().cpu().eval()

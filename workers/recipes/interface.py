@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import numpy as np
 import torch
 
-from workers.distribution import object_from_first, rank, ranks
+from privacy.mechanisms.noise import SecureNoise, derive_key
+from workers.distribution import object_from_first, pay_once, rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -116,32 +117,86 @@ class Trained(Protocol):
         """Write it into an existing, empty directory. These files, and no others, are what was trained."""
 
 
+class Unkept:
+    """A checkpoint folder that keeps nothing."""
+
+    def replace(self, write: Callable[[BinaryIO], None]) -> None:
+        """Let `write` write, and forget it."""
+        write(io.BytesIO())
+
+    def open(self) -> BinaryIO | None:
+        """There is never a checkpoint."""
+        return None
+
+
+def _tell_nobody(*, stage: str, step: int, steps: int) -> None:
+    del stage, step, steps
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Means:
+    """What a mechanism needs of its training: it pays, draws noise and tells where it is. Its text form shows nothing.
+
+    Attributes:
+        budget: is charged by `pay`.
+        secret: of the job; noise and coins derive from it.
+        attempt: its number. Two attempts never share noise.
+        progress: is told how far the training is.
+        device: to compute on.
+    """
+
+    budget: Budget
+    secret: bytes
+    attempt: int = 1
+    progress: Progress = _tell_nobody
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def pay(self, event: Event, stage: str) -> None:
+        """Charge for releases that do not exist yet; on several ranks, once for all of them.
+
+        Raises:
+            BudgetExceeded: on every rank, as from `Budget.charge`.
+        """
+        pay_once(lambda: self.budget.charge(event, stage))
+
+    def noise(self, purpose: str, *labels: str | int) -> SecureNoise:
+        """Return the secret noise, or coins, of one purpose: of this attempt and these labels alone."""
+        return SecureNoise.derive(self.secret, purpose, self.attempt, *labels)
+
+    def generator(self, purpose: str, *labels: str | int, on_device: bool = False) -> torch.Generator:
+        """Return secret torch randomness, for weights and coins of teachers; never for noise that is paid for."""
+        seed = int.from_bytes(derive_key(self.secret, purpose, self.attempt, *labels)[:7], "big")
+        return torch.Generator(self.device if on_device else "cpu").manual_seed(seed)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Run(Means):
+    """One attempt at a training: all that a recipe is given.
+
+    Attributes:
+        plan: what was ordered, and is paid for.
+        facts: what the owner declared.
+        data: PRIVATE.
+        checkpoints: the job's own. When it holds a checkpoint the training goes on from there, and steps done again
+            are paid again. A budget that refuses everything makes of a checkpoint what can be made of it.
+    """
+
+    plan: Plan
+    facts: PublicFacts
+    data: TrainingData
+    checkpoints: CheckpointFolder = field(default_factory=Unkept)
+
+
 class Trainer(Protocol):
     """The signature of every recipe in `workers.recipes.registry`."""
 
-    def __call__(
-        self,
-        plan: Plan,
-        facts: PublicFacts,
-        data: TrainingData,
-        *,
-        budget: Budget,
-        secret: bytes,
-        attempt: int,
-        progress: Progress,
-        checkpoint_dir: CheckpointFolder,
-        device: torch.device,
-    ) -> Trained:
+    def __call__(self, run: Run) -> Trained:
         """Train and return what is released.
-
-        Noise keys derive from (`secret`, `attempt`, step), so that two attempts never share noise. When
-        `checkpoint_dir` holds a checkpoint the training goes on from there, and steps done again are paid again.
-        A budget that refuses everything makes of a checkpoint what can be made of it.
 
         Raises:
             NothingUseful: the budget ended before there was anything worth publishing; so does a BudgetExceeded that
                 a recipe lets pass.
-            Cancelled: from `progress`.
+            Cancelled: from `run.progress`.
         """
 
 

@@ -21,11 +21,9 @@ import torch
 
 from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
-from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
-from workers.recipes.interface import Budget, Progress
-from workers.recipes.teacher_stage import private_generator
+from workers.recipes.interface import Run
 from workers.recipes.warm_start import ClassGaussians, cosine_basis
 
 _CENTRE_BYTE = 64  # public constant near the mean brightness of pictures
@@ -84,33 +82,20 @@ class Moments:
 
 
 def run_moment_votes(
+    run: Run,
     rounds: tuple[MomentRound, ...],
     features: CosineFeatures,
-    facts: PublicFacts,
-    private_images: npt.NDArray[np.uint8],
-    private_labels: npt.NDArray[np.int64],
     private_shard: npt.NDArray[np.int64],
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
     released: Mapping[str, Any] = MappingProxyType({}),
     keep: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> ClassGaussians:
     """Let teachers vote round after round and return one Gaussian per class.
 
     Args:
+        run: pays round by round, before the round's noise exists, and is told of each.
         rounds: from `moment_rounds`.
         features: the public map.
-        facts: what the owner declared; the share of teachers that hold a class follows from it.
-        private_images: (n, h, w[, c]) uint8. Private.
-        private_labels: (n,) int64. Private.
         private_shard: (n,) the teacher of each record, by keyed hash of its unit. Private.
-        budget: charged round by round, before the round's noise exists.
-        secret: of the job.
-        attempt: number of this attempt.
-        progress: told after each round.
         released: what an earlier attempt has kept.
         keep: is given the state after each round, at once.
 
@@ -122,14 +107,14 @@ def run_moment_votes(
     Raises:
         BudgetExceeded: a round on the means cannot be paid (again, after a crash between payment and `keep`): without
             them there is no generator. Later rounds refine one, and are left out when they cannot be paid.
-        Cancelled: from `progress`.
+        Cancelled: from `run.progress`.
     """
-    private = _by_teacher(features(private_images), private_labels, private_shard)
-    classes, f = len(facts.classes), len(features.basis)
+    private = _by_teacher(features(run.data.private_images), run.data.private_labels, private_shard)
+    classes, f = len(run.facts.classes), len(features.basis)
     moments = Moments(torch.zeros(classes, f), torch.full((classes, f), 0.8), torch.eye(f))
     if released:
         moments = Moments(**released["moments"])
-    coins = private_generator(secret, "moment coins", attempt)
+    coins = run.generator("moment coins")
     for step in range(int(released.get("rounds", 0)), len(rounds)):
         current = rounds[step]
         agg = current.aggregation
@@ -137,16 +122,16 @@ def run_moment_votes(
         for g in _directions(current, moments, private):  # (n, images, dimension)
             votes += topagg.count_votes(g, agg, coins)
         try:
-            budget.charge(current.event, current.name)  # at the last moment: little is lost when the process dies
+            run.budget.charge(current.event, current.name)  # at the last moment: little is lost when the process dies
         except BudgetExceeded:
             if current.moment == "means":
                 raise
             break
-        noise = SecureNoise.derive(secret, "votes", attempt, current.name)
-        g_bar = topagg.threshold(topagg.noisy_sum(votes, agg, noise), agg)  # (images, dimension), charged above
-        _learn(current, moments, g_bar * current.clip / _share_that_votes(current, facts))
+        g_star = topagg.noisy_sum(votes, agg, run.noise("votes", current.name))  # (images, dimension), charged above
+        g_bar = topagg.threshold(g_star, agg)
+        _learn(current, moments, g_bar * current.clip / _share_that_votes(current, run.facts))
         keep({"rounds": step + 1, "moments": vars(moments)})
-        progress(stage="votes", step=step + 1, steps=len(rounds))
+        run.progress(stage="votes", step=step + 1, steps=len(rounds))
     return fit_gaussians(moments, features)
 
 

@@ -34,14 +34,13 @@ from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
-from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
-from workers.distribution import agreed, from_first, pay_once, rank, ranks, release_once
+from workers.distribution import agreed, from_first, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from workers.recipes.interface import Budget, Progress
+    from workers.recipes.interface import Means, Run
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
 _PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
@@ -68,26 +67,19 @@ class StepsState:
     exhausted: bool = False
 
 
-@dataclass
-class PrivateSteps:
-    """One network's private training.
+@dataclass(frozen=True)
+class Task:
+    """What private steps train, and on what.
 
     Attributes:
-        config: public parameters.
-        event: of the plan's stage; its count is the number of steps.
-        epoch_steps: steps over which a freeze mask stays.
         model: the network that sees private records, and nothing else does.
-        estimator: of its gradient.
         losses: of every row.
         rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit beside each other, and rows of
             any one kind where `NOBODY` stands. Each row is a function of its unit and of its coins. PRIVATE.
-        example_rows: public (inputs, targets) like those of `rows`, to try the machine's arithmetic with.
+        anchor_rows: gives public (inputs, targets) like those of `rows`. From their gradients GEP finds its basis, and
+            with them the machine's arithmetic is tried.
         units: how many units there are. PRIVATE: used for drawing the samples only.
         repeats: rows of one unit.
-        secret: of the job.
-        attempt: its number.
-        seed: of public randomness.
-        device: where the network is.
         betas: of Adam.
         public_rows: rows that need no private data, in whole units (a GAN's synthetic images). The estimator adds them
             to a step's sum as it adds sampled units, clipped and frozen alike, so that both sides of a loss are bent
@@ -95,23 +87,36 @@ class PrivateSteps:
         after_step: called with the number of steps done after each.
     """
 
-    config: StepsConfig
-    event: PoissonGaussianEvent
-    epoch_steps: int
     model: nn.Module
-    estimator: Estimator
     losses: Losses
     rows: Rows
-    example_rows: Callable[[], tuple[Tensor, Tensor]]
+    anchor_rows: Callable[[], tuple[Tensor, Tensor]]
     units: int
-    repeats: int
-    secret: bytes
-    attempt: int
-    seed: int
-    device: torch.device
+    repeats: int = 1
     betas: tuple[float, float] = (0.9, 0.999)
     public_rows: Callable[[], tuple[Tensor, Tensor]] | None = None
     after_step: Callable[[int], None] | None = None
+
+
+@dataclass
+class PrivateSteps:
+    """One network's private training.
+
+    Attributes:
+        task: the network and its records.
+        config: public parameters.
+        event: of the plan's stage; its count is the number of steps.
+        epoch_steps: steps over which a freeze mask stays.
+        estimator: of the network's gradient.
+        means: pay, give noise and coins, and are told of each step.
+    """
+
+    task: Task
+    config: StepsConfig
+    event: PoissonGaussianEvent
+    epoch_steps: int
+    estimator: Estimator
+    means: Means
     optimiser: torch.optim.Optimizer = field(init=False)
     state: StepsState = field(init=False)
 
@@ -124,10 +129,10 @@ class PrivateSteps:
         declared = self.estimator.expected_batch / self.event.sampling_probability
         if declared > UNITS_MAX:
             raise InvalidParameter("units", declared, f"gradients of at most {UNITS_MAX} units are added up exactly")
-        parameters = trainable(self.model).values()
+        parameters = trainable(self.task.model).values()
         rate, momentum = self.config.learning_rate, self.config.momentum
         self.optimiser = (
-            torch.optim.Adam(parameters, lr=rate, betas=self.betas)
+            torch.optim.Adam(parameters, lr=rate, betas=self.task.betas)
             if self.config.optimiser == "adam"
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
         )
@@ -135,33 +140,31 @@ class PrivateSteps:
         self.estimator.agree = from_first
         self.state = StepsState()
         if self.config.ema:
-            self.state.average = {name: p.detach().clone() for name, p in trainable(self.model).items()}
+            self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._size = 0  # of a pass, once that is known
         self._schedule = FreezeSchedule(
             self.config.freeze_rate,
             round(self.config.freeze_cooling * math.ceil(self.event.count / self.epoch_steps)),
         )
 
-    def run(
-        self, *, budget: Budget, progress: Progress, checkpoint: Callable[[], None], stage: str = STEPS
-    ) -> StepsState:
+    def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
         """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
 
         Raises:
-            Cancelled: from `progress`.
+            Cancelled: from `means.progress`.
         """
         total, together = self.event.count, max(1, self.event.count // _CHUNKS)
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)
             try:
-                pay_once(budget, replace(self.event, count=count), stage)
+                self.means.pay(replace(self.event, count=count), STEPS)
             except BudgetExceeded:  # steps were paid and lost in a crash: the training ends with what it has
                 self.state.exhausted = True
                 break
             paid = self.state.step + count
             for _ in range(count):
                 self.step()
-                ending = agreed(bool(progress(stage=stage, step=self.state.step, steps=total)))
+                ending = agreed(bool(self.means.progress(stage=STEPS, step=self.state.step, steps=total)))
                 if ending and paid < total:  # at most one part in _CHUNKS was paid for and is not made
                     self.state.exhausted = True
                     break
@@ -174,41 +177,40 @@ class PrivateSteps:
         if step % self.epoch_steps == 0 or (estimator.active is None and self.config.freeze != "none"):
             self._choose_mask(step // self.epoch_steps)
         with exact_arithmetic():
-            estimator.begin_step(self.model)
+            estimator.begin_step(self.task.model)
             self._size = self._size or self._pass_size()
             self._add_sample()
             self._add_public_rows()
-        released = estimator.release(SecureNoise.derive(self.secret, "noise", self.attempt, step))
+        released = estimator.release(self.means.noise("noise", step))
         self._remember(released, step)
-        for name, parameter in trainable(self.model).items():
+        for name, parameter in trainable(self.task.model).items():
             parameter.grad = released[name].to(parameter)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.state.step += 1
         self._move_average()
-        if self.after_step is not None:
-            self.after_step(self.state.step)
+        if self.task.after_step is not None:
+            self.task.after_step(self.state.step)
 
     def _add_sample(self) -> None:
         """Draw the step's sample and add what its units contribute. Every rank sees all coins; passes go round."""
-        labels = (self.attempt, self.state.step)
-        coins = SecureNoise.derive(self.secret, "sampling", *labels)
-        drawn = poisson_sample(self.units, self.event.sampling_probability, coins)
+        task, step = self.task, self.state.step
+        drawn = poisson_sample(task.units, self.event.sampling_probability, self.means.noise("sampling", step))
         groups = max(1, round(self.estimator.expected_batch) // (_GROUP_PASSES * self._size))
-        coins = SecureNoise.derive(self.secret, "groups", *labels)
-        turn = 0
-        for group, passes in enumerate(deal_passes(drawn, self.units, self._size, groups, coins)):
+        dealt, turn = deal_passes(drawn, task.units, self._size, groups, self.means.noise("groups", step)), 0
+        for group, passes in enumerate(dealt):
             for number, units in enumerate(passes):
                 if turn % ranks() == rank():
-                    coins = SecureNoise.derive(self.secret, "records", *labels, group, number)
-                    self._add(*self.rows(units, coins), torch.from_numpy(units != NOBODY))
+                    coins = self.means.noise("records", step, group, number)
+                    self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
                 turn += 1
 
     def _add_public_rows(self) -> None:
         """Add the public summand, on one rank: it enters once."""
-        if self.public_rows is None or rank() != 0:
+        task = self.task
+        if task.public_rows is None or rank() != 0:
             return
-        for block in zip(*(torch.split(rows, self._size * self.repeats) for rows in self.public_rows()), strict=True):
+        for block in zip(*(torch.split(rows, self._size * task.repeats) for rows in task.public_rows()), strict=True):
             self._add(*block)
 
     def _add(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> None:
@@ -216,26 +218,26 @@ class PrivateSteps:
 
     def _traces(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> Traces:
         return trace_gradients(
-            self.model,
-            self.losses,
-            inputs.to(self.device),
-            targets.to(self.device),
-            repeats=self.repeats,
-            present=None if present is None else present.to(self.device),
+            self.task.model,
+            self.task.losses,
+            inputs.to(self.means.device),
+            targets.to(self.means.device),
+            repeats=self.task.repeats,
+            present=None if present is None else present.to(self.means.device),
         )
 
     def _pass_size(self) -> int:
         """Return how many places a pass has: as is quick, or fewer until a record adds the same in each of them."""
-        size = pass_size(self.estimator, self.repeats, self.device)
+        size = pass_size(self.estimator, self.task.repeats, self.means.device)
         while size > 1 and not self._places_alike(size):
             size //= 2
         return int(from_first(torch.tensor(size)))
 
     def _places_alike(self, size: int) -> bool:
-        inputs, targets = self.example_rows()
+        (inputs, targets), repeats = self.task.anchor_rows(), self.task.repeats
 
         def trace(records: Tensor) -> Traces:
-            chosen = (records[:, None] * self.repeats + torch.arange(self.repeats)).flatten() % len(inputs)
+            chosen = (records[:, None] * repeats + torch.arange(repeats)).flatten() % len(inputs)
             return self._traces(inputs[chosen], targets[chosen])
 
         return places_alike(self.estimator, trace, size)
@@ -246,10 +248,10 @@ class PrivateSteps:
             return
         rate, d = self._schedule.at(epoch), self.estimator.coordinates
         if self.config.freeze != "ranked" or self.state.released_sum is None:
-            mask = random_mask(d, rate, torch.Generator().manual_seed(self.seed * 1_000_003 + epoch))
+            mask = random_mask(d, rate, torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + epoch))
         else:
             mask = ranked_mask(self.state.released_sum, rate).cpu()
-        self.estimator.freeze(mask.to(self.device))
+        self.estimator.freeze(mask.to(self.means.device))
         self.state.released_sum = None
 
     def _remember(self, released: Mapping[str, Tensor], step: int) -> None:
@@ -261,7 +263,7 @@ class PrivateSteps:
         if estimator.active is not None:
             frozen = ~estimator.active.cpu()
             deviation = estimator.noise_multiplier * self.config.clip / estimator.expected_batch
-            stream = torch.Generator().manual_seed(self.seed * 1_000_003 + 500_009 + step)
+            stream = torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + 500_009 + step)
             flat[frozen] = torch.randn(int(frozen.sum()), generator=stream) * deviation
         self.state.released_sum = flat if self.state.released_sum is None else self.state.released_sum + flat
 
@@ -269,20 +271,20 @@ class PrivateSteps:
         if not self.config.ema:
             return
         decay = average_decay(self.config.ema, self.state.step)
-        for name, parameter in trainable(self.model).items():
+        for name, parameter in trainable(self.task.model).items():
             self.state.average[name].lerp_(parameter.detach(), 1 - decay)
 
     def load_average(self) -> None:
         """Put the averaged weights, where there are any, into the network."""
         with torch.no_grad():
-            for name, parameter in trainable(self.model).items():
+            for name, parameter in trainable(self.task.model).items():
                 if name in self.state.average:
                     parameter.copy_(self.state.average[name])
 
     def checkpoint_state(self) -> dict[str, Any]:
         """Return what `restore` needs: tensors, numbers and nested dicts of them, none of them private."""
         return {
-            "model": self.model.state_dict(),
+            "model": self.task.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "estimator": self.estimator.state(),
             "active": self.estimator.active,
@@ -293,87 +295,39 @@ class PrivateSteps:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(saved["model"])
+        self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])
-        self.estimator.active = None if saved["active"] is None else saved["active"].to(self.device)
+        self.estimator.active = None if saved["active"] is None else saved["active"].to(self.means.device)
         self.state.step = int(saved["step"])
         self.state.released_sum = saved["released_sum"]
-        self.state.average = {name: value.to(self.device) for name, value in saved["average"].items()}
+        self.state.average = {name: value.to(self.means.device) for name, value in saved["average"].items()}
 
 
-def planned_steps(
-    plan: Plan,
-    config: StepsConfig,
-    facts: PublicFacts,
-    model: nn.Module,
-    *,
-    losses: Losses,
-    rows: Rows,
-    units: int,
-    repeats: int,
-    anchor_rows: Callable[[], tuple[Tensor, Tensor]],
-    secret: bytes,
-    attempt: int,
-    seed: int,
-    device: torch.device,
-    **of_loop: Any,
-) -> PrivateSteps:
+def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
     """Return the private steps that a recipe's plan announces, with the estimator that it names.
-
-    Args:
-        plan: of the recipe.
-        config: its public parameters.
-        facts: declared.
-        model: the network that sees private records; the arguments after it are those of `PrivateSteps`.
-        losses: likewise.
-        rows: likewise.
-        units: likewise.
-        repeats: likewise.
-        anchor_rows: gives public inputs and targets, from whose gradients GEP finds its basis, and with which the
-            machine's arithmetic is tried; called once.
-        secret: likewise.
-        attempt: likewise.
-        seed: likewise.
-        device: likewise.
-        of_loop: what else `PrivateSteps` takes.
 
     Raises:
         InvalidParameter: the estimator does not fit the network.
     """
-    event = poisson_event(plan)
+    event = poisson_event(run.plan)
 
     @functools.cache
     def anchors() -> tuple[Tensor, Tensor]:
-        inputs, targets = anchor_rows()
-        return inputs.to(device), targets.to(device)
+        inputs, targets = task.anchor_rows()
+        return inputs.to(run.device), targets.to(run.device)
 
     estimator = build_estimator(
         config,
-        model,
+        task.model,
         noise_multiplier=event.noise_multiplier,
-        expected_batch=event.sampling_probability * facts.units_declared,
+        expected_batch=event.sampling_probability * run.facts.units_declared,
         steps=event.count,
-        anchors=lambda network: trace_gradients(network, losses, *anchors()),
-        seed=seed,
+        anchors=lambda network: trace_gradients(network, task.losses, *anchors()),
+        seed=config.initial_seed,
     )
-    return PrivateSteps(
-        config=config,
-        event=event,
-        epoch_steps=config.epoch_steps(facts),
-        model=model,
-        estimator=estimator,
-        losses=losses,
-        rows=rows,
-        example_rows=anchors,
-        units=units,
-        repeats=repeats,
-        secret=secret,
-        attempt=attempt,
-        seed=seed,
-        device=device,
-        **of_loop,
-    )
+    once = replace(task, anchor_rows=anchors)
+    return PrivateSteps(once, config, event, config.epoch_steps(run.facts), estimator, run)
 
 
 def average_decay(most: float, step: int) -> float:

@@ -8,6 +8,7 @@ evidence how far the fit is trusted. When the votes say nothing beyond noise the
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from workers.recipes.teacher_stage import Release
 _VARIANCES = (0.0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 
 
+@dataclass
 class LatentStudent:
     """Proposes bent latents and learns W of `Generator.latent`; see `workers.recipes.teacher_stage.Student`.
 
-    Args:
+    Attributes:
         generator: with the warm start or the prior in place; its `bend` is changed.
         latents: CPU generator from which latents are drawn; public once the releases are.
         teachers: N, the unit of a full vote.
@@ -33,37 +35,26 @@ class LatentStudent:
         thresholded: learn from the thresholded direction, as the paper does, instead of the noisy sums.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        *,
-        latents: torch.Generator,
-        teachers: int,
-        noise_stddev: float,
-        step: float,
-        round_iterations: int,
-        thresholded: bool,
-    ) -> None:
-        self.generator = generator
-        self._latents = latents
-        self._teachers = teachers
-        self._noise = noise_stddev / teachers
-        self._step = step
-        self._round = round_iterations
-        self._thresholded = thresholded
-        self._z = torch.zeros(0)
-        self._seen: list[Tensor] = []
+    generator: Generator
+    latents: torch.Generator
+    teachers: int
+    noise_stddev: float
+    step: float
+    round_iterations: int
+    thresholded: bool
+    _z: Tensor = field(default_factory=lambda: torch.zeros(0), init=False)
+    _seen: list[Tensor] = field(default_factory=list, init=False)
 
     def propose(self, labels: Tensor) -> Tensor:
         """Draw latents (m, d) for labels (m,), bent as the generator bends them now."""
         shape = (len(labels), self.generator.config.components)
-        self._z = torch.randn(shape, generator=self._latents).to(labels.device)
+        self._z = torch.randn(shape, generator=self.latents).to(labels.device)
         return self.generator.latent(self._z, labels)
 
     def learn(self, releases: list[Release]) -> None:
         """Remember the latents of the last release; at the end of a round, bend the generator."""
         self._seen.append(self._z)
-        if len(self._seen) >= self._round:
+        if len(self._seen) >= self.round_iterations:
             self.finish(releases)
 
     def finish(self, releases: list[Release]) -> None:
@@ -75,23 +66,23 @@ class LatentStudent:
         device = self.generator.bend.device
         basis = self.generator.psi(torch.cat([z.to(device) for z in self._seen]))  # (r, B)
         labels = torch.cat([release.released_labels.to(device) for release in recent])  # (r,)
-        if self._thresholded:
+        if self.thresholded:
             votes, noise = torch.cat([release.released_direction.to(device) for release in recent]), 0.5
         else:
             sums = torch.cat([release.released_sums.to(device) for release in recent])  # (r, d)
-            votes, noise = sums / self._teachers, self._noise
-        self.generator.bend += self._step * fit_field(basis, labels, votes, self.generator.config.classes, noise)
+            votes, noise = sums / self.teachers, self.noise_stddev / self.teachers
+        self.generator.bend += self.step * fit_field(basis, labels, votes, self.generator.config.classes, noise)
         self._seen = []
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs to go on."""
-        return {"bend": self.generator.bend.clone(), "seen": list(self._seen), "stream": self._latents.get_state()}
+        return {"bend": self.generator.bend.clone(), "seen": list(self._seen), "stream": self.latents.get_state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""
         self.generator.bend.copy_(state["bend"])
         self._seen = list(state["seen"])
-        self._latents.set_state(state["stream"])
+        self.latents.set_state(state["stream"])
 
 
 def fit_field(basis: Tensor, labels: Tensor, votes: Tensor, classes: int, noise: float) -> Tensor:

@@ -22,9 +22,8 @@ from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.distribution import from_first, join_on_first, pay_once, rank, ranks, share, sum_on_first
-from workers.recipes.interface import Budget, Progress
+from workers.distribution import from_first, join_on_first, rank, ranks, share, sum_on_first
+from workers.recipes.interface import Means
 
 
 @dataclass(frozen=True)
@@ -137,20 +136,14 @@ class TeacherStageState:
         self.iteration = int(state["iteration"])
 
 
-def private_generator(secret: bytes, *labels: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return torch randomness for teachers' weights and coins, keyed by the job's secret; never for DP noise."""
-    return torch.Generator(device).manual_seed(int.from_bytes(derive_key(secret, *labels)[:7], "big"))
-
-
-def start_teacher_stage(
-    cfg: TeacherStageConfig, *, secret: bytes, attempt: int, device: torch.device | str = "cpu"
-) -> TeacherStageState:
+def start_teacher_stage(cfg: TeacherStageConfig, means: Means) -> TeacherStageState:
     """Make untrained teachers; on several ranks, each its share of those that one process would make."""
-    generator = private_generator(secret, "teachers", attempt, device=device)
+    device = means.device
+    generator = means.generator("teachers", on_device=True)
     ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)
     if ranks() > 1:
         mine, weights = share(ensemble.teachers), ensemble.state_dict()
-        own = private_generator(secret, "teachers", attempt, *_apart(), device=device)
+        own = means.generator("teachers", *_apart(), on_device=True)
         ensemble = TeacherEnsemble(cfg.teacher, mine.stop - mine.start, generator=own, device=device)
         ensemble.load_state_dict({name: value[mine] for name, value in weights.items()})
     return TeacherStageState(ensemble)
@@ -166,12 +159,8 @@ def run_teacher_stage(
     private_shards: Shards,
     student: Student,
     state: TeacherStageState,
-    *,
-    budget: Budget,
-    secret: bytes,
-    attempt: int,
-    progress: Progress,
-    checkpoint: Callable[[TeacherStageState], None] | None = None,
+    means: Means,
+    checkpoint: Callable[[TeacherStageState], None] = lambda _: None,
 ) -> list[Release]:
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
 
@@ -180,10 +169,8 @@ def run_teacher_stage(
         private_shards: each teacher's records, disjoint by keyed hash. Private.
         student: proposes images and learns; sees only releases.
         state: from `start_teacher_stage`, perhaps restored; advanced in place.
-        budget: is charged for up to `charge_iterations` iterations before the first of them draws noise.
-        secret: the job's secret; noise keys derive from (secret, attempt, iteration).
-        attempt: number of this attempt. An attempt that resumes never shares noise with the one before.
-        progress: told once per iteration.
+        means: pays for up to `charge_iterations` iterations before the first of them draws noise, gives noise that no
+            other attempt and iteration share, and is told once per iteration where this is.
         checkpoint: called after each paid group of iterations.
 
     Returns:
@@ -196,14 +183,14 @@ def run_teacher_stage(
 
     Raises:
         InvalidParameter: the shards are not as many as the teachers.
-        Cancelled: from `progress`.
+        Cancelled: from `means.progress`.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:
         raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
-    labels = private_generator(secret, "labels", attempt)  # apart from the rest: labels are released
-    rows = private_generator(secret, "shard rows", attempt)
-    coins = private_generator(secret, "vote coins", attempt, *_apart())
+    labels = means.generator("labels")  # apart from the rest: labels are released
+    rows = means.generator("shard rows")
+    coins = means.generator("vote coins", *_apart())
     mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
     active = private_shards.active[mine]
     paid_until = state.iteration
@@ -211,7 +198,7 @@ def run_teacher_stage(
         if state.iteration == paid_until:
             ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
             try:
-                pay_once(budget, cfg.event(ahead), cfg.stage)
+                means.pay(cfg.event(ahead), cfg.stage)
             except BudgetExceeded:
                 break
             paid_until += ahead
@@ -223,17 +210,16 @@ def run_teacher_stage(
         votes = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
-        noise = SecureNoise.derive(secret, "votes", attempt, cfg.stage, state.iteration)
-        votes = sum_on_first(votes)  # over all ranks
-        g_star = topagg.noisy_sum(votes, agg, noise) if rank() == 0 else votes.to(torch.int64)  # paid above
-        g_star = from_first(g_star)  # one release for all ranks; what others than rank 0 pass is overwritten
+        votes = sum_on_first(votes)  # over all ranks; paid above, and released by one
+        noise = means.noise("votes", cfg.stage, state.iteration)
+        g_star = from_first(topagg.noisy_sum(votes, agg, noise) if rank() == 0 else votes.to(torch.int64))
         g_bar = topagg.threshold(g_star, agg)
         state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         student.learn(state.releases)
         state.iteration += 1
-        if checkpoint is not None and state.iteration == paid_until:
+        if state.iteration == paid_until:
             checkpoint(state)
-        progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
+        means.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
     return state.releases
 
 

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -65,6 +64,31 @@ class NoiseScales:
     means: float
     pooled: float
     by_class: float
+
+
+class Kept:
+    """Releases of which each is made once, in whatever attempt, and kept as soon as it is there.
+
+    Args:
+        released: what an earlier attempt has kept.
+        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
+        keep: is given all that was released so far, after each release.
+    """
+
+    def __init__(
+        self,
+        released: Mapping[str, Array],
+        noise: Callable[[str], Noise],
+        keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
+    ) -> None:
+        self._released, self._noise, self._keep = dict(released), noise, keep
+
+    def once(self, name: str, release: Callable[[Noise], Array]) -> Array:
+        """Return what was kept under a name, or make it with the noise of that name, and keep it."""
+        if name not in self._released:
+            self._released[name] = release(self._noise(name))
+            self._keep(self._released)
+        return self._released[name]
 
 
 def cosine_basis(length: int, frequencies: int) -> Array:
@@ -209,10 +233,7 @@ def warm_start(
     config: DataLensConfig,
     facts: PublicFacts,
     scales: NoiseScales,
-    noise: Callable[[str], Noise],
-    *,
-    released: Mapping[str, Array] = MappingProxyType({}),
-    keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
+    releases: Kept,
 ) -> ClassGaussians:
     """Make the three releases, as far as they are not there yet, and fit one Gaussian per class to them.
 
@@ -222,22 +243,12 @@ def warm_start(
         config: public parameters.
         facts: what the owner declared.
         scales: noise of the releases.
-        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
-        released: what an earlier attempt has kept.
-        keep: is given all that was released so far, at once after each release.
+        releases: makes each release once, and keeps it at once.
 
     Raises:
-        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and `keep`).
+        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping).
             Where that is so for the classes' own covariances, the pooled one stands in for them.
     """
-    done = dict(released)
-
-    def once(name: str, release: Callable[[Noise], Array]) -> Array:
-        if name not in done:
-            done[name] = release(noise(name))
-            keep(done)
-        return done[name]
-
     basis = image_basis(config, facts)
     size = _size(facts)
     private = coefficients(private_images, basis)
@@ -248,10 +259,12 @@ def warm_start(
             release_means(private, private_labels, classes, config.mean_clip * size, scales.means, drawn)
         )
 
-    table = once(MEANS, counts_and_means)  # (classes, 1 + f)
+    table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
     counts, means = table[:, 0], table[:, 1:]
     private -= means[private_labels]
-    scatter = once(POOLED, lambda drawn: release_scatter(private, config.deviation_clip * size, scales.pooled, drawn))
+    scatter = releases.once(
+        POOLED, lambda drawn: release_scatter(private, config.deviation_clip * size, scales.pooled, drawn)
+    )
     values, vectors = np.linalg.eigh(scatter)
     kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
     components = vectors[:, kept]  # (f, d)
@@ -265,7 +278,7 @@ def warm_start(
         return np.stack([release_scatter(row, clip, scales.by_class, drawn) for row in rows])
 
     try:
-        own = once(BY_CLASS, own_scatters) / counts[:, None, None]
+        own = releases.once(BY_CLASS, own_scatters) / counts[:, None, None]
     except BudgetExceeded:
         own = np.broadcast_to(np.diag(pooled), (classes, len(pooled), len(pooled)))
     noise_stddev = scales.by_class * (clip / QUANTISATION) ** 2 / counts  # (classes,)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.audited_trainings import FilterBudget, Tap, digits_population, train
+from benchmarks.audited_trainings import Tap, digits_population, train
 from benchmarks.broken_mechanisms import LateBudget
+from benchmarks.budgets import FilterBudget
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.auditing.one_run import flip_coins

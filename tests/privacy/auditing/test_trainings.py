@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.audited_trainings import (
-    FilterBudget,
     Tap,
     decode,
     digits_population,
@@ -20,6 +19,7 @@ from benchmarks.audited_trainings import (
     warm_start_scores,
 )
 from benchmarks.broken_mechanisms import no_noise
+from benchmarks.budgets import FilterBudget
 from models.generator import Generator
 from privacy.accounting.filters import gaussian_mu, open_filter
 from privacy.auditing.one_run import epsilon_lower_bound, flip_coins, gaussian_refuted, guess

@@ -1,0 +1,33 @@
+"""Recipes are given one object, `workers.recipes.interface.Run`, and hand on no long lists of parameters."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from workers.recipes.registry import TRAINERS
+
+RECIPES = Path(__file__).parents[2] / "workers" / "recipes"
+PARAMETERS_MAX = 6
+
+
+def parameters(path: Path) -> Iterator[tuple[str, int]]:
+    """Each function of a file with the number of its parameters, without self."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            given = node.args
+            names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            yield f"{path.name}: {node.name}", len([name for name in names if name not in ("self", "cls")])
+
+
+def test_no_function_of_a_recipe_takes_more_than_six_parameters() -> None:
+    found = [pair for path in sorted(RECIPES.glob("*.py")) for pair in parameters(path)]
+    assert len(found) > 100
+    assert {name: count for name, count in found if count > PARAMETERS_MAX} == {}
+
+
+def test_every_recipe_takes_a_run_and_nothing_else() -> None:
+    for trainer in TRAINERS.values():
+        assert [str(parameter) for parameter in inspect.signature(trainer).parameters.values()] == ["run: 'Run'"]
