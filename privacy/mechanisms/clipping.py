@@ -34,31 +34,6 @@ def _clip(rows: npt.NDArray[np.float64], norm_max: float) -> npt.NDArray[np.floa
     return np.where(short, rows, unit * (norm_max / norms * shrink))
 
 
-def clip_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.float64]:
-    """Scale down the rows whose L2 norm exceeds norm_max.
-
-    Args:
-        rows: (n, d) real. Private. A row with a NaN or an infinity contributes zero.
-        norm_max: The bound C, finite. Public.
-
-    Returns:
-        (n, d) float64, each row of norm at most C.
-
-    Privacy:
-        Adding or removing one row changes the exact sum of the result by at most C in L2 norm.
-
-    Raises:
-        InvalidParameter: norm_max is not finite or below 1e-150.
-    """
-    bound = _norm_max(norm_max)
-    clipped = np.empty(rows.shape, dtype=np.float64)
-    for start in range(0, len(rows), _BLOCK_ROWS):
-        values = rows[start : start + _BLOCK_ROWS].astype(np.float64)  # (block, d)
-        values = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
-        clipped[start : start + _BLOCK_ROWS] = _clip(values, bound)
-    return clipped
-
-
 def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
     """Scale down integer rows whose L2 norm exceeds norm_max, rounding every coordinate towards zero.
 

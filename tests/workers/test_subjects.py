@@ -168,7 +168,8 @@ def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_
     rows = slice(0, TEACHERS)
     seen = []
     for data in (without, together(extra, without)):
-        shards = datalens._shards(config, FACTS, data, generator, SECRET, torch.device("cpu"))
+        training = Run(plan=cast(Any, None), facts=FACTS, data=data, budget=cast(Any, None), secret=SECRET)
+        shards = datalens._shards(training, config, generator)
         seen.append(shards.batch(50, torch.Generator().manual_seed(2)).read(rows))
     changed = [
         teacher

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from models.classifiers import CLASSIFIER_KINDS, ClassifierKind, build_classifier, logits_in_batches
+from models.classifiers import ClassifierKind, build_classifier, logits_in_batches
 from models.precision import mixed_precision
 from models.watching import between_layers
 
@@ -122,25 +122,6 @@ def train_and_test(
     )
     accuracy = float(confusion.diagonal().sum()) / len(predicted)
     return Utility(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
-
-
-def all_accuracies(
-    train_images: torch.Tensor,
-    train_labels: torch.Tensor,
-    test_images: torch.Tensor,
-    test_labels: torch.Tensor,
-    *,
-    classes: int,
-    seed: int,
-    device: torch.device | str = "cpu",
-) -> dict[ClassifierKind, Utility]:
-    """Run the protocol for every kind of classifier; arguments as in `train_and_test`."""
-    return {
-        kind: train_and_test(
-            kind, train_images, train_labels, test_images, test_labels, classes=classes, seed=seed, device=device
-        )
-        for kind in CLASSIFIER_KINDS
-    }
 
 
 def _unit_interval(images: torch.Tensor) -> torch.Tensor:

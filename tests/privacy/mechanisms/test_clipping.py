@@ -1,4 +1,4 @@
-"""Clipping: the bound holds exactly, the direction stays, bad rows contribute nothing."""
+"""Clipping: the bound holds exactly, and the direction stays."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.clipping import clip_integer_rows, clip_rows
+from privacy.mechanisms.clipping import clip_integer_rows
 
-floats = arrays.arrays(np.float64, (3, 5), elements=st.floats(allow_nan=True, allow_infinity=True))
 integers = arrays.arrays(np.int64, (3, 5), elements=st.integers(-(1 << 20), 1 << 20))
 bounds = st.floats(1e-6, 1e6)
-
-
-@given(rows=floats, norm_max=bounds)
-def test_exact_norms_stay_within_the_bound(rows: np.ndarray, norm_max: float) -> None:
-    for row in clip_rows(rows, norm_max):
-        assert sum(Fraction(float(value)) ** 2 for value in row) <= Fraction(norm_max) ** 2
 
 
 @given(rows=integers, norm_max=bounds)
@@ -35,14 +28,7 @@ def test_integer_rows_stay_integers_within_the_bound(rows: np.ndarray, norm_max:
 
 
 def test_short_rows_are_left_alone_and_long_ones_keep_their_direction() -> None:
-    rows = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    assert clip_rows(rows, 1.0) == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
     assert (clip_integer_rows(np.array([[3, 4], [6, 8]]), 5.1) == [[3, 4], [3, 4]]).all()
-
-
-def test_rows_that_are_not_finite_contribute_zero() -> None:
-    rows = np.array([[math.nan, 1.0], [math.inf, 1.0], [1e300, 1e300]])
-    assert clip_rows(rows, 1.0) == pytest.approx(np.array([[0, 0], [0, 0], [math.sqrt(0.5)] * 2]))
 
 
 def test_a_bound_is_attained_by_adding_one_row() -> None:
@@ -51,14 +37,11 @@ def test_a_bound_is_attained_by_adding_one_row() -> None:
 
 
 def test_no_rows() -> None:
-    assert clip_rows(np.zeros((0, 4)), 1.0).shape == (0, 4)
     assert clip_integer_rows(np.zeros((0, 4), dtype=np.uint8), 1.0).shape == (0, 4)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_bounds_are_positive_and_finite(bad: float) -> None:
-    with pytest.raises(InvalidParameter):
-        clip_rows(np.ones((1, 2)), bad)
     with pytest.raises(InvalidParameter):
         clip_integer_rows(np.ones((1, 2), dtype=np.int64), bad)
 
