@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, bindparam, case, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, defer, joinedload
 
 from privacy.plans.plan import plan_from_json
@@ -235,6 +235,20 @@ class SweepRow:
     spent_share: float
 
 
+_SWEEP_SUMS = (
+    select(
+        Job.sweep_id,
+        func.count(),
+        func.sum(case((Job.state.in_(ACTIVE), 0), else_=1)),
+        func.sum(case((Hold.state.in_((HoldState.HELD, HoldState.ARMED)), Hold.amount_nano), else_=0)),
+        func.sum(Hold.captured_nano),
+    )
+    .join(Hold, Hold.id == Job.hold_id)
+    .where(Job.sweep_id.in_(bindparam("sweeps", expanding=True)))
+    .group_by(Job.sweep_id)
+)
+
+
 def list_sweeps(session: Session, *, account_id: str | None = None) -> list[SweepRow]:
     """Return the latest sweeps, newest first, with the sums over their trials."""
     latest = select(Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(RECENT_SWEEPS)
@@ -243,20 +257,8 @@ def list_sweeps(session: Session, *, account_id: str | None = None) -> list[Swee
     sweeps = session.scalars(latest).all()
     if not sweeps:
         return []
-    is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
-    sums = (
-        select(
-            Job.sweep_id,
-            func.count(),
-            func.sum(case((Job.state.in_(ACTIVE), 0), else_=1)),
-            func.sum(case((is_open, Hold.amount_nano), else_=0)),
-            func.sum(Hold.captured_nano),
-        )
-        .join(Hold, Hold.id == Job.hold_id)
-        .where(Job.sweep_id.in_([sweep.id for sweep in sweeps]))
-        .group_by(Job.sweep_id)
-    )
-    found = {sweep_id: tuple(map(int, numbers)) for sweep_id, *numbers in session.execute(sums)}
+    sums = session.execute(_SWEEP_SUMS, {"sweeps": [sweep.id for sweep in sweeps]})
+    found = {sweep_id: tuple(map(int, numbers)) for sweep_id, *numbers in sums}
     accounts = ledger.get_accounts(session, {sweep.account_id for sweep in sweeps})
     rows = []
     for sweep in sweeps:

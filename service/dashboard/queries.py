@@ -38,7 +38,28 @@ RECENT_RELEASES = 6
 EVALUATIONS_MAX = 20
 RECENT_REQUESTS = 8
 ENTRIES_A_PAGE = 20
-CHART_POINTS_MAX = 200  # on 640 pixels
+CHART_POINTS_MAX = 120  # on 640 pixels
+
+_ASKING, _DECIDING = aliased(Admin), aliased(Admin)
+_LIMIT_REQUESTS = (
+    select(LimitRequest, Account.name, _ASKING.name, _DECIDING.name)
+    .join(Account, Account.id == LimitRequest.account_id)
+    .join(_ASKING, _ASKING.id == LimitRequest.requested_by_admin)
+    .outerjoin(_DECIDING, _DECIDING.id == LimitRequest.decided_by_admin)
+    .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
+)
+_RELEASES = select(Release).options(
+    load_only(
+        Release.kind,
+        Release.name,
+        Release.card,
+        Release.summary,
+        Release.incomplete,
+        Release.created_at,
+        raiseload=True,
+    ),
+    joinedload(Release.dataset).load_only(Dataset.name, raiseload=True),
+)
 
 
 @dataclass(frozen=True)
@@ -155,16 +176,7 @@ def list_limit_requests(
     session: Session, now: datetime, *, account_id: str | None = None, limit: int = RECENT_REQUESTS
 ) -> list[LimitRequestView]:
     """Return the latest requests to raise the limit of an account, or of any, newest first."""
-    asking, deciding = aliased(Admin), aliased(Admin)
-    query = (
-        select(LimitRequest, Account.name, asking.name, deciding.name)
-        .join(Account, Account.id == LimitRequest.account_id)
-        .join(asking, asking.id == LimitRequest.requested_by_admin)
-        .outerjoin(deciding, deciding.id == LimitRequest.decided_by_admin)
-        .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
-    )
-    if account_id is not None:
-        query = query.where(LimitRequest.account_id == account_id)
+    query = _LIMIT_REQUESTS if account_id is None else _LIMIT_REQUESTS.where(LimitRequest.account_id == account_id)
     return [
         LimitRequestView(request, account, asked_by, decided_by, ledger.has_expired(request, now))
         for request, account, asked_by, decided_by in session.execute(query.limit(limit))
@@ -221,20 +233,7 @@ def list_releases(
     Raises:
         NotFound: There is no such release.
     """
-    query = select(Release).options(
-        load_only(
-            Release.kind,
-            Release.name,
-            Release.card,
-            Release.summary,
-            Release.incomplete,
-            Release.created_at,
-            raiseload=True,
-        ),
-        joinedload(Release.dataset).load_only(Dataset.name, raiseload=True),
-    )
-    if account_id is not None:
-        query = query.where(Release.account_id == account_id)
+    query = _RELEASES if account_id is None else _RELEASES.where(Release.account_id == account_id)
     if before is not None:
         place = session.execute(select(Release.created_at, Release.id).where(Release.id == before)).first()
         if place is None:
