@@ -154,33 +154,37 @@ def measure(contestant: str, units: int, clip: float) -> dict[str, Any]:
     return {"estimator": contestant, "units": units, "clip": clip, "distance": worst}
 
 
+def keep(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write what was measured so far."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    document = {
+        "machine": f"{platform.machine()} CPU",
+        "torch": torch.__version__,
+        "commit": commit,
+        "rows": rows,
+        "worst_distance": max(row["distance"] for row in rows),
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Measure, print a table and, where asked, keep it as JSON."""
+    """Measure, print a table and, where asked, keep it as JSON, row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--units", type=int, nargs="+", default=UNITS)
     parser.add_argument("--clips", type=float, nargs="+", default=CLIPS)
+    parser.add_argument("--estimators", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'estimator':<20}{'units':>10}{'clip':>10}{'distance / clip':>18}")
     for units in options.units:
-        for contestant in CONTESTANTS:
+        for contestant in options.estimators:
             for clip in options.clips if units < _LARGE else sorted({min(options.clips), max(options.clips)}):
                 rows.append(measure(contestant, units, clip))
                 print(f"{contestant:<20}{units:>10,}{clip:>10g}{rows[-1]['distance']:>18.6f}", flush=True)
-    worst = max(row["distance"] for row in rows)
-    print(f"worst: {worst:.6f}")
-    document = {
-        "machine": f"{platform.machine()} CPU",
-        "torch": torch.__version__,
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "rows": rows,
-        "worst_distance": worst,
-    }
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+                if options.json is not None:
+                    keep(rows, options.json)
+    print(f"worst: {max(row['distance'] for row in rows):.6f}")
 
 
 if __name__ == "__main__":
