@@ -58,6 +58,8 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+    # What cannot be written is lost: logging would report that on stderr, with the values of the exception under way.
+    logging.raiseExceptions = False
     handler = logging.StreamHandler(target)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

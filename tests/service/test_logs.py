@@ -122,3 +122,14 @@ def test_what_a_database_says_about_a_row_is_not_logged(stream: io.StringIO, fac
     assert first["exception"][0]["frames"]
     assert "CANARY" not in stream.getvalue()
     assert "key_a" not in stream.getvalue()
+
+
+def test_a_line_that_cannot_be_written_shows_nothing_elsewhere(
+    stream: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream.close()
+    try:
+        raise ValueError("patient smith")
+    except ValueError:
+        get_logger("obscura.test").error("training_failed")
+    assert capsys.readouterr() == ("", "")

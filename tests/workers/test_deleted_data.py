@@ -5,6 +5,7 @@ The control of every unreadable copy is the destroyed key itself: with it, the s
 
 from __future__ import annotations
 
+import dataclasses
 import runpy
 import shutil
 import threading
@@ -26,7 +27,7 @@ from service.vault import destroy_file, key_path, open_dataset, read_key, shred,
 from workers.checkpoints import CHECKPOINT_FILE, SealedFolder
 from workers.exits import ExitStatus
 from workers.folders import work_root
-from workers.recipes.interface import Cancelled, CheckpointDamaged, load_checkpoint
+from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
 from workers.reconcile import reconcile
 from workers.runner import run
 from workers.supervisor import Patience, supervise
@@ -126,12 +127,12 @@ def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charg
 ) -> None:
     """The first attempt is interrupted while it trains, the key goes, and nobody has cancelled anything."""
 
-    def interrupted(*arguments: Any, progress: Any, **more: Any) -> Any:
+    def interrupted(training: Run) -> Any:
         def tell(*, step: int, **_: Any) -> None:
             if step == 12:
                 raise Cancelled
 
-        return tiny["datalens"](*arguments, progress=tell, **more)
+        return tiny["datalens"](dataclasses.replace(training, progress=tell))
 
     job_id = workshop.train()
     assert attempt_here(workshop, job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
@@ -152,9 +153,10 @@ def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(work
     job_id = workshop.train()
     seen: list[tuple[bytes, bytes]] = []
 
-    def spy(*_: Any, secret: bytes, attempt: int, **__: Any) -> NoReturn:
+    def spy(training: Run) -> NoReturn:
         with transaction(workshop.factory, read_only=True) as session:
-            seen.append((secret, jobs.secret_of(session, job_id=job_id, attempt=attempt)))
+            stored = jobs.secret_of(session, job_id=job_id, attempt=training.attempt)
+            seen.append((training.secret, stored))
         raise Cancelled
 
     for _ in range(2):
