@@ -7,7 +7,6 @@ hands on its *introduction* only: an id and a SHA-256, from which nobody can act
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from service.db.base import new_id
 from service.db.tables import Admin, AdminAction, AdminRequest, AdminRequestState, Admission, ApiKey
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.rows import short_reason
+from service.private_files import new_private_file, write_through
 
 REQUEST_LIFETIME = timedelta(days=7)
 ADMINS_MIN = 2  # as many as it takes to decide anything
@@ -74,12 +74,8 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     _admin, token = admit_on_machine(session, name=name, now=now)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with new_private_file(fresh) as file:
+        write_through(file, f"{token}\n".encode("ascii"))
     fresh.replace(path)
     return True
 
@@ -218,10 +214,14 @@ def _require_free(session: Session, name: str, key_id: str, besides: str | None 
         AdminRequest.id != (besides or ""),
         AdminRequest.key_id == key_id,
     )
-    if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
-        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never used again.")
+    _require_new_name(session, name)
     if session.get(ApiKey, key_id) is not None or session.scalar(waiting.limit(1)) is not None:
         raise Conflict("A key of this id exists, or waits already. Make a new token with `obscura admins introduce`.")
+
+
+def _require_new_name(session: Session, name: str) -> None:
+    if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
+        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never used again.")
 
 
 def _require_removable(session: Session, admin: Admin) -> None:
@@ -237,8 +237,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
 
 def _add(session: Session, name: str, admission: Admission, now: datetime, **people: str) -> Admin:
     named(name, "An admin's name")
-    if session.scalar(select(Admin.id).where(Admin.name == name)) is not None:
-        raise Conflict(f"There is, or was, an admin named *{name}*. Names are never used again.")
+    _require_new_name(session, name)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is as many as are kept.")
     admin = Admin(id=new_id("adm"), name=name, admission=admission, admitted_at=now, **people)

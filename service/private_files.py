@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 OTHERS = 0o077  # the permissions of everybody but the owner
 
@@ -20,6 +21,24 @@ def keep_new_files_private() -> None:
 def make_private_folder(folder: Path) -> None:
     """Make a folder, and those above it that are missing, for its owner alone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def new_private_file(path: Path, mode: int = 0o600) -> BinaryIO:
+    """Open a new file for writing, with exactly these permissions; never through a link.
+
+    Raises:
+        OSError: it cannot be made, or there is something already.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    os.fchmod(descriptor, mode)
+    return os.fdopen(descriptor, "wb")
+
+
+def write_through(file: BinaryIO, content: bytes) -> None:
+    """Write, and wait until it is on the disk."""
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def make_private(path: Path) -> bool:

@@ -21,6 +21,7 @@ from service.artifacts import directory_of, flush_directory, open_regular, remov
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
+from service.private_files import new_private_file, write_through
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 
@@ -115,10 +116,8 @@ def write_key(path: Path, key: bytes) -> None:
     """
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
+    with new_private_file(path) as file:
+        write_through(file, key)
     for folder in (path.parent, path.parent.parent):
         flush_directory(folder)
 

@@ -43,9 +43,6 @@ def run_sampling(context: Context, job_id: str) -> None:
         progress = ReportedProgress(
             context.factory,
             context.attempt,
-            budget=None,
-            planned_nano=0,
-            privacy_filter=None,
             stop=context.stop,
             work=[Piece(STAGE, sample.count, 1.0)],
         )

@@ -81,9 +81,6 @@ def _measure(
     progress = ReportedProgress(
         context.factory,
         context.attempt,
-        budget=None,
-        planned_nano=0,
-        privacy_filter=None,
         stop=context.stop,
         work=() if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples),
     )

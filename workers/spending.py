@@ -109,10 +109,10 @@ class ReportedProgress:
     Args:
         factory: of sessions.
         attempt: that runs.
-        budget: shows what was charged; None for a sampling.
-        planned_nano: the plan's price.
-        privacy_filter: of the account; None for a sampling.
         stop: set when the training should stop, or end early; the job's row says which.
+        budget: of a training, which shows what was charged; other jobs cost nothing.
+        planned_nano: the plan's price.
+        privacy_filter: of a training's account.
         work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
         clock: seconds, monotonic.
     """
@@ -122,10 +122,10 @@ class ReportedProgress:
         factory: SessionFactory,
         attempt: Attempt,
         *,
-        budget: HeldBudget | None,
-        planned_nano: int,
-        privacy_filter: Filter | None,
         stop: threading.Event,
+        budget: HeldBudget | None = None,
+        planned_nano: int = 0,
+        privacy_filter: Filter | None = None,
         work: Sequence[Piece] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from service.cli.console import CliError, Exit, reporting
 from service.cli.ledger import open_database
 from service.cli.options import Json, connected
+from service.private_files import new_private_file, write_through
 
 admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")
 
@@ -121,10 +121,8 @@ def restore(
 
 def _write_token(path: Path, token: str) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        file = new_private_file(path)
     except OSError as error:
         raise CliError(f"Cannot write {path}: {error.strerror}. It must be a new file.", Exit.USAGE) from error
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with file:
+        write_through(file, f"{token}\n".encode("ascii"))

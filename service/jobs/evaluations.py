@@ -198,9 +198,9 @@ def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluati
 
 def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
     """Return the newest finished evaluation of each release that has one. One query, whatever their number."""
-    found = select(Evaluation).where(Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None))
-    ordered = session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if release_ids else []
-    return {evaluation.release_id: evaluation for evaluation in ordered}  # the last one stays
+    return {
+        evaluation.release_id: evaluation for evaluation in _finished_of(session, release_ids)
+    }  # the last one stays
 
 
 def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, Evaluation]:
@@ -211,9 +211,14 @@ def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, 
     What was asked for later, perhaps on other images, does not decide between the trials of a sweep.
     """
     named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
-    found = select(Evaluation).where(Evaluation.release_id.in_(list(named)), Evaluation.finished_at.is_not(None))
-    ordered = session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if named else []
-    return {row.release_id: row for row in ordered if row.dataset_id == named[row.release_id]}
+    found = _finished_of(session, list(named))
+    return {row.release_id: row for row in found if row.dataset_id == named[row.release_id]}
+
+
+def _finished_of(session: Session, release_ids: Sequence[str]) -> Sequence[Evaluation]:
+    """Return the finished evaluations of some releases, the newest last."""
+    found = select(Evaluation).where(Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None))
+    return session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if release_ids else []
 
 
 def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
+from service.private_files import new_private_file, write_through
 
 PUBLIC_SUFFIX = ".pub.pem"
 
@@ -183,12 +184,8 @@ def _create(path: Path) -> None:
 
 def _write_fresh(path: Path, content: bytes, mode: int) -> Path:
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with new_private_file(fresh, mode) as file:
+        write_through(file, content)
     return fresh
 
 
