@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     classes_max: int = Field(default=1000, ge=1)
     samples_max: int = Field(default=200_000, ge=1)
     body_bytes_max: int = Field(default=1024**2, ge=1, description="bytes of one JSON request body")
-    page_size_max: int = Field(default=200, ge=1)
+    page_size_max: int = Field(default=100, ge=1)
     ingest_seconds_max: int = Field(default=1800, ge=1)
     ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1)
 

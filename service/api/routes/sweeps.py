@@ -21,7 +21,7 @@ from service.extractors import require_extractor
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
 SweepId = Annotated[Identifier, Path()]
-SWEEPS_A_PAGE_MAX = 10  # each is shown with up to 64 trials and their holds
+SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
 
 
 @router.post("", status_code=202, response_model=SweepRecord, summary="Ask for a hyper-parameter search")
@@ -55,7 +55,7 @@ def create_sweep(
 
 @router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
 def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
-    """List the sweeps with their trials, newest first, at most ten on a page."""
+    """List the sweeps with their trials, newest first, at most six on a page."""
     limit = min(page.limit, SWEEPS_A_PAGE_MAX)
     with transaction(service.factory, read_only=True) as session:
         query = newest_first(select(Sweep), Sweep.created_at, Sweep.id, page.cursor, limit)
