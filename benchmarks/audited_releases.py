@@ -30,7 +30,7 @@ from privacy.units import Unit
 from workers.recipes import class_histogram, warm_start
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.private_rows import Units
+from workers.recipes.units import Units
 
 _CLIP = 1.0
 _BASE = 40  # records of each class beside the canary: counts stay away from their lower bound

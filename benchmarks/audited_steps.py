@@ -25,8 +25,8 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import Means, TrainingData
-from workers.recipes.private_rows import Units
 from workers.recipes.private_steps import PrivateSteps, Task
+from workers.recipes.units import Units
 
 LEARNING_RATE = 1e-3  # short steps: RGP's carriers hardly turn
 

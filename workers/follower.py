@@ -1,7 +1,7 @@
 """One more process of a training, started by its runner: `python -m workers.follower --job ID --attempt N ...`.
 
-It computes its share of what looks at private records (`workers.distribution`) and nothing else: it reads the order and
-the data as the runner does, and neither arms, pays, reports, keeps checkpoints nor publishes.
+It computes its share of what looks at private records (`workers.recipes.ranks`) and nothing else: it reads the order
+and the data as the runner does, and neither arms, pays, reports, keeps checkpoints nor publishes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from service.logs import configure_logging
 from service.settings import Settings
 from workers.claims import Attempt
 from workers.context import Context
-from workers.distribution import meet, object_from_first, part
 from workers.memory import keep_freed_memory
 from workers.ordered_training import public_parts, train_as_ordered
 from workers.orders import Order, read_order
 from workers.parents import watch_parent
 from workers.ranks import device_of, share_cores
+from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TRAINERS
 from workers.traces import keep_values_out, trace_of
 

@@ -26,9 +26,9 @@ import torch
 from service.logs import get_logger
 from service.settings import Settings
 from workers.context import Context
-from workers.distribution import meet, object_from_first, part
 from workers.exits import ExitStatus
 from workers.recipes.interface import Trainer
+from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TOGETHER
 from workers.supervisor import runner_environment
 

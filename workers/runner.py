@@ -28,7 +28,6 @@ from service.private_files import keep_new_files_private
 from service.settings import Settings
 from workers.claims import Attempt
 from workers.context import Context
-from workers.distribution import RankLost
 from workers.drawing import run_sampling
 from workers.evaluating import run_evaluation
 from workers.exits import ExitStatus
@@ -36,6 +35,7 @@ from workers.memory import keep_freed_memory
 from workers.parents import watch_parent
 from workers.ranks import share_cores
 from workers.recipes.interface import Cancelled, NothingUseful, Trainer
+from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.traces import failure_code, keep_values_out, trace_of
 from workers.training import run_training

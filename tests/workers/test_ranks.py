@@ -24,9 +24,9 @@ from service.settings import Settings
 from workers import ranks
 from workers.claims import Attempt
 from workers.context import Context
-from workers.distribution import RankLost
 from workers.exits import ExitStatus
 from workers.follower import RunnersBusiness, read_armed_order
+from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TOGETHER, TRAINERS
 from workers.runner import run
 from workers.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise

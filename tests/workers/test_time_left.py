@@ -89,7 +89,7 @@ def test_it_is_never_negative(sizes: Any, piece: int, step: int, elapsed: int, b
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_recipe_has_its_pieces_from_declared_numbers(recipe: str) -> None:
-    """What recipes report is among them: tests/workers/test_neighbours.py."""
+    """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
     options = {"images": 30, "teachers": 40, "images_per_iteration": 10} if recipe == "datalens" else {}
     plan = plan_of(recipe, options)
     pieces = training_work(plan, FACTS)

@@ -10,7 +10,7 @@ from models.public_patterns import public_patterns
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import TrainingData
-from workers.recipes.private_rows import pixels_of
+from workers.recipes.units import pixels_of
 
 _SEED = 1
 

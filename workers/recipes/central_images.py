@@ -19,7 +19,7 @@ from privacy.gradients.release import release_sums
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import deal_passes, poisson_sample
-from workers.recipes.private_rows import Units, labels_of, pixels_of
+from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

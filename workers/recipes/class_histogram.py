@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from privacy.plans.class_histogram import COUNTS, histogram_event
-from workers.distribution import from_first, rank
+from workers.recipes.ranks import from_first, rank
 from workers.recipes.units import records_to_sum
 
 if TYPE_CHECKING:

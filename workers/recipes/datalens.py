@@ -24,10 +24,10 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, warm_start_ev
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
-from workers.distribution import from_first, rank
 from workers.planned_work import WARM_START
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
+from workers.recipes.ranks import from_first, rank
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
     TeacherStageConfig,

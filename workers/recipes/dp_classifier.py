@@ -30,8 +30,8 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import Task, planned_steps
+from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,7 +18,6 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import poisson_event
-from workers.distribution import object_from_first, rank, weights_from_first
 from workers.planned_work import WARM_UP, WARM_UP_BATCH
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
@@ -30,8 +29,9 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import Task, planned_steps
+from workers.recipes.ranks import object_from_first, rank, weights_from_first
+from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,8 +22,8 @@ from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import NothingUseful, Run, TrainingData, load_checkpoint, save_checkpoint
-from workers.recipes.private_rows import Units, labels_of, pixels_of
 from workers.recipes.private_steps import Task, average_decay, planned_steps
+from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.distribution import object_from_first, pay_once, rank, ranks
+from workers.recipes.ranks import object_from_first, pay_once, rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -35,7 +35,7 @@ from privacy.gradients.per_sample import Losses, Traces, trace_gradients, traina
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
-from workers.distribution import agreed, from_first, rank, ranks, release_once
+from workers.recipes.ranks import agreed, from_first, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -15,5 +15,5 @@ TRAINERS: Mapping[str, Trainer] = {
     "dpgan": dpgan.train,
 }
 
-# Those that several processes train faster than one (`workers.distribution`).
+# Those that several processes train faster than one (`workers.recipes.ranks`).
 TOGETHER: frozenset[Trainer] = frozenset({datalens.train, dp_classifier.train, dp_diffusion.train, dpgan.train})

@@ -22,8 +22,8 @@ from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
-from workers.distribution import from_first, join_on_first, rank, ranks, share, sum_on_first
 from workers.recipes.interface import Means
+from workers.recipes.ranks import from_first, join_on_first, rank, ranks, share, sum_on_first
 
 
 @dataclass(frozen=True)

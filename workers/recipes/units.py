@@ -1,20 +1,26 @@
-"""The account's unit, in a recipe's terms: which teacher learns from a record, and which records a sum may add."""
+"""The account's unit, in a recipe's terms: which teacher learns from a record, which records a sum may add, and which
+records stand for a sampled unit in one step.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import assert_one_record_each, one_record_each
-from privacy.mechanisms.noise import derive_key
+from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.mechanisms.partition import assert_disjoint, record_units, shard_of, subject_units
+from privacy.mechanisms.sampling import NOBODY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from privacy.plans.plan import PublicFacts
+    from privacy.plans.private_steps import StepsConfig
     from workers.recipes.interface import TrainingData
 
 
@@ -55,6 +61,70 @@ def records_to_sum(
     chosen = one_record_each(private_subjects, records, derive_key(secret, "contributions"))
     assert_one_record_each(private_subjects[chosen])
     return data.private_images[chosen], data.private_labels[chosen]
+
+
+class Units:
+    """The units of a dataset, each with its records. PRIVATE.
+
+    Privacy:
+        A sampled record gives its own rows. A sampled subject gives `records_per_subject` rows, drawn with replacement
+        from that subject's records alone, whose mean gradient is clipped as one: so whatever its records are, a
+        subject adds what one record adds where the unit is the record.
+
+    Attributes:
+        count: of the units that are there. PRIVATE.
+        rows_each: records drawn for one sampled unit.
+    """
+
+    def __init__(self, facts: PublicFacts, config: StepsConfig, data: TrainingData) -> None:
+        """Find each subject's records.
+
+        Raises:
+            ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
+        """
+        if facts.unit == "record":
+            self._starts = self._order = None
+            self.count, self.rows_each = len(data.private_labels), 1
+            return
+        subjects = _subjects(data)
+        self._order = np.argsort(subjects, kind="stable")
+        _, starts = np.unique(subjects[self._order], return_index=True)
+        self._starts = np.append(starts, len(subjects))
+        self.count, self.rows_each = len(starts), config.records_per_subject
+
+    def records(self, drawn: npt.NDArray[np.int64], coins: SecureNoise) -> npt.NDArray[np.int64]:
+        """Return the records (len(drawn) * rows_each,) of sampled units; those of one unit stand beside each other.
+
+        `NOBODY` has no records: `NOBODY` stands in their places.
+        """
+        if self._order is None or self._starts is None:
+            return drawn
+        found = np.full((len(drawn), self.rows_each), NOBODY)
+        there = drawn != NOBODY
+        first, last = self._starts[drawn[there]], self._starts[drawn[there] + 1] - 1
+        shares = coins.uniform(found.shape)[there]  # (units, rows_each)
+        picks = np.floor(shares * (last - first + 1)[:, None]).astype(np.int64)
+        found[there] = self._order[np.minimum(first[:, None] + picks, last[:, None])]
+        return found.reshape(-1)
+
+
+def pixels_of(private_images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
+    """Return some records' pixels (n, c, h, w) in [0, 1]; `NOBODY`'s are black. PRIVATE."""
+    chosen = _chosen(private_images, records)
+    chosen = chosen[:, None] if chosen.ndim == 3 else chosen.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(chosen)).float() / 255
+
+
+def labels_of(private_labels: npt.NDArray[np.int64], records: npt.NDArray[np.int64]) -> Tensor:
+    """Return some records' labels (n,); `NOBODY`'s is 0. PRIVATE."""
+    return torch.from_numpy(_chosen(private_labels, records).astype(np.int64))
+
+
+def _chosen(values: npt.NDArray[Any], records: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    there = records != NOBODY
+    chosen = np.zeros((len(records), *values.shape[1:]), dtype=values.dtype)
+    chosen[there] = values[records[there]]
+    return chosen
 
 
 def _subjects(data: TrainingData) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from tests.workers.small_trainings import FACTS, SECRET, digits, silence
 from workers.recipes.central_images import _STEPS as STEPS
 from workers.recipes.central_images import CentralConfig, private_sums, release_central_images
 from workers.recipes.interface import TrainingData
-from workers.recipes.private_rows import Units
+from workers.recipes.units import Units
 
 CONFIG = CentralConfig(10, 1, (4, 4), bound=1.2, event=PoissonGaussianEvent(1.0, 0.5), expected_each=150.0)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from privacy.errors import BudgetExceeded
-from workers.distribution import from_first, join_on_first, pay_once, rank, ranks, release_once, share, sum_on_first
+from workers.recipes.ranks import from_first, join_on_first, pay_once, rank, ranks, release_once, share, sum_on_first
 
 Runs = list[dict[str, dict[str, Any]]]
 Both = Callable[[str], tuple[Any, Any, Any]]
@@ -21,7 +21,7 @@ Both = Callable[[str], tuple[Any, Any, Any]]
 
 def start(kind: str, out: Path, together: int) -> list[subprocess.Popen[bytes]]:
     out.mkdir()
-    command = [sys.executable, "-m", "tests.workers.training_ranks", kind]
+    command = [sys.executable, "-m", "tests.workers.recipes.training_ranks", kind]
     return [subprocess.Popen([*command, str(number), str(together), str(out)]) for number in range(together)]
 
 

@@ -49,7 +49,7 @@ from tests.workers.small_trainings import (
 from workers.planned_work import FEATURES
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData
-from workers.recipes.private_rows import Units
+from workers.recipes.units import Units
 
 OPTIONS: dict[str, Any] = {
     "architecture": "cnn",

@@ -1,4 +1,4 @@
-"""One rank of several small trainings, for the tests: `python -m tests.workers.training_ranks KIND RANK RANKS OUT`.
+"""One rank of several small trainings: `python -m tests.workers.recipes.training_ranks KIND RANK RANKS OUT`.
 
 Writes to `OUT/RANK.pt`, for every scenario, what was released, what was paid, who drew noise and who kept checkpoints.
 """
@@ -27,8 +27,8 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.distribution import object_from_first, rank, release_once
 from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.ranks import object_from_first, rank, release_once
 from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
     Release,
