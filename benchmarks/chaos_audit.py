@@ -15,6 +15,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from service.artifacts import digest_directory
+from service.datasets.vault import open_dataset
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Account, Dataset, DatasetState, Entry, EntryKind, Hold, HoldState, Job, Release
 from service.errors import Conflict, NotFound
@@ -22,7 +23,6 @@ from service.inspection import inspect_ledger
 from service.jobs.lifecycle import ENDED
 from service.ledger.arming import arming_stops
 from service.settings import Settings
-from service.vault import open_dataset
 from workers.folders import work_root
 from workers.journal import journalled_jobs, journalled_nano
 

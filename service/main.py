@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
-from service import admins, dashboard, deletion, fingerprints, queue, receiving, vault
+from service import admins, dashboard, queue
 from service.api import limits, problems
 from service.api.deps import Service
 from service.api.document import describe_problems
@@ -21,6 +21,7 @@ from service.api.routes import accounts, health, jobs, keys, ledger, limit_reque
 from service.api.routes import admins as admin_routes
 from service.api.routes import datasets as dataset_routes
 from service.api.uploading import UploadLimits, UploadSlots
+from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.doorbell import Doorbell

@@ -11,12 +11,12 @@ from typing import Any
 
 from privacy.plans.plan import Plan, PublicFacts, plan_from_json
 from service import artifacts, jobs, ledger
+from service.datasets.vault import open_dataset
 from service.db.session import transaction
 from service.db.tables import Dataset, Evaluation, Release, ReleaseKind, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
-from service.vault import open_dataset
 from workers.context import Context
 from workers.measuring import Measured, measure_classifier, measure_generator, public_images
 from workers.planned_work import evaluation_work

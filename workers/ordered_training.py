@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
 from privacy.mechanisms.noise import derive_key
+from service.datasets.vault import Images, key_path, open_dataset, open_subjects, read_key
 from service.errors import Conflict
 from service.extractors import folder_of
-from service.vault import Images, key_path, open_dataset, open_subjects, read_key
 from workers.recipes.interface import Run, TrainingData
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from privacy.accounting.filters import Filter
 from privacy.plans.plan import Plan, plan_from_json
 from privacy.plans.registry import PublicFacts
 from service import jobs, ledger
+from service.datasets.vault import key_id_of, key_path, read_key
 from service.db.session import transaction
 from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.jobs.planning import facts_of
-from service.vault import key_id_of, key_path, read_key
 from workers.context import Context
 
 _PAGE_ROWS = 1000

@@ -18,7 +18,8 @@ from pathlib import Path
 from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from service import deletion, jobs, queue, receiving
+from service import jobs, queue
+from service.datasets import deletion, receiving
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Job, JobKind, JobState, Outbox, Release, Sample
 from service.inspection import watch_over

@@ -7,10 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service import datasets, deletion, ledger
+from service import ledger
 from service.dashboard import job_queries, wording
 from service.dashboard.access import Form, Running, find_uploader, find_viewer
 from service.dashboard.pages import PageRoute, page
+from service.datasets import deletion, states
 from service.db.session import transaction
 from service.errors import InvalidInput
 
@@ -22,7 +23,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
     """Show what was declared about a dataset, its jobs, and what deleting it would do."""
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        row = datasets.find(session, dataset_id)
+        row = states.find(session, dataset_id)
         values: dict[str, Any] = {
             "dataset": row,
             "account": None if row.account_id is None else ledger.get_account(session, row.account_id),

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.client import ApiError, Client
+from service.datasets.vault import key_id_of, key_path, read_key
 from service.db.session import transaction
 from service.db.tables import Dataset, Job
 from service.inspection import inspect_ledger
-from service.vault import key_id_of, key_path, read_key
 
 
 def read(served: Any, dataset_id: str) -> dict[str, Any]:

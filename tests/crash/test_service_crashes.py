@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from service import vault
 from service.artifacts import directory_of
+from service.datasets import vault
 from service.db.session import transaction
 from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
 from tests.workers.conftest import OPTIONS

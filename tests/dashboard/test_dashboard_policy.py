@@ -12,10 +12,10 @@ from sqlalchemy import select
 from service import jobs, ledger
 from service.admins import introduce
 from service.artifacts import directory_of
+from service.datasets.vault import key_path, write_key
 from service.db.session import transaction
 from service.db.tables import AdminRequest, Dataset, DatasetState, HoldState, Job, JobState, LimitRequest
 from service.sealing import new_key
-from service.vault import key_path, write_key
 
 OPTIONS = {"teachers": 10, "top_k": 4}
 

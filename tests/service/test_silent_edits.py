@@ -17,7 +17,9 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
 from sqlalchemy.types import Integer
 
-from service import datasets, jobs, ledger, receiving
+from service import jobs, ledger
+from service.datasets import receiving, states
+from service.datasets.reading import ReceivedContent
 from service.db.base import CanonicalJson, UtcDateTime, new_id
 from service.db.session import make_engine, make_session_factory, transaction
 from service.db.tables import (
@@ -35,7 +37,6 @@ from service.errors import LedgerCorruption
 from service.ledger.findings import FindingCode
 from service.ledger.signing import trusted_keys
 from service.ledger.verify import verify
-from service.uploads import ReceivedContent
 from tests.conftest import CLASSES, NOW, clear_postgres
 from tests.service.conftest import KINDS
 from tests.service.ledger_book import SHA, LedgerBook
@@ -146,7 +147,7 @@ class World(LedgerBook):
             session.add(row)
         if digests is not None:
             with transaction(self.factory) as session:
-                facts = datasets.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
+                facts = states.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
             received = ReceivedContent(row.id, facts.attempt, "npz", SHA, 123, digests, key_id)
             receiving.accept(self.factory, facts, received, lambda: None, now=self.tick())

@@ -22,6 +22,7 @@ from sqlalchemy.orm import undefer
 
 from service import jobs, ledger
 from service.artifacts import directory_of
+from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Dataset, DatasetState, Evaluation, Hold, HoldState, Job, JobState, Visibility
@@ -36,7 +37,6 @@ from service.ingest.array_files import (
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
-from service.vault import key_path, write_key
 from workers.claims import Attempt, claim_job
 from workers.recipes.interface import TrainingData
 from workers.supervisor import Patience

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from privacy.mechanisms.noise import derive_key
-from service import datasets, deletion, jobs
+from service import jobs
 from service.artifacts import digest_directory
+from service.datasets import deletion, states
+from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.session import transaction
 from service.db.tables import DatasetState, FailureCode, HoldState, JobState, Release
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
-from service.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from workers.checkpoints import CHECKPOINT_FILE, SealedFolder
 from workers.exits import ExitStatus
 from workers.folders import work_root
@@ -46,7 +47,7 @@ def attempt_here(workshop: Any, job_id: str, trainers: dict[str, Any]) -> ExitSt
 
 def state(workshop: Any) -> DatasetState:
     with transaction(workshop.factory, read_only=True) as session:
-        return datasets.find(session, workshop.dataset_id).state
+        return states.find(session, workshop.dataset_id).state
 
 
 def released(workshop: Any, tiny: dict[str, Any]) -> Release:

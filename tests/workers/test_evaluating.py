@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from service import deletion, jobs
+from service import jobs
 from service.artifacts import digest_directory, directory_of
+from service.datasets import deletion
 from service.db.session import transaction
 from service.db.tables import Dataset, DatasetState, FailureCode, JobState, Release
 from service.errors import Conflict

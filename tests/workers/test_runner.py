@@ -19,12 +19,12 @@ from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.plan import plan_from_json
 from service import jobs, ledger
 from service.artifacts import digest_directory, digest_file, directory_of
+from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id
 from service.db.session import transaction
 from service.db.tables import Dataset, EntryKind, FailureCode, HoldState, Job, JobState, Release
 from service.errors import StaleAttempt
 from service.sealing import new_key
-from service.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from workers.claims import Attempt
 from workers.exits import ExitStatus
 from workers.folders import release_id_of, work_directory

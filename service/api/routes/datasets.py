@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
-from service import datasets, deletion, receiving
 from service.api import views
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Uploader
 from service.api.pages import cut, newest_first
 from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
+from service.datasets import deletion, receiving, states
 from service.db.session import transaction
 from service.db.tables import Dataset
 
@@ -33,7 +33,7 @@ _RAW_BODY = {
 def declare_dataset(service: Running, request: Request, body: DatasetRequest) -> Response:
     """Declare a dataset. What is declared is public: it appears in plans, privacy cards and reports."""
     with transaction(service.factory) as session:
-        dataset = datasets.declare(session, service.settings, **body.model_dump(), now=service.clock())
+        dataset = states.declare(session, service.settings, **body.model_dump(), now=service.clock())
         record = views.dataset(dataset)
     return answer(request, record, status_code=201, headers={"Location": f"/v1/datasets/{record.id}"})
 
@@ -87,7 +87,7 @@ def list_datasets(service: Running, request: Request, page: Paging) -> Response:
 def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> Response:
     """Read a dataset's declaration and state."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.dataset(datasets.find(session, dataset_id))
+        record = views.dataset(states.find(session, dataset_id))
     return answer(request, record)
 
 

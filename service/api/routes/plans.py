@@ -8,7 +8,7 @@ from service import jobs, ledger
 from service.api import views
 from service.api.deps import PROBLEMS, READ, Running
 from service.api.schemas import PlanRecord, PlanRequest
-from service.datasets import find
+from service.datasets.states import find
 from service.db.session import transaction
 from service.errors import InvalidInput
 from service.extractors import require_extractor

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME
 from service.ingest.limits import IngestLimits
 from service.ingest.request import IngestRequest
-from service.vault import SealedArray
 
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service import datasets, deletion, jobs, ledger, vault
+from service import jobs, ledger
 from service.artifacts import directory_of
+from service.datasets import deletion, states, vault
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Dataset, DatasetState, Entry, Job, JobState
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
@@ -82,7 +83,7 @@ def delete(factory: SessionFactory, settings: Settings, dataset_id: str, *, canc
 
 def state_of(factory: SessionFactory, dataset_id: str) -> DatasetState:
     with transaction(factory, read_only=True) as session:
-        return datasets.find(session, dataset_id).state
+        return states.find(session, dataset_id).state
 
 
 def books(factory: SessionFactory) -> tuple[object, ...]:
@@ -266,7 +267,7 @@ def test_a_dataset_that_is_being_deleted_takes_no_job_and_no_upload(
     with pytest.raises((Conflict, InvalidInput)):
         train(factory, dataset_id, now)
     with pytest.raises(Conflict), transaction(factory) as session:
-        datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
+        states.begin_upload(session, dataset_id, now=now, lease_seconds=60)
 
 
 def test_a_dataset_that_receives_is_not_deleted(
@@ -274,7 +275,7 @@ def test_a_dataset_that_receives_is_not_deleted(
 ) -> None:
     dataset_id = stored(state=DatasetState.DECLARED, content_sha256=None, ready_at=None)
     with transaction(factory) as session:
-        datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
+        states.begin_upload(session, dataset_id, now=now, lease_seconds=60)
     with pytest.raises(Conflict, match="receiving"):
         begin(factory, dataset_id)
     with pytest.raises(NotFound):

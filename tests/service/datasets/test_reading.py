@@ -16,20 +16,20 @@ import pytest
 from PIL import Image
 
 from service.artifacts import remove_directory
-from service.errors import InvalidInput, NotFound, ObscuraError
-from service.ingest.faults import Fault, explain
-from service.ingest.limits import IngestLimits
-from service.ingest.request import IngestRequest
-from service.settings import Settings
-from service.uploads import (
+from service.datasets.reading import (
     DatasetFacts,
     UploadFailed,
     UploadRefused,
     UploadTooLarge,
     sweep,
 )
-from service.vault import make_fingerprint_key, open_dataset, shred
-from tests.service.uploading import receive
+from service.datasets.vault import make_fingerprint_key, open_dataset, shred
+from service.errors import InvalidInput, NotFound, ObscuraError
+from service.ingest.faults import Fault, explain
+from service.ingest.limits import IngestLimits
+from service.ingest.request import IngestRequest
+from service.settings import Settings
+from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)

@@ -16,13 +16,13 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from service import datasets, fingerprints, uploads, vault
+from service.datasets import fingerprints, reading, states, vault
+from service.datasets.reading import DatasetFacts, ReceivedContent
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger
 from service.settings import Settings
-from service.uploads import DatasetFacts, ReceivedContent
 
 _PAUSE_SECONDS = 1.0  # between two tries of a database that is away
 
@@ -54,17 +54,17 @@ def receive(
         The dataset, ready, perhaps joined to another account.
 
     Raises:
-        NotFound, Conflict: As `datasets.begin_upload`; also where somebody else took over meanwhile.
-        InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `uploads.staged`.
+        NotFound, Conflict: As `states.begin_upload`; also where somebody else took over meanwhile.
+        InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
         OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
     """
     with transaction(factory) as session:
-        facts = datasets.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+        facts = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
     try:
         with (
             _kept(settings, factory, facts, clock) as lost,
-            uploads.staged(settings, facts, _while_ours(chunks, lost), declared_length, format) as (content, publish),
+            reading.staged(settings, facts, _while_ours(chunks, lost), declared_length, format) as (content, publish),
         ):
             return _patiently(settings, lambda: accept(factory, facts, content, publish, now=clock()))
     except BaseException:
@@ -99,7 +99,7 @@ def accept(
     known_in = facts.account_id if facts.account_id in known.accounts else None
     fingerprints.record(factory, facts.dataset_id, facts.attempt, digests, known_in=known_in)
     with transaction(factory) as session:
-        dataset = datasets.accept_upload(session, content, known, now=now)
+        dataset = states.accept_upload(session, content, known, now=now)
         publish()
     return dataset
 
@@ -113,18 +113,18 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
         How many uploads were ended.
     """
     with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
-        expired = datasets.expired_uploads(session, now=now)
+        expired = states.expired_uploads(session, now=now)
     ended = 0
     for dataset_id, attempt in expired:
         with transaction(factory) as session:
-            ended += datasets.end_expired_upload(session, settings, dataset_id, attempt, now=now)
+            ended += states.end_expired_upload(session, settings, dataset_id, attempt, now=now)
         fingerprints.forget(factory, dataset_id, attempt)
 
     def live() -> set[tuple[str, int]]:
         with transaction(factory, read_only=True) as session:
-            return datasets.live_uploads(session)
+            return states.live_uploads(session)
 
-    uploads.sweep(settings.data_dir, live)
+    reading.sweep(settings.data_dir, live)
     return ended
 
 
@@ -149,11 +149,11 @@ def _check_public(settings: Settings, factory: SessionFactory, dataset_id: str) 
         digests = fingerprints.fingerprint(images.batches(), key)
     fingerprints.record(factory, dataset_id, 0, digests)
     with transaction(factory) as session:
-        dataset = datasets.find(session, dataset_id)
+        dataset = states.find(session, dataset_id)
         try:
             fingerprints.settle(session, dataset, digests)
         except fingerprints.KnownAsPrivate:
-            dataset.state, dataset.failure_code = DatasetState.FAILED, datasets.REFUSED
+            dataset.state, dataset.failure_code = DatasetState.FAILED, states.REFUSED
             get_logger(__name__).error("public_dataset_withdrawn", dataset_id=dataset_id)
         else:
             dataset.unchecked = False
@@ -168,7 +168,7 @@ def _kept(settings: Settings, factory: SessionFactory, facts: DatasetFacts, cloc
         while not over.wait(settings.heartbeat_seconds):
             try:
                 with transaction(factory) as session:
-                    if not datasets.renew_upload(session, facts, now=clock(), lease_seconds=settings.lease_seconds):
+                    if not states.renew_upload(session, facts, now=clock(), lease_seconds=settings.lease_seconds):
                         lost.set()
                         return
             except OperationalError as error:  # the next beat may be in time yet
@@ -205,7 +205,7 @@ def _patiently(settings: Settings, act: Callable[[], Dataset]) -> Dataset:
 def _refuse(settings: Settings, factory: SessionFactory, facts: DatasetFacts) -> None:
     try:
         with transaction(factory) as session:
-            datasets.refuse_upload(session, settings, facts.dataset_id, facts.attempt)
+            states.refuse_upload(session, settings, facts.dataset_id, facts.attempt)
         fingerprints.forget(factory, facts.dataset_id, facts.attempt)
     except (OperationalError, ObscuraError) as error:  # the end of the lease ends the upload, too
         get_logger(__name__).error("upload_not_refused", dataset_id=facts.dataset_id, error=type(error).__name__)

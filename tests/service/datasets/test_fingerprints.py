@@ -15,12 +15,8 @@ import pytest
 from PIL import Image
 from sqlalchemy import select
 
-from service import deletion, fingerprints, receiving
-from service.db.base import new_id
-from service.db.session import SessionFactory, transaction
-from service.db.tables import Adjacency, Dataset, DatasetState, Fingerprint, Unit, Visibility
-from service.errors import Conflict
-from service.fingerprints import (
+from service.datasets import deletion, fingerprints, receiving
+from service.datasets.fingerprints import (
     DIGEST_BYTES,
     DIGESTS_PER_TRANSACTION,
     KnownAsPrivate,
@@ -30,7 +26,11 @@ from service.fingerprints import (
     at_least_as_strict,
     fingerprint,
 )
-from service.uploads import DatasetFacts, ReceivedContent
+from service.datasets.reading import DatasetFacts, ReceivedContent
+from service.db.base import new_id
+from service.db.session import SessionFactory, transaction
+from service.db.tables import Adjacency, Dataset, DatasetState, Fingerprint, Unit, Visibility
+from service.errors import Conflict
 
 KEY = bytes(range(32))
 Open = Callable[..., str]

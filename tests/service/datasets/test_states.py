@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service import datasets
+from service.datasets import states
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput, NotFound
 from service.settings import Settings
@@ -33,7 +33,7 @@ def declare(factory: SessionFactory, now: datetime) -> Declare:
             "subjects_declared": None,
         }
         with transaction(factory) as session:
-            return datasets.declare(session, Settings(), **facts | changes, now=now).id
+            return states.declare(session, Settings(), **facts | changes, now=now).id
 
     return declared
 
@@ -45,8 +45,8 @@ def test_a_dataset_of_a_subject_account_declares_its_subjects(
     for subjects in (1, 60, 500):
         dataset_id = declare(account_id, subjects_declared=subjects)
         with transaction(factory) as session:
-            assert datasets.find(session, dataset_id).subjects_declared == subjects
-            facts = datasets.begin_upload(session, dataset_id, now=now, lease_seconds=60)
+            assert states.find(session, dataset_id).subjects_declared == subjects
+            facts = states.begin_upload(session, dataset_id, now=now, lease_seconds=60)
             assert facts.subjects_declared == subjects
     with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
         declare(account_id)

@@ -13,12 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.errors import Conflict, NotFound
-from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
-from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
-from service.settings import Settings
-from service.uploads import DatasetFacts, UploadFailed, sweep
-from service.vault import (
+from service.datasets.reading import DatasetFacts, UploadFailed, sweep
+from service.datasets.vault import (
     SealedArray,
     destroy_file,
     fingerprint_key_path,
@@ -30,7 +26,11 @@ from service.vault import (
     shred,
     write_key,
 )
-from tests.service.uploading import receive
+from service.errors import Conflict, NotFound
+from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
+from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
+from service.settings import Settings
+from tests.service.datasets.uploading import receive
 
 DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row

@@ -1,11 +1,11 @@
-"""Storing an upload's content without a database: what `service.receiving` does between lease and acceptance."""
+"""Storing content without a database: what `service.datasets.receiving` does between lease and acceptance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from service.datasets.reading import DatasetFacts, ReceivedContent, staged
 from service.settings import Settings
-from service.uploads import DatasetFacts, ReceivedContent, staged
 
 
 def receive(

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, event, func, select, text
 
-from service import datasets, receiving
+from service.datasets import receiving, states
+from service.datasets.fingerprints import KnownAsPublic
+from service.datasets.reading import DatasetFacts, UploadFailed
+from service.datasets.vault import make_fingerprint_key, open_dataset
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Dataset, DatasetState, Fingerprint
 from service.errors import Conflict
-from service.fingerprints import KnownAsPublic
 from service.jobs.planning import require_ready
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadFailed
-from service.vault import make_fingerprint_key, open_dataset
-from tests.service.uploading import receive as store
+from tests.service.datasets.uploading import receive as store
 
 PATIENCE_SECONDS = 60
 
@@ -43,7 +43,7 @@ def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Calla
         facts: dict[str, Any] = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 100}
         visibility = "public" if account_id is None else "private"
         with transaction(factory) as session:
-            return datasets.declare(
+            return states.declare(
                 session,
                 settings,
                 name="pictures",
@@ -247,7 +247,7 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(
     now, dead, live = datetime.now(UTC), declare(), declare()
     for dataset_id, began in ((dead, now - timedelta(hours=1)), (live, now)):
         with transaction(factory) as session:
-            facts = datasets.begin_upload(session, dataset_id, now=began, lease_seconds=60)
+            facts = states.begin_upload(session, dataset_id, now=began, lease_seconds=60)
         (settings.data_dir / "quarantine" / f"{dataset_id}.{facts.attempt}").write_bytes(b"x")
         (settings.data_dir / "datasets" / f"{dataset_id}.{facts.attempt}.tmp").mkdir()
     assert receiving.clean_up(settings, factory, now=now) == 1

@@ -22,11 +22,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from service import vault
 from service.artifacts import directory_of, flush_directory
+from service.datasets import vault
+from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.fingerprints import Fingerprints, fingerprint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
 from service.ingest.faults import Fault, explain
 from service.ingest.limits import IngestLimits
@@ -96,8 +96,8 @@ class DatasetFacts:
 class ReceivedContent:
     """What is recorded about accepted content. The number of records is left out on purpose.
 
-    `private_fingerprints` are those of its images (`service.fingerprints`). They are what is known as private or as
-    public, so those of public content are as secret. `vault_key_id` names the key that it is sealed under.
+    `private_fingerprints` are those of its images (`service.datasets.fingerprints`). They are what is known as private
+    or as public, so those of public content are as secret. `vault_key_id` names the key that it is sealed under.
     """
 
     dataset_id: str
@@ -254,7 +254,7 @@ def _disk_faults(request: IngestRequest) -> Iterator[None]:
 def _run_ingest(request: IngestRequest) -> None:
     """Read the quarantined file in a process that has limits, no secrets in its environment, and one word to say."""
     environment = {
-        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",

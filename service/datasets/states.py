@@ -13,14 +13,15 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from service import fingerprints, ledger, vault
+from service import ledger
+from service.datasets import fingerprints, vault
+from service.datasets.fingerprints import Known
+from service.datasets.reading import DatasetFacts, ReceivedContent
 from service.db.base import new_id
 from service.db.tables import Account, Dataset, DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
-from service.fingerprints import Known
 from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings
-from service.uploads import DatasetFacts, ReceivedContent
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
 
@@ -199,7 +200,7 @@ def accept_upload(session: Session, received: ReceivedContent, known: Known | No
 
     From the commit on its fingerprints count.
 
-    A private dataset that holds images of another account joins that account (`service.fingerprints`).
+    A private dataset that holds images of another account joins that account (`service.datasets.fingerprints`).
 
     Args:
         session: in a writing transaction, in which the caller also publishes the content.

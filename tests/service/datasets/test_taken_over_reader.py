@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from service import uploads
+from service.datasets import reading
+from service.datasets.reading import DatasetFacts, UploadFailed
+from service.datasets.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
 from service.errors import NotFound
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
 from service.ingest.faults import Fault
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadFailed
-from service.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
-from tests.service.uploading import receive
+from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
@@ -50,7 +50,7 @@ def store(request: IngestRequest, arrays: Arrays) -> None:
 
 def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], None]) -> None:
     """Let `act` do what the confined process would have done. It says "ok"."""
-    monkeypatch.setattr(uploads, "_run_ingest", act)
+    monkeypatch.setattr(reading, "_run_ingest", act)
 
 
 def assert_refused(settings: Settings, facts: DatasetFacts = FACTS) -> None:

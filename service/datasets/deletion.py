@@ -15,7 +15,8 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from service import datasets, fingerprints, jobs, vault
+from service import jobs
+from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState, Job, JobKind, JobState
@@ -65,7 +66,7 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
         Conflict: It is receiving an upload, or trainings that need it are queued or running and are not to be
             cancelled.
     """
-    dataset = datasets.find(session, dataset_id)
+    dataset = states.find(session, dataset_id)
     if not _move(session, Dataset.id == dataset_id, _DELETABLE, DatasetState.DELETING):
         session.refresh(dataset)
         if dataset.state in _GONE:
@@ -101,7 +102,7 @@ def finish(session: Session, dataset_id: str) -> Dataset:
     no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
     _move(session, and_(Dataset.id == dataset_id, no_longer_needed), (DatasetState.DELETING,), DatasetState.DELETED)
     session.expire_all()
-    return datasets.find(session, dataset_id)
+    return states.find(session, dataset_id)
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from service.datasets.reading import DatasetFacts, UploadRefused
+from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects
 from service.errors import NotFound
 from service.ingest.faults import Fault
 from service.settings import Settings
-from service.uploads import DatasetFacts, UploadRefused
-from service.vault import make_fingerprint_key, open_dataset, open_subjects
-from tests.service.uploading import receive
+from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
