@@ -21,7 +21,7 @@ from service.db.tables import Account, Dataset, DatasetState, Entry, EntryKind, 
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
 from service.jobs.lifecycle import ENDED
-from service.ledger.arming import arming_stops
+from service.ledger.stops import arming_stops
 from service.settings import Settings
 from workers.folders import work_root
 from workers.journal import journalled_jobs, journalled_nano

@@ -16,15 +16,16 @@ from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from service import artifacts
+from service.audit import arming, checkpoints, receipts
+from service.audit.database import find_damage, find_missing_triggers
+from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
+from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
+from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
 from service.db.tables import VerificationKind
 from service.errors import ObscuraError
-from service.ledger import arming, checkpoints, receipts
-from service.ledger.findings import FINDINGS_MAX, Finding, FindingCode, Report
-from service.ledger.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
-from service.ledger.verify import count_entries, verify
-from service.ledger.verify_database import find_damage, find_missing_triggers
+from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
 
@@ -156,7 +157,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
     Once a day the whole is verified. Nothing is signed while a stop stands.
     """
     with transaction(factory, read_only=True) as session:
-        if arming.arming_stops(session):
+        if arming_stops(session):
             return
         due = checkpoints.checkpoint_due(session, now=now)
         full = _full_is_due(arming.verified_at(session, VerificationKind.FULL), now) and (

@@ -21,7 +21,7 @@ from service.db.session import SessionFactory, transaction
 from service.db.tables import Job, JobKind, JobState
 from service.errors import ObscuraError
 from service.failpoints import failpoint
-from service.ledger.arming import stopped
+from service.ledger.stops import stopped
 from service.logs import get_logger
 from service.settings import Settings
 

@@ -22,7 +22,7 @@ from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.jobs import FailureCode, JobKind, JobState
-from service.ledger.arming import ArmingStopped
+from service.ledger.stops import ArmingStopped
 from service.logs import configure_logging, get_logger
 from service.private_files import keep_new_files_private
 from service.settings import Settings

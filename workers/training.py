@@ -12,11 +12,11 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service import artifacts, jobs, ledger
+from service.audit.receipts import keep_receipt
+from service.audit.signing import open_signing_key
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
-from service.ledger.receipts import keep_receipt
-from service.ledger.signing import open_signing_key
 from workers.checkpoints import SealedFolder
 from workers.context import Context
 from workers.folders import release_id_of, work_directory

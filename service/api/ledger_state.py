@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
-from service.ledger.arming import arming_stops, verifications
-from service.ledger.checkpoints import newest_checkpoint
-from service.ledger.findings import EVERYWHERE
+from service.audit.arming import verifications
+from service.audit.checkpoints import newest_checkpoint
+from service.ledger import EVERYWHERE
+from service.ledger.stops import arming_stops
 
 
 class _Facts(BaseModel):

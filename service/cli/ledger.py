@@ -47,9 +47,10 @@ def verify(
     What is found stops the trainings it concerns until `--clear`. Exit codes: 0 nothing found, 1 findings, 2 it could
     not run.
     """
+    from service.audit.arming import clear_stops
     from service.db.session import transaction
     from service.inspection import follow_up, inspect_ledger
-    from service.ledger.arming import arming_stops, clear_stops
+    from service.ledger.stops import arming_stops
 
     with open_database(context, as_json) as (settings, factory, output):
         report = inspect_ledger(settings, factory, given=receipt or (), thorough=not quick)
@@ -99,7 +100,7 @@ def checkpoint(context: typer.Context, as_json: Json = False) -> None:
 @ledger.command("public-key")
 def public_key(context: typer.Context, as_json: Json = False) -> None:
     """Show the public key that receipts and checkpoints are signed with, and its fingerprint: pin it elsewhere."""
-    from service.ledger.signing import SigningKeyUnusable, open_signing_key
+    from service.audit.signing import SigningKeyUnusable, open_signing_key
 
     with reporting(as_json) as output:
         try:

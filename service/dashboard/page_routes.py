@@ -15,7 +15,7 @@ from service.dashboard.chart import spend_chart
 from service.dashboard.pages import PageRoute, page
 from service.db.session import transaction
 from service.errors import NotFound
-from service.ledger.arming import arming_stops
+from service.ledger.stops import arming_stops
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 

@@ -11,6 +11,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 
+EVERYWHERE = "*"  # the scope of a fault that concerns no single account
+
 
 class Unit(enum.StrEnum):
     """Whose presence the guarantee hides: one record, or all records of one subject."""

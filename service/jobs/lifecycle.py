@@ -20,7 +20,7 @@ from service import ledger, queue
 from service.db.job_tables import EarlyEnd, FailureCode, Job, JobKind, JobState
 from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
-from service.ledger.arming import stopped
+from service.ledger.stops import stopped
 
 ATTEMPTS_MAX = 3
 CANDIDATES = 16

@@ -10,6 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import ledger
+from service.audit.receipts import make_receipt
+from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import EarlyEnd, Job, JobKind, JobState, Release, ReleaseKind
 from service.errors import InvalidInput, LedgerCorruption, StaleAttempt
@@ -17,8 +19,6 @@ from service.jobs.endings import end_job, ended, lock_attempt, require_sha256
 from service.jobs.evaluations import queue_evaluation
 from service.ledger.chain import canonical_json
 from service.ledger.commitments import columns_of, row_digest
-from service.ledger.receipts import make_receipt
-from service.ledger.signing import SigningKey
 from service.times import to_the_minute
 
 

@@ -1,6 +1,6 @@
 """The ledger: the only writer of accounts, holds and entries."""
 
-from service.db.ledger_tables import HoldState, Unit
+from service.db.ledger_tables import EVERYWHERE, HoldState, Unit
 from service.ledger.accounts import accounts, audited_accounts, entries, open_account
 from service.ledger.balances import (
     Balance,
@@ -27,6 +27,7 @@ from service.ledger.records import Account, Entry, Hold
 from service.ledger.rows import get_account, get_accounts, get_hold, get_holds, lock_account
 
 __all__ = [
+    "EVERYWHERE",
     "REQUEST_LIFETIME",
     "Account",
     "Balance",

@@ -64,6 +64,13 @@ def row_digest(table: str, values: Mapping[str, Any], **more: Any) -> str:
     return body_hash({"table": table, "row": _facts(kept), **more})
 
 
+def anchors_of(plan: Any) -> str | None:
+    """Return the id of the public dataset that a stored plan takes its anchors from, if it names one."""
+    config = plan.get("config") if isinstance(plan, dict) else None
+    found = config.get("anchors_dataset_id") if isinstance(config, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
 def sample_digest(sample: Mapping[str, Any], job: Mapping[str, Any]) -> str:
     """Return the digest of a sample's row and of its job, which has ended."""
     return row_digest("samples", sample, job=_facts({name: job[name] for name in DRAWING_COLUMNS}))

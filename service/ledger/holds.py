@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from service.db.base import new_id
 from service.db.ledger_tables import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
-from service.ledger.arming import require_armable
 from service.ledger.balances import insufficient
 from service.ledger.checks import check_hold
 from service.ledger.records import Hold
@@ -31,6 +30,7 @@ from service.ledger.rows import (
     wrong_state,
 )
 from service.ledger.statements import entry_row, hold_of_job, move_hold
+from service.ledger.stops import require_armable
 
 
 def hold(

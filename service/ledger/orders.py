@@ -15,7 +15,7 @@ from service.errors import LedgerCorruption
 from service.ledger import records
 from service.ledger.chain import body_hash
 from service.ledger.checks import check_entry
-from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests
+from service.ledger.commitments import ORDER_COLUMNS, anchors_of, columns_of, order_digests
 
 
 def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
@@ -38,13 +38,6 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
         if row is not None:
             parts[part] = (str(table.__tablename__), columns_of(row))
     return order_digests({name: getattr(job, name) for name in ORDER_COLUMNS}, secret, parts)
-
-
-def anchors_of(plan: Any) -> str | None:
-    """Return the id of the public dataset that a stored plan takes its anchors from, if it names one."""
-    config = plan.get("config") if isinstance(plan, dict) else None
-    found = config.get("anchors_dataset_id") if isinstance(config, dict) else None
-    return found if isinstance(found, str) and found else None
 
 
 def require_as_held(session: Session, job: Job, secret: str) -> None:

@@ -24,11 +24,11 @@ from fastapi import FastAPI
 from service import jobs, ledger
 from service.api.events import StreamLimits
 from service.api.uploading import UploadLimits
+from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState
-from service.ledger.signing import open_signing_key
 from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.service.people import make_key

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from service.audit.receipts import check_receipt, kept_receipts
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import sign_heads
-from service.ledger.receipts import check_receipt, kept_receipts
-from service.ledger.signing import trusted_keys
-from service.ledger.verify import verify
 from service.main import create_app
 from service.settings import Settings
 from tests.api.conftest import Served, _broker_that_is_away, running

@@ -8,10 +8,10 @@ from sqlalchemy import func, select
 
 from benchmarks.api import CPU_MS_MAX, UPLOAD_MB_PER_SECOND_MIN, filled, missed, routes
 from benchmarks.api_stock import Stock, lay_in
+from service.audit.findings import FindingCode
+from service.audit.verify import verify
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Account, Entry, Job, Release
-from service.ledger.findings import FindingCode
-from service.ledger.verify import verify
 
 STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "lim_a", "token")
 

@@ -13,8 +13,8 @@ from benchmarks.ledger_clients import Work, throughput
 from benchmarks.ledger_databases import durability, fdatasync_ms
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from service import ledger
+from service.audit.verify import verify
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.ledger.verify import verify
 
 
 def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:

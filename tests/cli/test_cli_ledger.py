@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.artifacts import digest_directory
+from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.receipts import receipts_folder
 from service.db.session import make_engine, make_session_factory, transaction
-from service.ledger.arming import arming_stops
-from service.ledger.checkpoints import CHECKPOINT_FILE
-from service.ledger.receipts import receipts_folder
+from service.ledger.stops import arming_stops
 from tests.cli.conftest import Shell
 from tests.conftest import NOW
 from tests.service.ledger_book import LedgerBook

@@ -10,10 +10,10 @@ import pytest
 
 from service import jobs
 from service.artifacts import directory_of
+from service.audit.receipts import kept_receipts
 from service.db.session import transaction
 from service.db.tables import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
-from service.ledger.receipts import kept_receipts
 from workers.folders import release_id_of
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes

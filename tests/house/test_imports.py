@@ -51,6 +51,8 @@ def test_every_contract_is_kept() -> None:
         ("training-knows-no-service", "workers/evaluation/grid.py", "import celery"),
         ("confined-reader", "service/ingest/zip_directory.py", "import sqlalchemy"),
         ("client-stands-alone", "service/client/transport.py", "import service.ledger"),
+        ("layers", "service/ledger/holds.py", "import service.audit.findings"),
+        ("second-opinion", "service/audit/replay.py", "import service.ledger.rows"),
         ("ledger-tables", "service/jobs/planning.py", "import service.db.ledger_tables"),
     ],
 )

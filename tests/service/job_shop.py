@@ -9,10 +9,10 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from service import jobs, ledger
+from service.audit.signing import SigningKey
 from service.db.session import SessionFactory, transaction
 from service.db.tables import EntryKind, HoldState, Job, Release
 from service.jobs import FailureCode
-from service.ledger.signing import SigningKey
 
 SHA = "ab" * 32
 KEY = SigningKey(Ed25519PrivateKey.generate())

@@ -14,14 +14,14 @@ from sqlalchemy.orm import Session
 
 from privacy.accounting.events import GaussianEvent
 from service import jobs, ledger
+from service.audit.checkpoints import keep_checkpoint, write_checkpoint
+from service.audit.findings import FindingCode, Report
+from service.audit.receipts import Witness, keep_receipt
+from service.audit.signing import SigningKey, open_signing_key, trusted_keys
+from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Checkpoint, Dataset, DatasetState, Job, Release, Visibility
-from service.ledger.checkpoints import keep_checkpoint, write_checkpoint
-from service.ledger.findings import FindingCode, Report
-from service.ledger.receipts import Witness, keep_receipt
-from service.ledger.signing import SigningKey, open_signing_key, trusted_keys
-from service.ledger.verify import verify
 from tests.service.people import make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)

@@ -16,10 +16,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import jobs, ledger
+from service.audit.signing import SigningKey
 from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
-from service.ledger.signing import SigningKey
 from service.settings import Settings
 from tests.service.ledger_model_jobs import LEASE_SECONDS
 from workers.claims import Attempt, drop_lease

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from service import jobs, ledger
+from service.audit.arming import clear_stops, verifications
+from service.audit.checkpoints import newest_checkpoint
+from service.audit.findings import Finding, FindingCode, Report
 from service.db.session import SessionFactory, transaction
 from service.db.tables import HoldState
 from service.inspection import follow_up, inspect_at_start, watch_over
-from service.ledger.arming import ArmingStopped, arming_stops, clear_stops, verifications
-from service.ledger.checkpoints import newest_checkpoint
-from service.ledger.findings import Finding, FindingCode, Report
+from service.ledger.stops import ArmingStopped, arming_stops
 from service.settings import Settings
 from tests.service.ledger_book import LedgerBook
 from workers.claims import claim_next, claimable

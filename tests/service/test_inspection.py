@@ -12,12 +12,13 @@ import pytest
 
 from service import ledger
 from service.artifacts import CARD_FILE, digest_directory
+from service.audit.arming import clear_stops
+from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.findings import FindingCode
+from service.audit.receipts import keep_newest, keep_receipt, kept_receipts, receipts_folder
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
-from service.ledger.arming import arming_stops, clear_stops
-from service.ledger.checkpoints import CHECKPOINT_FILE
-from service.ledger.findings import FindingCode
-from service.ledger.receipts import keep_newest, keep_receipt, kept_receipts, receipts_folder
+from service.ledger.stops import arming_stops
 from service.settings import Settings
 from tests.service.ledger_book import LedgerBook
 

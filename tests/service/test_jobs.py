@@ -17,6 +17,7 @@ from sqlalchemy.exc import InvalidRequestError
 
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
+from service.audit.signing import SigningKey
 from service.db.session import SessionFactory, transaction
 from service.db.tables import (
     Dataset,
@@ -41,7 +42,6 @@ from service.errors import (
     NotFound,
     StaleAttempt,
 )
-from service.ledger.signing import SigningKey
 
 RECIPE = "datalens"
 

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from service.audit.findings import Finding, FindingCode
 from service.db.session import make_engine, make_session_factory
 from service.inspection import inspect_at_start, inspect_ledger
-from service.ledger.findings import Finding, FindingCode
 from service.settings import Settings
 from tests.conftest import NOW
 from tests.service.ledger_book import LedgerBook

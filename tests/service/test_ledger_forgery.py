@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from service.audit.checkpoints import Signed, read_checkpoint_file
+from service.audit.findings import FindingCode
+from service.audit.receipts import Witness
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import transaction
-from service.ledger.checkpoints import Signed, read_checkpoint_file
-from service.ledger.findings import FindingCode
-from service.ledger.receipts import Witness
-from service.ledger.signing import trusted_keys
-from service.ledger.verify import verify
 from tests.service.ledger_book import EVENT, LedgerBook
 from tests.service.ledger_forgery import rewritten
 

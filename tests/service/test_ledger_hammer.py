@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy import select, text
 
 from service import ledger
+from service.audit.verify import verify
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Entry, EntryKind, Hold
-from service.ledger.verify import verify
 from tests.service.ledger_hammer_worker import read_journal
 
 WORKER = Path(__file__).with_name("ledger_hammer_worker.py")

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
 
+from service.audit.findings import FindingCode
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
 from service.db.session import transaction
 from service.ledger.chain import GENESIS_HASH
-from service.ledger.findings import FindingCode
-from service.ledger.signing import trusted_keys
-from service.ledger.verify import verify
 from tests.service.ledger_book import LedgerBook
 from tests.service.ledger_forgery import COLUMNS, store, stored_entries, with_other_byte
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from service.artifacts import digest_directory
+from service.audit.receipts import check_receipt
+from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
-from service.ledger.receipts import check_receipt
-from service.ledger.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
 from service.settings import Settings
 from tests.service.ledger_book import LedgerBook
 

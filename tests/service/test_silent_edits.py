@@ -18,6 +18,9 @@ from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, 
 from sqlalchemy.types import Integer
 
 from service import jobs, ledger
+from service.audit.findings import FindingCode
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
 from service.datasets import receiving, states
 from service.datasets.reading import ReceivedContent
 from service.db.base import CanonicalJson, UtcDateTime, new_id
@@ -34,9 +37,6 @@ from service.db.tables import (
     Visibility,
 )
 from service.errors import LedgerCorruption
-from service.ledger.findings import FindingCode
-from service.ledger.signing import trusted_keys
-from service.ledger.verify import verify
 from tests.conftest import CLASSES, NOW, clear_postgres
 from tests.service.conftest import KINDS
 from tests.service.ledger_book import SHA, LedgerBook

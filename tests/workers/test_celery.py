@@ -19,10 +19,10 @@ from celery.signals import worker_init
 from sqlalchemy import text
 
 from service import jobs, queue
+from service.audit import arming
+from service.audit.findings import FindingCode
 from service.db.session import transaction
 from service.db.tables import HoldState, JobState, VerificationKind
-from service.ledger import arming
-from service.ledger.findings import FindingCode
 from service.queue import TASK_RUN_JOB
 from workers import tasks
 from workers.app import make_app

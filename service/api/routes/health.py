@@ -12,7 +12,7 @@ from service.api.deps import PROBLEMS, Running, Service
 from service.api.problems import Busy
 from service.api.schemas import HealthRecord
 from service.db.session import transaction
-from service.ledger.arming import arming_stops
+from service.ledger.stops import arming_stops
 
 router = APIRouter(prefix="/v1/health", tags=["health"], responses=PROBLEMS)
 VERSION = version("obscura")

@@ -30,10 +30,10 @@ from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
 from service import artifacts, ledger
 from service.api import job_views, release_views, views
+from service.audit.signing import trusted_keys
+from service.audit.verify import verify
 from service.db.session import transaction
 from service.db.tables import Dataset, Job, JobState, Release
-from service.ledger.signing import trusted_keys
-from service.ledger.verify import verify
 from service.logs import configure_logging
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build

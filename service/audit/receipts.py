@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
 from service.db.job_tables import Release
 from service.db.ledger_tables import Account, Entry, EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import body_hash, entry_body
-from service.ledger.signing import SignatureRefused, SigningKey, check_signed, write_durably
 
 FORMAT = "obscura receipt"
 VERSION = 1

@@ -6,8 +6,8 @@ import hashlib
 from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, NamedTuple
 
+from service.audit.findings import Fault, FindingCode
 from service.ledger.chain import CHAIN_VERSION
-from service.ledger.findings import Fault, FindingCode
 
 
 class Line(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any
 
 from privacy.accounting.events import GaussianEvent, event_from_json
 from privacy.accounting.filters import Filter, open_filter
-from service.ledger.findings import FindingCode
-from service.ledger.lines import Line, require, whole
+from service.audit.findings import FindingCode
+from service.audit.lines import Line, require, whole
 
 # Prices of plain Gaussian releases are rational and must agree exactly. Capacities and subsampled prices go through
 # floating point: another version of a library may move the last digits, within the margin that the filters keep.

@@ -6,7 +6,7 @@ import enum
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-EVERYWHERE = "*"  # the scope of a finding that concerns no single account
+from service.db.ledger_tables import EVERYWHERE
 
 
 class FindingCode(enum.StrEnum):

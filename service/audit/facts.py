@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 from sqlalchemy import Text, bindparam, cast, select
 from sqlalchemy.orm import Session
 
+from service.audit.findings import Finding, FindingCode
+from service.audit.rows import RowReader
 from service.db.ledger_tables import Entry, EntryKind
 from service.db.tables import Base
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
     ORDER_COLUMNS,
+    anchors_of,
     evaluation_digest,
     fingerprints_digest,
     order_digests,
@@ -25,9 +28,6 @@ from service.ledger.commitments import (
     row_digest,
     sample_digest,
 )
-from service.ledger.findings import Finding, FindingCode
-from service.ledger.orders import anchors_of
-from service.ledger.verify_rows import RowReader
 
 _PAGE_ROWS = 500
 _TABLES = Base.metadata.tables

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from service.ledger.findings import Finding, FindingCode
+from service.audit.findings import Finding, FindingCode
 
 _TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "limit_requests")
 _APPEND_ONLY = ("entries", "checkpoints")

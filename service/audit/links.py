@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Row, Text, and_, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
 
+from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
+from service.audit.receipts import check_receipt
+from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Account, Entry, EntryKind, Hold, LimitRequest, LimitRequestState
-from service.ledger.findings import FINDINGS_MAX, Finding, FindingCode
-from service.ledger.receipts import check_receipt
-from service.ledger.signing import SignatureRefused
 
 _PAGE_ROWS = 500
 _WITHOUT_ACCOUNT = (

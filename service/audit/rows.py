@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import JSON, Boolean, Column, Row, Table, bindparam, text
 from sqlalchemy.orm import Session
 
+from service.audit.findings import Fault, FindingCode
+from service.audit.lines import Line
 from service.db.base import CanonicalJson, UtcDateTime
-from service.ledger.findings import Fault, FindingCode
-from service.ledger.lines import Line
 
 PAGE_ROWS = 5000
 ACCOUNTS_PER_PAGE = 500

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from service.audit.findings import FindingCode
+from service.audit.lines import Line, check_hash, require, whole
+from service.audit.prices import Prices
 from service.db.ledger_tables import EntryKind, HoldState
-from service.ledger.findings import FindingCode
-from service.ledger.lines import Line, check_hash, require, whole
-from service.ledger.replay_prices import Prices
 
 
 @dataclass(slots=True)

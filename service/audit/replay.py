@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from privacy.errors import PrivacyError
+from service.audit.findings import Fault, FindingCode
+from service.audit.lines import Line, check_hash, require, truth
+from service.audit.prices import FLOAT_TOLERANCE, Prices
+from service.audit.replay_holds import HoldReplay
 from service.db.ledger_tables import EntryKind, HoldState
 from service.ledger.chain import GENESIS_HASH
-from service.ledger.findings import Fault, FindingCode
-from service.ledger.lines import Line, check_hash, require, truth
-from service.ledger.replay_holds import HoldReplay
-from service.ledger.replay_prices import FLOAT_TOLERANCE, Prices
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency", "filter", "filter_order")  # fixed at opening, for ever
 _OF_HOLDS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RELEASE})

@@ -16,12 +16,12 @@ from typing import Any
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
+from service.audit.findings import Finding, FindingCode
+from service.audit.receipts import Witness, read_receipt, receipts_folder
+from service.audit.rows import checkpoints_after, moment
+from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
 from service.db.ledger_tables import Account, Checkpoint
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
-from service.ledger.findings import Finding, FindingCode
-from service.ledger.receipts import Witness, read_receipt, receipts_folder
-from service.ledger.signing import SignatureRefused, SigningKey, check_signed, write_durably
-from service.ledger.verify_rows import checkpoints_after, moment
 
 FORMAT = "obscura checkpoint"
 VERSION = 1

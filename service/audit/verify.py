@@ -17,18 +17,18 @@ from sqlalchemy.orm import Session
 
 from privacy.accounting.filters import open_filter
 from privacy.errors import PrivacyError
+from service.audit.checkpoints import Signed, check_checkpoints
+from service.audit.facts import find_changed_facts
+from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
+from service.audit.lines import Line, check_hash
+from service.audit.links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
+from service.audit.prices import Prices
+from service.audit.receipts import Witness
+from service.audit.replay import TERMS, LogReplay
+from service.audit.replay_holds import HoldReplay, replay_hold
+from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
 from service.db.base import is_id
 from service.db.ledger_tables import Account, Entry, EntryKind, Hold, HoldState
-from service.ledger.checkpoints import Signed, check_checkpoints
-from service.ledger.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
-from service.ledger.lines import Line, check_hash
-from service.ledger.receipts import Witness
-from service.ledger.replay import TERMS, LogReplay
-from service.ledger.replay_holds import HoldReplay, replay_hold
-from service.ledger.replay_prices import Prices
-from service.ledger.verify_facts import find_changed_facts
-from service.ledger.verify_links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
-from service.ledger.verify_rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "frozen")

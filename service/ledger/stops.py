@@ -1,0 +1,52 @@
+"""Arming stops: while one stands for an account, or for all, no private data of it is opened.
+
+A verification that finds something writes one (`service.audit.arming`). It stands beside the log, because nothing
+should be appended to a log that is in doubt. Jobs whose account is stopped wait; nothing of theirs is spent or given
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, SQLColumnExpression, bindparam, exists, or_, select
+from sqlalchemy.orm import Session
+
+from service.db.ledger_tables import EVERYWHERE, ArmingStop
+from service.db.prepared import Prepared
+from service.errors import ObscuraError
+
+_STOP = Prepared(  # every arming runs it
+    select(ArmingStop.code).where(or_(ArmingStop.scope == bindparam("account_id"), ArmingStop.scope == EVERYWHERE))
+)
+
+
+class ArmingStopped(ObscuraError):
+    """A check of the ledger found a fault: private data stays closed until an operator has mended it."""
+
+    code = "arming_stopped"
+
+
+def require_armable(session: Session, account_id: str) -> None:
+    """Let an account pass for which no stop stands.
+
+    Raises:
+        ArmingStopped: one does.
+    """
+    stop = _STOP.row(session, {"account_id": account_id})
+    if stop is not None:
+        raise ArmingStopped(
+            "A check of the ledger found a fault, so no private data is opened until an operator has looked. "
+            "The job waits; nothing was spent.",
+            reason=stop[0],
+        )
+
+
+def stopped(account_id: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
+    """Return the SQL condition that a stop stands for the account in a column."""
+    return exists().where(or_(ArmingStop.scope == account_id, ArmingStop.scope == EVERYWHERE))
+
+
+def arming_stops(session: Session) -> Sequence[ArmingStop]:
+    """Return the stops that stand, oldest first."""
+    return session.scalars(select(ArmingStop).order_by(ArmingStop.found_at, ArmingStop.scope)).all()
