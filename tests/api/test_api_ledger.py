@@ -19,7 +19,7 @@ from service.inspection import sign_heads
 from service.main import create_app
 from service.settings import Settings
 from tests.api.conftest import Served, _broker_that_is_away, running
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 from tests.service.people import make_key
 
 

@@ -20,7 +20,7 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.ledger.stops import arming_stops
 from tests.cli.conftest import Shell
 from tests.conftest import NOW
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 
 ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
 RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"

@@ -20,7 +20,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 
 
 @pytest.fixture

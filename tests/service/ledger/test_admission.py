@@ -8,7 +8,7 @@ from privacy.accounting.filters import open_filter
 from service import ledger
 from service.db.session import transaction
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
-from tests.service.ledger_account import CAPACITY, AccountBook
+from tests.service.ledger.account_book import CAPACITY, AccountBook
 
 # --- admission --------------------------------------------------------------------------------------------------------
 

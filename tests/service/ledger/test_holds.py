@@ -12,7 +12,7 @@ from service.db.session import SessionFactory, transaction
 from service.db.tables import EntryKind, HoldState
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
-from tests.service.ledger_account import CAPACITY, SHA, AccountBook
+from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 # --- opening ----------------------------------------------------------------------------------------------------------
 

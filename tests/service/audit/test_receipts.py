@@ -18,9 +18,9 @@ from service.audit.receipts import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
 from service.settings import Settings
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "verify_receipt.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
 
 
 def check_offline(receipt: Any, tmp_path: Path, key: str, *more: str) -> subprocess.CompletedProcess[str]:

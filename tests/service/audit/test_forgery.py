@@ -18,8 +18,8 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import transaction
-from tests.service.ledger_book import EVENT, LedgerBook
-from tests.service.ledger_forgery import rewritten
+from tests.service.audit.book import EVENT, LedgerBook
+from tests.service.audit.forgery import rewritten
 
 
 @pytest.fixture(scope="module")

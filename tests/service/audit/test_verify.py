@@ -14,8 +14,8 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.session import transaction
 from service.ledger.chain import GENESIS_HASH
-from tests.service.ledger_book import LedgerBook
-from tests.service.ledger_forgery import COLUMNS, store, stored_entries, with_other_byte
+from tests.service.audit.book import LedgerBook
+from tests.service.audit.forgery import COLUMNS, store, stored_entries, with_other_byte
 
 
 @pytest.fixture(scope="module")

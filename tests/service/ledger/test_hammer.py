@@ -19,9 +19,9 @@ from service import ledger
 from service.audit.verify import verify
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.tables import Entry, EntryKind, Hold
-from tests.service.ledger_hammer_worker import read_journal
+from tests.service.ledger.hammer_worker import read_journal
 
-WORKER = Path(__file__).with_name("ledger_hammer_worker.py")
+WORKER = Path(__file__).with_name("hammer_worker.py")
 PROCESSES = 8
 REQUESTS = 2000
 KILLS_MIN = 10
@@ -34,7 +34,7 @@ def run_processes(variant: str, url: str, folder: Path, requests: int, account_i
     folder.mkdir()
     subprocess.run(
         [sys.executable, str(WORKER), variant, url, str(folder), str(PROCESSES), str(requests), account_id],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=SECONDS_MAX,
         check=True,

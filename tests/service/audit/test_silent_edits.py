@@ -38,8 +38,8 @@ from service.db.tables import (
 )
 from service.errors import LedgerCorruption
 from tests.conftest import CLASSES, NOW, clear_postgres
-from tests.service.conftest import KINDS
-from tests.service.ledger_book import SHA, LedgerBook
+from tests.service.audit.book import SHA, LedgerBook
+from tests.service.audit.conftest import KINDS
 from tests.service.people import make_key
 
 PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
@@ -55,8 +55,8 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "admin_requests": "likewise",
-    "entries": "tested byte by byte in test_ledger_verify",
-    "checkpoints": "tested in test_ledger_forgery",
+    "entries": "tested byte by byte in test_verify",
+    "checkpoints": "tested in test_forgery",
 }
 # Columns that may be changed unseen, and why.
 UNSEEN = {

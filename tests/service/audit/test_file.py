@@ -16,7 +16,7 @@ from service.db.session import make_engine, make_session_factory
 from service.inspection import inspect_at_start, inspect_ledger
 from service.settings import Settings
 from tests.conftest import NOW
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 
 TABLES = ("entries", "accounts", "holds")
 FLIPS = 25  # of each kind

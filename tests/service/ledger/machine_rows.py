@@ -43,7 +43,7 @@ def dump_of(factory: SessionFactory) -> Dump:
 
 
 def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
-    """Return the rows in the shape of `ledger_model_jobs.Model.view`."""
+    """Return the rows in the shape of `model_jobs.Model.view`."""
     log: dict[str, list[Any]] = {row["id"]: [] for row in dump["accounts"]}
     for row in dump["entries"]:
         balances = (row["capacity_nano"], row["spent_nano"], row["held_nano"])

@@ -11,7 +11,7 @@ from service.db.session import transaction
 from service.db.tables import Account, EntryKind
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, canonical_json, entry_hash
-from tests.service.ledger_account import CAPACITY, SHA, AccountBook
+from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 # --- the log ----------------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from sqlalchemy import Engine, text
 from service.db.session import make_engine
 from service.db.tables import Base
 from service.settings import Settings
-from tests.service.ledger_machine import LedgerMachine
-from tests.service.ledger_machine_broken import BROKEN
-from tests.service.ledger_machine_place import Place
-from tests.service.ledger_machine_rows import Fault
+from tests.service.ledger.machine import LedgerMachine
+from tests.service.ledger.machine_broken import BROKEN
+from tests.service.ledger.machine_place import Place
+from tests.service.ledger.machine_rows import Fault
 
 APPEND_ONLY = ("entries", "checkpoints")
 EXAMPLES = {"sqlite": 16, "postgresql": 10}

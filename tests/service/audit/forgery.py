@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.db.session import transaction
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 
 COLUMNS = (
     "account_id",

@@ -21,7 +21,7 @@ from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
 from service.settings import Settings
-from tests.service.ledger_model_jobs import LEASE_SECONDS
+from tests.service.ledger.model_jobs import LEASE_SECONDS
 from workers.claims import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())

@@ -16,7 +16,7 @@ from service.db.tables import HoldState
 from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops
 from service.settings import Settings
-from tests.service.ledger_book import LedgerBook
+from tests.service.audit.book import LedgerBook
 from workers.claims import claim_next, claimable
 
 EVERYTHING = Report(full=True, findings=(Finding(FindingCode.CHECKPOINT_BROKEN, "Checkpoint 1 is missing."),))

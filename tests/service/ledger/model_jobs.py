@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.service.ledger_model import LedgerModel, require
+from tests.service.ledger.model import LedgerModel, require
 
 ATTEMPTS_MAX = 3
 LEASE_SECONDS = 60
@@ -226,7 +226,7 @@ class Model(LedgerModel):
     # --- what can be compared with a database -----------------------------------------------------------------------
 
     def view(self) -> dict[str, dict[Any, Any]]:
-        """The facts that a database must show, in the shape of `ledger_machine_rows.view_of`."""
+        """The facts that a database must show, in the shape of `machine_rows.view_of`."""
         facts = ("epsilon", "capacity", "spent", "held", "frozen")
         of_request = ("account", "before", "epsilon", "state", "by", "decided")
         of_hold = ("account", "job", "state", "amount", "charged", "captured", "attempt", "armed")

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from service.jobs import FailureCode
-from tests.service.ledger_machine_place import Command
-from tests.service.ledger_machine_world import ADMINS, EPSILONS, LIMITS
-from tests.service.ledger_model_jobs import Model
+from tests.service.ledger.machine_place import Command
+from tests.service.ledger.machine_world import ADMINS, EPSILONS, LIMITS
+from tests.service.ledger.model_jobs import Model
 from workers.folders import release_id_of
 
 WORKERS = ("anna", "bert", "cleo")

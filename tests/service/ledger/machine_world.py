@@ -14,7 +14,7 @@ from service.db.access_tables import Admin, Admission, ApiKey
 from service.db.base import new_id
 from service.db.session import SessionFactory, transaction
 from service.db.tables import Dataset, DatasetState, Visibility
-from tests.service.ledger_model_jobs import Model
+from tests.service.ledger.model_jobs import Model
 
 BEGINNING = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 CLASSES = ("boot", "coat", "shirt")

@@ -1,4 +1,4 @@
-"""A state machine that drives ledger and jobs beside the dictionaries of `ledger_model`, on a real database.
+"""A state machine that drives ledger and jobs beside the dictionaries of `model`, on a real database.
 
 After every step the tables must show what the model shows, every invariant must hold of the raw rows, and whatever was
 refused, crashed or only repeated must have left every table as it was.
@@ -19,12 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from service import ledger
 from service.db.session import transaction
 from service.errors import LedgerCorruption
-from tests.service.ledger_machine_place import Command, Outcome, Place
-from tests.service.ledger_machine_requests import WORKERS, Requests
-from tests.service.ledger_machine_rows import Dump, Fault, check_invariants, dump_of, promise, view_of
-from tests.service.ledger_machine_world import BEGINNING, populate
-from tests.service.ledger_model import OPEN, Refused
-from tests.service.ledger_model_jobs import ATTEMPTS_MAX, ENDED, LEASE_SECONDS, Model
+from tests.service.ledger.machine_place import Command, Outcome, Place
+from tests.service.ledger.machine_requests import WORKERS, Requests
+from tests.service.ledger.machine_rows import Dump, Fault, check_invariants, dump_of, promise, view_of
+from tests.service.ledger.machine_world import BEGINNING, populate
+from tests.service.ledger.model import OPEN, Refused
+from tests.service.ledger.model_jobs import ATTEMPTS_MAX, ENDED, LEASE_SECONDS, Model
 from workers.reconcile import reconcile
 
 HISTORY_TOLD = 20
