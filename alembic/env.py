@@ -7,9 +7,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, text
 
 from alembic import context
-from service.db.base import UtcDateTime
+from service.db.base import Base, UtcDateTime
 from service.db.session import make_engine
-from service.db.tables import Base
 from service.settings import Settings
 
 # Any constant will do; all processes that migrate this database agree on it.

@@ -18,9 +18,12 @@ from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
 from service import admins
 from service.artifacts import directory_of
+from service.db.access_tables import ApiKey
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.ledger_tables import Hold, LimitRequest
 from service.db.session import SessionFactory, transaction
-from service.db.tables import ApiKey, Dataset, Hold, Job, LimitRequest, Release, Sample, Sweep
 
 CLASSES = [f"class {number}" for number in range(10)]
 TRIALS = 8

@@ -16,8 +16,11 @@ from sqlalchemy import func, select
 
 from service.artifacts import digest_directory
 from service.datasets.vault import open_dataset
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Account, Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Account, Dataset, DatasetState, Entry, EntryKind, Hold, HoldState, Job, Release
+from service.db.words import DatasetState, EntryKind, HoldState
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
 from service.jobs.lifecycle import ENDED

@@ -29,9 +29,12 @@ from benchmarks.ledger_databases import database
 from service import admins, auth
 from service.api.events import StreamLimits
 from service.cli.serving import listen, server_config
+from service.db.access_tables import ApiKey
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.ledger_tables import Account, LimitRequest
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Account, ApiKey, Dataset, Job, LimitRequest, Release, Sample, Sweep
 from service.logs import configure_logging
 from service.main import create_app, utc_now
 from service.settings import Settings

@@ -13,8 +13,9 @@ from privacy.accounting.filters import open_filter
 from privacy.plans.plan import Stage
 from service import ledger
 from service.db.base import new_id
+from service.db.ledger_tables import Account, Entry, Hold
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Account, Entry, EntryKind, Hold, HoldState
+from service.db.words import EntryKind, HoldState
 from service.ledger.chain import canonical_json, entry_hash
 
 ROWS_AT_ONCE = 20_000

@@ -18,8 +18,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.auth import Scope, make_token, named, remember_key
+from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.base import new_id
-from service.db.tables import Admin, AdminAction, AdminRequest, AdminRequestState, Admission, ApiKey
+from service.db.words import AdminAction, AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.rows import short_reason
 from service.private_files import new_private_file, write_through

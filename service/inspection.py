@@ -23,7 +23,7 @@ from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_sig
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
-from service.db.tables import VerificationKind
+from service.db.words import VerificationKind
 from service.errors import ObscuraError
 from service.ledger.stops import arming_stops
 from service.logs import get_logger

@@ -17,8 +17,9 @@ from typing import Any, Final
 import jinja2
 
 from service.artifacts import find_file, open_regular
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Dataset, Evaluation
 from service.jobs import get_release
 from service.jobs.evaluations import finished_evaluations
 

@@ -21,10 +21,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from service import ledger
-from service.db.base import new_id
+from service.db.base import Base, new_id
+from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Base, Dataset, DatasetState, Visibility
+from service.db.words import DatasetState, Visibility
 
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -17,8 +17,9 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from service import jobs, queue
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Job, JobKind, JobState
+from service.db.words import JobKind, JobState
 from service.errors import ObscuraError
 from service.failpoints import failpoint
 from service.ledger.stops import stopped

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.db.session import SessionFactory
-from service.db.tables import JobKind
+from service.db.words import JobKind
 from service.logs import get_logger
 from service.settings import Settings
 from workers.claims import claim_next, worker_name

@@ -9,8 +9,10 @@ import torch
 
 from models.released import ReleasedGenerator, load_released
 from service import artifacts, jobs
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Release, Sample
 from service.db.session import transaction
-from service.db.tables import Dataset, Release, Sample, SampleFormat
+from service.db.words import SampleFormat
 from service.errors import NotFound
 from service.failpoints import failpoint
 from workers.context import Context

@@ -12,8 +12,10 @@ from typing import Any
 from privacy.plans.plan import Plan, PublicFacts, plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Release
 from service.db.session import transaction
-from service.db.tables import Dataset, Evaluation, Release, ReleaseKind, Visibility
+from service.db.words import ReleaseKind, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of

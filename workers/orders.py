@@ -12,8 +12,10 @@ from privacy.plans.plan import Plan, plan_from_json
 from privacy.plans.registry import PublicFacts
 from service import jobs, ledger
 from service.datasets.vault import key_id_of, key_path, read_key
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
+from service.db.words import DatasetState, EntryKind, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.jobs.planning import facts_of
 from workers.context import Context

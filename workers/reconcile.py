@@ -20,8 +20,10 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from service import jobs, queue
 from service.datasets import deletion, receiving
+from service.db.access_tables import Outbox
+from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Job, JobKind, JobState, Outbox, Release, Sample
+from service.db.words import JobKind, JobState
 from service.inspection import watch_over
 from service.logs import get_logger
 from service.settings import Settings

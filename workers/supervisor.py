@@ -23,8 +23,9 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import jobs
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.tables import FailureCode, Job, JobKind, JobState
+from service.db.words import FailureCode, JobKind, JobState
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.logs import get_logger

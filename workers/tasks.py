@@ -12,8 +12,9 @@ from typing import IO
 from celery import Celery
 
 from service import queue
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Job, JobKind
+from service.db.words import JobKind
 from service.failpoints import failpoint
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings

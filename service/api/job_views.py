@@ -25,7 +25,8 @@ from service.api.schemas import (
     TrialFacts,
 )
 from service.api.views import minute, record
-from service.db.tables import Evaluation, FailureCode, Job, JobKind, Release, Sample, Sweep
+from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
+from service.db.words import FailureCode, JobKind
 from service.errors import LedgerCorruption
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured

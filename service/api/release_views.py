@@ -17,7 +17,8 @@ from service.api.release_schemas import (
     SampleRecord,
 )
 from service.api.views import record
-from service.db.tables import Evaluation, Job, Release, ReleaseKind, Sample
+from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.words import ReleaseKind
 from service.jobs.evaluations import newest_evaluations, with_figures
 
 # What is shown of a release; its card and its receipt, which are long, have addresses of their own.

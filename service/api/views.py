@@ -25,7 +25,10 @@ from service.api.schemas import (
     PlanRequest,
     StageFacts,
 )
-from service.db.tables import Admin, AdminRequest, ApiKey, Dataset, LimitRequest, Visibility
+from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import LimitRequest
+from service.db.words import Visibility
 from service.times import to_the_minute
 
 Record = TypeVar("Record", bound=ApiRecord)

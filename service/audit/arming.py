@@ -9,7 +9,8 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.audit.findings import Finding, Report
-from service.db.ledger_tables import ArmingStop, Verification, VerificationKind
+from service.db.ledger_tables import ArmingStop, Verification
+from service.db.words import VerificationKind
 
 
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:

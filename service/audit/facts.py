@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 
 from service.audit.findings import Finding, FindingCode
 from service.audit.rows import RowReader
-from service.db.ledger_tables import Entry, EntryKind
-from service.db.tables import Base
+from service.db.base import Base
+from service.db.ledger_tables import Entry
+from service.db.words import EntryKind
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
     ORDER_COLUMNS,

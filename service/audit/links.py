@@ -13,7 +13,8 @@ from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Account, Entry, EntryKind, Hold, LimitRequest, LimitRequestState
+from service.db.ledger_tables import Account, Entry, Hold, LimitRequest
+from service.db.words import EntryKind, LimitRequestState
 
 _PAGE_ROWS = 500
 _WITHOUT_ACCOUNT = (

@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
 from service.db.job_tables import Release
-from service.db.ledger_tables import Account, Entry, EntryKind
+from service.db.ledger_tables import Account, Entry
+from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import body_hash, entry_body
 

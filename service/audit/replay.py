@@ -15,7 +15,7 @@ from service.audit.findings import Fault, FindingCode
 from service.audit.lines import Line, check_hash, require, truth
 from service.audit.prices import FLOAT_TOLERANCE, Prices
 from service.audit.replay_holds import HoldReplay
-from service.db.ledger_tables import EntryKind, HoldState
+from service.db.words import EntryKind, HoldState
 from service.ledger.chain import GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency", "filter", "filter_order")  # fixed at opening, for ever

@@ -9,7 +9,7 @@ from typing import Any
 from service.audit.findings import FindingCode
 from service.audit.lines import Line, check_hash, require, whole
 from service.audit.prices import Prices
-from service.db.ledger_tables import EntryKind, HoldState
+from service.db.words import EntryKind, HoldState
 
 
 @dataclass(slots=True)

@@ -28,7 +28,8 @@ from service.audit.replay import TERMS, LogReplay
 from service.audit.replay_holds import HoldReplay, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
 from service.db.base import is_id
-from service.db.ledger_tables import Account, Entry, EntryKind, Hold, HoldState
+from service.db.ledger_tables import Account, Entry, Hold
+from service.db.words import EntryKind, HoldState
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "frozen")

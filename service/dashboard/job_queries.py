@@ -14,20 +14,10 @@ from privacy.plans.plan import plan_from_json
 from privacy.plans.registry import useful_from_nano
 from service import ledger
 from service.dashboard.wording import FAILURES, RECIPE_TITLES
-from service.db.tables import (
-    Account,
-    Dataset,
-    EarlyEnd,
-    FailureCode,
-    Hold,
-    HoldState,
-    Job,
-    JobKind,
-    JobState,
-    Release,
-    Sample,
-    Sweep,
-)
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.ledger_tables import Account, Hold
+from service.db.words import EarlyEnd, FailureCode, HoldState, JobKind, JobState
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured

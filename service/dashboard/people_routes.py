@@ -12,8 +12,8 @@ from service.dashboard import wording
 from service.dashboard.access import Admin, Form, Reader, Running, find_viewer
 from service.dashboard.admin_routes import read_reason
 from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.db.access_tables import AdminRequest
 from service.db.session import transaction
-from service.db.tables import AdminRequest
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50

@@ -12,21 +12,11 @@ from sqlalchemy import func, select, text, tuple_
 from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
 
 from service import ledger
-from service.db.tables import (
-    Account,
-    Admin,
-    Dataset,
-    DatasetState,
-    Entry,
-    Evaluation,
-    Hold,
-    Job,
-    LimitRequest,
-    LimitRequestState,
-    Release,
-    Sample,
-    Visibility,
-)
+from service.db.access_tables import Admin
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.ledger_tables import Account, Entry, Hold, LimitRequest
+from service.db.words import DatasetState, LimitRequestState, Visibility
 from service.errors import NotFound
 from service.jobs.evaluations import newest_evaluations, with_figures
 from service.logs import get_logger

@@ -16,7 +16,7 @@ from service.dashboard import queries, wording
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.session import transaction
-from service.db.tables import SampleFormat
+from service.db.words import SampleFormat
 from service.errors import InvalidInput, NotFound
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])

@@ -19,7 +19,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from service.auth import Principal, Scope, principal_of
-from service.db.tables import ApiKey, SignIn
+from service.db.access_tables import ApiKey, SignIn
 
 COOKIE = "obscura_session"
 SESSION_SECONDS = 8 * 3600

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 from privacy.units import UNIT_WORDS
-from service.db.tables import (
+from service.db.words import (
     Adjacency,
     AdminRequestState,
     Admission,

@@ -18,8 +18,10 @@ from sqlalchemy.orm import Session
 from service import jobs
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Dataset, DatasetState, Job, JobKind, JobState
+from service.db.words import DatasetState, JobKind, JobState
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger

@@ -18,8 +18,9 @@ from sqlalchemy.exc import OperationalError
 
 from service.datasets import fingerprints, reading, states, vault
 from service.datasets.reading import DatasetFacts, ReceivedContent
+from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Dataset, DatasetState
+from service.db.words import DatasetState
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger
 from service.settings import Settings

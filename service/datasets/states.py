@@ -18,7 +18,9 @@ from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import DatasetFacts, ReceivedContent
 from service.db.base import new_id
-from service.db.tables import Account, Dataset, DatasetState, Unit, Visibility
+from service.db.dataset_tables import Dataset
+from service.db.ledger_tables import Account
+from service.db.words import DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
 from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings

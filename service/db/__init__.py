@@ -1,1 +1,5 @@
-"""The database: tables, engine, sessions, schema."""
+"""Engine, tables and migrations. Whoever imports any of it has every table in `Base.metadata`."""
+
+from service.db import access_tables, dataset_tables, job_tables, ledger_tables
+
+__all__ = ["access_tables", "dataset_tables", "job_tables", "ledger_tables"]

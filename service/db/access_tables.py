@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from datetime import datetime
 from typing import Any
 
@@ -10,14 +9,7 @@ from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
-
-
-class Admission(enum.StrEnum):
-    """Who let an admin in: the operator on the machine itself, the first admin alone, or two admins."""
-
-    MACHINE = "machine"
-    ALONE = "alone"
-    APPROVED = "approved"
+from service.db.words import AdminAction, AdminRequestState, Admission
 
 
 class Admin(Base):
@@ -47,21 +39,6 @@ class Admin(Base):
     approved_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     admitted_at: Mapped[datetime]
     removed_at: Mapped[datetime | None]
-
-
-class AdminAction(enum.StrEnum):
-    """What is asked about an admin."""
-
-    ADMIT = "admit"
-    REMOVE = "remove"
-
-
-class AdminRequestState(enum.StrEnum):
-    """A request about an admin waits for a second one, who approves or declines it."""
-
-    PENDING = "pending"
-    APPROVED = "approved"
-    DECLINED = "declined"
 
 
 class AdminRequest(Base):

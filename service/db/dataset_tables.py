@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from datetime import datetime
 
 from sqlalchemy import BigInteger, ForeignKey, LargeBinary, false, text
@@ -10,24 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import Account
-
-
-class Visibility(enum.StrEnum):
-    """Private datasets belong to an account; public ones cost nothing."""
-
-    PRIVATE = "private"
-    PUBLIC = "public"
-
-
-class DatasetState(enum.StrEnum):
-    """How far an upload has come."""
-
-    DECLARED = "declared"
-    RECEIVING = "receiving"
-    READY = "ready"
-    DELETING = "deleting"
-    FAILED = "failed"
-    DELETED = "deleted"
+from service.db.words import DatasetState, Visibility
 
 
 class Dataset(Base):

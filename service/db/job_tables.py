@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from datetime import datetime
 from typing import Any
 
@@ -12,71 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import Account, Hold
-
-
-class JobKind(enum.StrEnum):
-    """Train (costs budget), sample a released generator, or evaluate a release on public data (cost nothing)."""
-
-    TRAIN = "train"
-    SAMPLE = "sample"
-    EVALUATE = "evaluate"
-
-
-class JobState(enum.StrEnum):
-    """queued -> running -> succeeded | failed | cancelled; a queued job may be cancelled at once."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class FailureCode(enum.StrEnum):
-    """Why a job failed, as far as anybody outside may know. Closed: a failure caused by data reads like any other."""
-
-    TRAINING_FAILED = "training_failed"
-    EVALUATION_FAILED = "evaluation_failed"
-    SAMPLING_FAILED = "sampling_failed"
-    DATASET_UNAVAILABLE = "dataset_unavailable"
-    RELEASE_UNAVAILABLE = "release_unavailable"
-    HOLD_EXHAUSTED = "hold_exhausted"
-    OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
-    TIME_LIMIT = "time_limit"
-    WORKER_LOST = "worker_lost"
-    LEDGER_UNAVAILABLE = "ledger_unavailable"
-    INTERNAL = "internal"
-
-
-class EarlyEnd(enum.StrEnum):
-    """Why a training ends before its plan: its budget is closed, and what it has made is published as incomplete.
-
-    A training that is discarded publishes nothing. The others are failures, by the names of their codes.
-    """
-
-    CANCELLED = "cancelled"
-    DISCARDED = "discarded"
-    TIME_LIMIT = "time_limit"
-    WORKER_LOST = "worker_lost"
-    TRAINING_FAILED = "training_failed"
-    OUT_OF_MEMORY = "out_of_memory"
-    OUT_OF_DISK = "out_of_disk"
-
-
-class SampleFormat(enum.StrEnum):
-    """How a sample is packed."""
-
-    IMAGEFOLDER = "imagefolder"
-    NPZ = "npz"
-
-
-class ReleaseKind(enum.StrEnum):
-    """What a release is."""
-
-    GENERATOR = "generator"
-    HISTOGRAM = "histogram"
-    CLASSIFIER = "classifier"
+from service.db.words import EarlyEnd, FailureCode, JobKind, JobState, ReleaseKind, SampleFormat
 
 
 class Sweep(Base):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from datetime import datetime
 from typing import Any
 
@@ -10,52 +9,9 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
+from service.db.words import Adjacency, EntryKind, FilterName, HoldState, LimitRequestState, Unit, VerificationKind
 
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
-
-
-class Unit(enum.StrEnum):
-    """Whose presence the guarantee hides: one record, or all records of one subject."""
-
-    RECORD = "record"
-    SUBJECT = "subject"
-
-
-class Adjacency(enum.StrEnum):
-    """Which datasets count as neighbours."""
-
-    ADD_REMOVE = "add_remove"
-
-
-class FilterName(enum.StrEnum):
-    """The privacy filter of an account, fixed at opening."""
-
-    GDP = "gdp"
-    RDP = "rdp"
-
-
-class EntryKind(enum.StrEnum):
-    """What an entry records."""
-
-    OPEN = "open"
-    HOLD = "hold"
-    ARM = "arm"
-    CHARGE = "charge"
-    CAPTURE = "capture"
-    RELEASE = "release"
-    SAMPLE = "sample"
-    LIMIT = "limit"
-    FREEZE = "freeze"
-    FACT = "fact"
-
-
-class HoldState(enum.StrEnum):
-    """HELD -> RELEASED, or HELD -> ARMED -> CAPTURED."""
-
-    HELD = "held"
-    ARMED = "armed"
-    CAPTURED = "captured"
-    RELEASED = "released"
 
 
 class Account(Base):
@@ -209,13 +165,6 @@ class ArmingStop(Base):
     found_at: Mapped[datetime]
 
 
-class VerificationKind(enum.StrEnum):
-    """How much of the ledger a verification read: every entry, or those since the newest checkpoint."""
-
-    FULL = "full"
-    RECENT = "recent"
-
-
 class Verification(Base):
     """The newest verification of each kind, for operators. It proves nothing: what is signed does."""
 
@@ -225,14 +174,6 @@ class Verification(Base):
     entries: Mapped[Nano]
     findings: Mapped[int]
     verified_at: Mapped[datetime]
-
-
-class LimitRequestState(enum.StrEnum):
-    """A request to raise a limit waits for a second admin, who approves or declines it."""
-
-    PENDING = "pending"
-    APPROVED = "approved"
-    DECLINED = "declined"
 
 
 class LimitRequest(Base):

@@ -1,46 +1,29 @@
 """Every mapped table in one place, for the migrations and for those who read several."""
 
-from service.db.access_tables import (
-    Admin,
+from service.db.access_tables import Admin, AdminRequest, ApiKey, Idempotency, Outbox, SignIn
+from service.db.base import Base
+from service.db.dataset_tables import Dataset, Fingerprint
+from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
+from service.db.ledger_tables import Account, ArmingStop, Checkpoint, Entry, Hold, LimitRequest, Verification
+from service.db.words import (
+    Adjacency,
     AdminAction,
-    AdminRequest,
     AdminRequestState,
     Admission,
-    ApiKey,
-    Idempotency,
-    Outbox,
-    SignIn,
-)
-from service.db.base import Base
-from service.db.dataset_tables import Dataset, DatasetState, Fingerprint, Visibility
-from service.db.job_tables import (
+    DatasetState,
     EarlyEnd,
-    Evaluation,
+    EntryKind,
     FailureCode,
-    Job,
+    FilterName,
+    HoldState,
     JobKind,
     JobState,
-    Release,
-    ReleaseKind,
-    Sample,
-    SampleFormat,
-    Sweep,
-)
-from service.db.ledger_tables import (
-    Account,
-    Adjacency,
-    ArmingStop,
-    Checkpoint,
-    Entry,
-    EntryKind,
-    FilterName,
-    Hold,
-    HoldState,
-    LimitRequest,
     LimitRequestState,
+    ReleaseKind,
+    SampleFormat,
     Unit,
-    Verification,
     VerificationKind,
+    Visibility,
 )
 
 __all__ = [

@@ -13,7 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import ledger, queue
-from service.db.job_tables import EarlyEnd, FailureCode, Job, JobKind, JobState, Sample
+from service.db.job_tables import Job, Sample
+from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.jobs.lookup import sample_of
 from service.ledger.commitments import columns_of, sample_digest

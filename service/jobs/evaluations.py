@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session, undefer
 
 from service import ledger, queue
 from service.db.base import new_id
-from service.db.job_tables import Evaluation, Job, JobKind, JobState, Release, ReleaseKind
+from service.db.job_tables import Evaluation, Job, Release
+from service.db.words import JobKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput, NotFound
 from service.jobs.endings import end_job, ended, lock_attempt
 from service.jobs.lookup import get_job, get_release

@@ -17,7 +17,8 @@ from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, u
 from sqlalchemy.orm import Session
 
 from service import ledger, queue
-from service.db.job_tables import EarlyEnd, FailureCode, Job, JobKind, JobState
+from service.db.job_tables import Job
+from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
 from service.ledger.stops import stopped

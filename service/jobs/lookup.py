@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.job_tables import Job, JobState, Release, Sample
+from service.db.job_tables import Job, Release, Sample
+from service.db.words import JobState
 from service.errors import NotFound, StaleAttempt
 
 

@@ -14,8 +14,9 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import ledger
-from service.db.dataset_tables import Dataset, DatasetState, Visibility
-from service.db.job_tables import Job, JobKind
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.words import DatasetState, JobKind, Visibility
 from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound
 from service.ledger import Account, Unit
 from service.ledger.chain import canonical_json

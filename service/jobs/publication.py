@@ -13,7 +13,8 @@ from service import ledger
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
-from service.db.job_tables import EarlyEnd, Job, JobKind, JobState, Release, ReleaseKind
+from service.db.job_tables import Job, Release
+from service.db.words import EarlyEnd, JobKind, JobState, ReleaseKind
 from service.errors import InvalidInput, LedgerCorruption, StaleAttempt
 from service.jobs.endings import end_job, ended, lock_attempt, require_sha256
 from service.jobs.evaluations import queue_evaluation

@@ -16,7 +16,8 @@ from privacy.plans.registry import RECIPES
 from service import ledger, queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import Job, JobKind, JobState, Release, ReleaseKind, Sample, SampleFormat
+from service.db.job_tables import Job, Release, Sample
+from service.db.words import JobKind, JobState, ReleaseKind, SampleFormat
 from service.errors import AccountFrozen, Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
 from service.failpoints import failpoint
 from service.jobs.lookup import get_job, get_release

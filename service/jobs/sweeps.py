@@ -22,7 +22,8 @@ from sqlalchemy.orm import Session
 from privacy.plans.plan import Plan
 from service import ledger
 from service.db.base import new_id
-from service.db.job_tables import Job, JobKind, JobState, Sweep
+from service.db.job_tables import Job, Sweep
+from service.db.words import JobKind, JobState
 from service.errors import AccountFrozen, InvalidInput, NotFound, SweepTooExpensive
 from service.jobs.lifecycle import ENDED, request_cancel
 from service.jobs.planning import (

@@ -1,6 +1,7 @@
 """The ledger: the only writer of accounts, holds and entries."""
 
-from service.db.ledger_tables import EVERYWHERE, HoldState, Unit
+from service.db.ledger_tables import EVERYWHERE
+from service.db.words import HoldState, Unit
 from service.ledger.accounts import accounts, audited_accounts, entries, open_account
 from service.ledger.balances import (
     Balance,

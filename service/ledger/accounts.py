@@ -13,8 +13,8 @@ from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EP
 from privacy.accounting.filters import open_filter
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
-from service.db.ledger_tables import Adjacency, FilterName, Unit
 from service.db.session import is_duplicate
+from service.db.words import Adjacency, FilterName, Unit
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH
 from service.ledger.checks import check_account, check_entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.db.ledger_tables import EntryKind, HoldState
+from service.db.words import EntryKind, HoldState
 from service.errors import LedgerCorruption
 from service.ledger.chain import entry_hash
 from service.ledger.records import Account, Entry, Hold

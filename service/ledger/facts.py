@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.db.ledger_tables import EntryKind
+from service.db.words import EntryKind
 from service.ledger.rows import append, lock_account
 from service.ledger.statements import has_sample
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service.db.base import new_id
-from service.db.ledger_tables import EntryKind, HoldState
+from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
 from service.ledger.balances import insufficient
 from service.ledger.checks import check_hold

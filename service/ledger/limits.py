@@ -17,7 +17,8 @@ from privacy.accounting.filters import Filter, open_filter
 from privacy.errors import InvalidParameter
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
-from service.db.ledger_tables import EntryKind, LimitRequest, LimitRequestState
+from service.db.ledger_tables import LimitRequest
+from service.db.words import EntryKind, LimitRequestState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.records import Account
 from service.ledger.rows import append, lock_account, short_reason

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.ledger_tables import Entry, EntryKind
+from service.db.ledger_tables import Entry
+from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger import records
 from service.ledger.chain import body_hash

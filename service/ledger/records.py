@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from service.db.ledger_tables import Adjacency, EntryKind, FilterName, HoldState, Unit
+from service.db.words import Adjacency, EntryKind, FilterName, HoldState, Unit
 
 
 @dataclass(slots=True)

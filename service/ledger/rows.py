@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.db.ledger_tables import EntryKind
+from service.db.words import EntryKind
 from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from service.ledger.checks import check_account, check_balances, check_hold, corrupt, hash_of

@@ -31,6 +31,7 @@ from sqlalchemy.orm import Session
 
 from service.db import ledger_tables as tables
 from service.db.prepared import Prepared
+from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.checks import corrupt
 from service.ledger.records import Account, Entry, Hold
@@ -65,7 +66,7 @@ _ENTRY = Prepared(
 )
 _HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
 _SAMPLE_OF_JOB = Prepared(
-    select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == tables.EntryKind.SAMPLE)
+    select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == EntryKind.SAMPLE)
 )
 
 

@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 from service import cli
 from service.client import ApiError, Client
 from service.datasets.vault import key_id_of, key_path, read_key
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.tables import Dataset, Job
 from service.inspection import inspect_ledger
 
 

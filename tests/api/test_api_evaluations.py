@@ -10,8 +10,10 @@ import pytest
 from service import ledger
 from service.client import Client
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.tables import Dataset, DatasetState, Job, Release, ReleaseKind
+from service.db.words import DatasetState, ReleaseKind
 from service.main import utc_now
 
 Released = Callable[[], tuple[dict[str, Any], str]]

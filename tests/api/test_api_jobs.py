@@ -196,7 +196,7 @@ def test_failures_are_named_from_a_closed_set(served: Any, dataset: dict[str, An
 
 def test_every_failure_code_has_a_message() -> None:
     from service.api.job_views import FAILURES
-    from service.db.tables import FailureCode
+    from service.db.words import FailureCode
 
     assert set(FAILURES) == set(FailureCode)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.tables import Release, ReleaseKind
+from service.db.words import ReleaseKind
 
 CONTENT = bytes(range(256)) * 8
 Released = Callable[[], tuple[dict[str, Any], str]]

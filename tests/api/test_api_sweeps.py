@@ -9,8 +9,8 @@ import pytest
 
 from service.client import BudgetError, Client, NotFoundError
 from service.db.base import new_id
+from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.tables import Release
 
 SMALL = {"teachers": 10, "top_k": 4, "images": 50}
 

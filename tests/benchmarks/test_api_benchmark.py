@@ -10,8 +10,9 @@ from benchmarks.api import CPU_MS_MAX, UPLOAD_MB_PER_SECOND_MIN, filled, missed,
 from benchmarks.api_stock import Stock, lay_in
 from service.audit.findings import FindingCode
 from service.audit.verify import verify
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Account, Entry
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Account, Entry, Job, Release
 
 STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "lim_a", "token")
 

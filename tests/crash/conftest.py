@@ -20,8 +20,10 @@ from sqlalchemy import select
 from benchmarks.chaos_audit import audit
 from service import ledger
 from service.artifacts import directory_of
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Entry
 from service.db.session import transaction
-from service.db.tables import Entry, EntryKind, Job, Release
+from service.db.words import EntryKind
 from tests.workers.conftest import Workshop, build
 from workers.claims import Attempt, claim_job
 from workers.folders import release_id_of, work_root

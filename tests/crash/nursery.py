@@ -23,7 +23,7 @@ from fastapi.testclient import TestClient
 
 from service import failpoints
 from service.db.session import make_engine, make_session_factory
-from service.db.tables import JobKind
+from service.db.words import JobKind
 from service.main import create_app
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.db.tables import HoldState, JobState
+from service.db.words import HoldState, JobState
 from tests.workers.conftest import build
 from workers.supervisor import runner_environment
 

@@ -12,7 +12,7 @@ from service import jobs
 from service.artifacts import directory_of
 from service.audit.receipts import kept_receipts
 from service.db.session import transaction
-from service.db.tables import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
+from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
 from workers.folders import release_id_of
 

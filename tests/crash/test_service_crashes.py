@@ -13,8 +13,10 @@ from sqlalchemy import func, select
 
 from service.artifacts import directory_of
 from service.datasets import vault
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.tables import Dataset, DatasetState, EntryKind, Job, Visibility
+from service.db.words import DatasetState, EntryKind, Visibility
 from tests.workers.conftest import OPTIONS
 from workers.reconcile import reconcile
 

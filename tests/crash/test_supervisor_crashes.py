@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from service.db.access_tables import Outbox
 from service.db.session import transaction
-from service.db.tables import EntryKind, HoldState, JobState, Outbox
+from service.db.words import EntryKind, HoldState, JobState
 from tests.workers.conftest import TINY_RUNNER
 from workers.claims import Attempt
 from workers.supervisor import log_path

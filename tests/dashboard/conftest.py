@@ -17,8 +17,9 @@ from privacy.accounting.events import GaussianEvent
 from service import dashboard, ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
+from service.db.job_tables import Job, Release, Sample
+from service.db.ledger_tables import Account, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Account, Hold, Job, Release, Sample
 from service.settings import Settings
 from tests.service.people import make_key
 

@@ -13,8 +13,11 @@ from service import ledger
 from service.artifacts import directory_of
 from service.dashboard import wording
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.db.tables import Account, Dataset, EarlyEnd, Evaluation, HoldState, Job, JobKind, JobState, Release, Sample
+from service.db.words import EarlyEnd, HoldState, JobKind, JobState
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
 VOID = frozenset({"meta", "link", "img", "input", "br", "wbr", "hr"})

@@ -17,8 +17,8 @@ from service.dashboard.sign_in import (
     find_session,
     open_session,
 )
+from service.db.access_tables import ApiKey, SignIn
 from service.db.session import SessionFactory, transaction
-from service.db.tables import ApiKey, SignIn
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from PIL import Image
 
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.tables import Job
 
 CHROMIUM = Path("/usr/bin/chromium")
 QUIET = [

@@ -13,8 +13,12 @@ from service import jobs, ledger
 from service.admins import introduce
 from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
+from service.db.access_tables import AdminRequest
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
-from service.db.tables import AdminRequest, Dataset, DatasetState, HoldState, Job, JobState, LimitRequest
+from service.db.words import DatasetState, HoldState, JobState
 from service.sealing import new_key
 
 OPTIONS = {"teachers": 10, "top_k": 4}

@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from service import jobs, ledger
 from service.audit.signing import SigningKey
+from service.db.job_tables import Job, Release
 from service.db.session import SessionFactory, transaction
-from service.db.tables import EntryKind, HoldState, Job, Release
+from service.db.words import EntryKind, HoldState
 from service.jobs import FailureCode
 
 SHA = "ab" * 32

@@ -8,8 +8,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from service import admins, auth
+from service.db.access_tables import ApiKey
 from service.db.base import new_id
-from service.db.tables import ApiKey
 
 
 def make_key(

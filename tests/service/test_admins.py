@@ -13,8 +13,9 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from service import admins, auth, ledger
+from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Admin, AdminRequest, AdminRequestState, Admission, ApiKey
+from service.db.words import AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 
 LATER = timedelta(hours=1)

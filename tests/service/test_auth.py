@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 
 from service.admins import bootstrap_admin
 from service.auth import Principal, Scope, authenticate, create_key, revoke_key
+from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
-from service.db.tables import ApiKey
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
 from tests.service import people
 

@@ -7,7 +7,7 @@ import pytest
 from service import jobs, ledger
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.tables import EntryKind, HoldState, JobState
+from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode
 from tests.service.job_shop import KEY, SHA, Shop

@@ -11,7 +11,7 @@ import pytest
 from service import jobs
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.tables import HoldState, JobState
+from service.db.words import HoldState, JobState
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
 from tests.service.job_shop import LEASE, Shop

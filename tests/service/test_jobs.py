@@ -18,21 +18,12 @@ from sqlalchemy.exc import InvalidRequestError
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.audit.signing import SigningKey
+from service.db.access_tables import Idempotency, Outbox
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release, Sample
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
-from service.db.tables import (
-    Dataset,
-    DatasetState,
-    EntryKind,
-    Hold,
-    HoldState,
-    Idempotency,
-    Job,
-    JobKind,
-    JobState,
-    Outbox,
-    Release,
-    Sample,
-)
+from service.db.words import DatasetState, EntryKind, HoldState, JobKind, JobState
 from service.errors import (
     AccountFrozen,
     Conflict,

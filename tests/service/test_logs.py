@@ -15,8 +15,8 @@ import structlog
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
+from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
-from service.db.tables import ApiKey
 from service.logs import REDACTED, configure_logging, get_logger
 
 

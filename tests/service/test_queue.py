@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from service.db.access_tables import Outbox
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Outbox
 from service.queue import TASK_RUN_JOB, deliver, forget_sent, ring
 
 

@@ -11,8 +11,11 @@ import pytest
 from sqlalchemy import func, select
 
 from service import jobs, ledger
+from service.db.access_tables import Idempotency, Outbox
+from service.db.job_tables import Job, Sweep
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, transaction
-from service.db.tables import DatasetState, Hold, HoldState, Idempotency, Job, JobState, Outbox, Sweep
+from service.db.words import DatasetState, HoldState, JobState
 from service.errors import (
     AccountFrozen,
     Conflict,

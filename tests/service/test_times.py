@@ -11,8 +11,8 @@ from service import artifacts, ledger
 from service.api import views
 from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.base import new_id
-from service.db.ledger_tables import EntryKind
 from service.db.session import transaction
+from service.db.words import EntryKind
 from service.times import to_the_hour, to_the_minute
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)

@@ -24,8 +24,11 @@ from service import jobs, ledger
 from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job
+from service.db.ledger_tables import Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Dataset, DatasetState, Evaluation, Hold, HoldState, Job, JobState, Visibility
+from service.db.words import DatasetState, HoldState, JobState, Visibility
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,

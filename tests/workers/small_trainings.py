@@ -21,8 +21,9 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 from service import jobs
+from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.tables import JobState, Release
+from service.db.words import JobState
 from workers.exits import ExitStatus
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS

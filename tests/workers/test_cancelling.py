@@ -18,7 +18,7 @@ from models.private_classifier import ClassifierConfig, PrivateClassifier
 from service import jobs
 from service.datasets.vault import open_dataset
 from service.db.session import transaction
-from service.db.tables import JobState
+from service.db.words import JobState
 from tests.workers.small_trainings import DIGITS, work
 from workers import publishing
 from workers.evaluation import utility

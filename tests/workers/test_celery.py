@@ -22,7 +22,7 @@ from service import jobs, queue
 from service.audit import arming
 from service.audit.findings import FindingCode
 from service.db.session import transaction
-from service.db.tables import HoldState, JobState, VerificationKind
+from service.db.words import HoldState, JobState, VerificationKind
 from service.queue import TASK_RUN_JOB
 from workers import tasks
 from workers.app import make_app

@@ -21,8 +21,9 @@ from service import jobs
 from service.artifacts import digest_directory
 from service.datasets import deletion, states
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
+from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.tables import DatasetState, FailureCode, HoldState, JobState, Release
+from service.db.words import DatasetState, FailureCode, HoldState, JobState
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
 from workers.checkpoints import CHECKPOINT_FILE, SealedFolder

@@ -13,7 +13,7 @@ import pytest
 
 from service import jobs, queue
 from service.db.session import transaction
-from service.db.tables import JobKind, JobState
+from service.db.words import JobKind, JobState
 from workers.claims import claim_next, claimable
 from workers.dispatch import Dispatcher
 from workers.supervisor import Patience

@@ -19,8 +19,9 @@ from privacy.plans.registry import RECIPES, useful_from_nano
 from service import jobs, ledger
 from service.api import job_views
 from service.artifacts import digest_directory
+from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.tables import EarlyEnd, EntryKind, HoldState, JobState, Release
+from service.db.words import EarlyEnd, EntryKind, HoldState, JobState
 from tests.workers.small_trainings import TRAINERS
 from workers import publishing, spending
 from workers.exits import ExitStatus

@@ -11,7 +11,7 @@ import pytest
 from service import jobs, queue
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.tables import JobState
+from service.db.words import JobState
 from workers.dispatch import Dispatcher
 from workers.supervisor import Patience
 

@@ -18,7 +18,7 @@ import torch
 
 from service import jobs, ledger
 from service.db.session import transaction
-from service.db.tables import EntryKind, HoldState, JobState
+from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict
 from service.settings import Settings
 from workers import ranks

@@ -16,9 +16,10 @@ from privacy.plans.plan import plan_from_json
 from service import jobs, ledger, queue
 from service.artifacts import directory_of
 from service.audit.signing import open_signing_key
+from service.db.access_tables import Outbox
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.tables import EarlyEnd, FailureCode, HoldState, JobState, Outbox
+from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from workers.folders import release_id_of, work_directory
 from workers.reconcile import STALE_FOLDER_SECONDS, Reconciler, reconcile, sweep
 

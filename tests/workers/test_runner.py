@@ -21,8 +21,10 @@ from service import jobs, ledger
 from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.tables import Dataset, EntryKind, FailureCode, HoldState, Job, JobState, Release
+from service.db.words import EntryKind, FailureCode, HoldState, JobState
 from service.errors import StaleAttempt
 from service.sealing import new_key
 from workers.claims import Attempt

@@ -16,7 +16,7 @@ import pytest
 
 from service import jobs
 from service.db.session import transaction
-from service.db.tables import EarlyEnd, FailureCode, HoldState, JobState
+from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from workers.claims import Attempt
 from workers.supervisor import Patience, log_path, runner_environment, supervise
 

@@ -14,9 +14,9 @@ from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import cut, newest_first
 from service.api.schemas import Page, ReasonRequest
+from service.db.access_tables import Admin as AdminRow
+from service.db.access_tables import AdminRequest
 from service.db.session import transaction
-from service.db.tables import Admin as AdminRow
-from service.db.tables import AdminRequest
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
 AdminId = Annotated[str, Path(max_length=64)]

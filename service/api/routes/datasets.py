@@ -14,8 +14,8 @@ from service.api.pages import cut, newest_first
 from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
+from service.db.dataset_tables import Dataset
 from service.db.session import transaction
-from service.db.tables import Dataset
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
 DatasetId = Annotated[Identifier, Path()]

@@ -14,8 +14,8 @@ from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Read
 from service.api.events import EventStream, Snapshot, follow
 from service.api.pages import cut, newest_first
 from service.api.schemas import FINAL_STATES, CancelRequest, Identifier, JobRecord, JobRequest, Page
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.tables import Job
 from service.extractors import require_extractor
 from service.failpoints import failpoint
 

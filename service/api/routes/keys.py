@@ -13,8 +13,8 @@ from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import cut, newest_first
 from service.api.schemas import Identifier, KeyRecord, KeyRequest, NewKeyRecord, Page
+from service.db.access_tables import ApiKey
 from service.db.session import transaction
-from service.db.tables import ApiKey
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)
 

@@ -13,8 +13,8 @@ from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, Admin, Paging, Running
 from service.api.pages import cut, newest_first
 from service.api.schemas import Identifier, LimitRequestRecord, Page
+from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
-from service.db.tables import LimitRequest
 
 router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
 RequestId = Annotated[Identifier, Path()]

@@ -16,8 +16,9 @@ from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Se
 from service.api.pages import cut, newest_first
 from service.api.release_schemas import EvaluationRecord, EvaluationRequest, ReleaseRecord, SampleRecord, SampleRequest
 from service.api.schemas import Identifier, Page
+from service.db.job_tables import Evaluation, Job, Release
 from service.db.session import transaction
-from service.db.tables import Evaluation, Job, Release, ReleaseKind
+from service.db.words import ReleaseKind
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)

@@ -14,8 +14,9 @@ from service.api.deps import PROBLEMS, READ, Running
 from service.api.problems import JobNotSucceeded, Pending
 from service.api.release_schemas import SampleRecord
 from service.api.schemas import FINAL_STATES, Identifier
+from service.db.job_tables import Job, Sample
 from service.db.session import transaction
-from service.db.tables import Job, Sample, SampleFormat
+from service.db.words import SampleFormat
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)

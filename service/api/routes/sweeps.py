@@ -14,8 +14,8 @@ from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Running, Trainer
 from service.api.pages import cut, newest_first
 from service.api.schemas import CancelRequest, Identifier, Page, SweepRecord, SweepRequest
+from service.db.job_tables import Sweep
 from service.db.session import transaction
-from service.db.tables import Sweep
 from service.errors import InvalidInput
 from service.extractors import require_extractor
 

@@ -20,8 +20,11 @@ from service.audit.receipts import Witness, keep_receipt
 from service.audit.signing import SigningKey, open_signing_key, trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Checkpoint, Dataset, DatasetState, Job, Release, Visibility
+from service.db.words import DatasetState, Visibility
 from tests.service.people import make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)

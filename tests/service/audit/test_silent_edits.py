@@ -23,19 +23,11 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.datasets import receiving, states
 from service.datasets.reading import ReceivedContent
-from service.db.base import CanonicalJson, UtcDateTime, new_id
+from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
+from service.db.dataset_tables import Dataset, Fingerprint
+from service.db.job_tables import Evaluation, Job
 from service.db.session import make_engine, make_session_factory, transaction
-from service.db.tables import (
-    Base,
-    Dataset,
-    DatasetState,
-    EntryKind,
-    Evaluation,
-    FailureCode,
-    Fingerprint,
-    Job,
-    Visibility,
-)
+from service.db.words import DatasetState, EntryKind, FailureCode, Visibility
 from service.errors import LedgerCorruption
 from tests.conftest import CLASSES, NOW, clear_postgres
 from tests.service.audit.book import SHA, LedgerBook

@@ -18,8 +18,11 @@ from sqlalchemy import select
 from service import jobs, ledger
 from service.artifacts import directory_of
 from service.datasets import deletion, states, vault
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import Entry
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Dataset, DatasetState, Entry, Job, JobState
+from service.db.words import DatasetState, JobState
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
 from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key

@@ -28,8 +28,9 @@ from service.datasets.fingerprints import (
 )
 from service.datasets.reading import DatasetFacts, ReceivedContent
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Adjacency, Dataset, DatasetState, Fingerprint, Unit, Visibility
+from service.db.words import Adjacency, DatasetState, Unit, Visibility
 from service.errors import Conflict
 
 KEY = bytes(range(32))

@@ -20,8 +20,9 @@ from service.datasets import receiving, states
 from service.datasets.fingerprints import KnownAsPublic
 from service.datasets.reading import DatasetFacts, UploadFailed
 from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Dataset, DatasetState, Fingerprint
+from service.db.words import DatasetState
 from service.errors import Conflict
 from service.jobs.planning import require_ready
 from service.settings import Settings

@@ -16,10 +16,10 @@ from sqlalchemy import MetaData, inspect, text
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from alembic import command
-from service.db.base import new_id
+from service.db.access_tables import ApiKey
+from service.db.base import Base, new_id
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import ApiKey, Base
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])

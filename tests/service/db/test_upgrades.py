@@ -11,9 +11,11 @@ from sqlalchemy import Engine, text
 
 from alembic import command
 from service import auth, ledger
+from service.db.access_tables import Admin, ApiKey
+from service.db.ledger_tables import LimitRequest
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.db.tables import Admin, ApiKey, EntryKind, LimitRequest
+from service.db.words import EntryKind
 from service.errors import Forbidden, InvalidInput
 from tests.conftest import NOW
 

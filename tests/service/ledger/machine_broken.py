@@ -12,7 +12,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service import jobs, ledger
-from service.db.tables import Account, Entry, EntryKind, Hold, HoldState, Job, JobState, Release
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import Account, Entry, Hold
+from service.db.words import EntryKind, HoldState, JobState
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
 from service.ledger import holds, limits, rows

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import RowMapping, select
 
+from service.db.base import Base
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Base
 
 TABLES = ("accounts", "entries", "holds", "limit_requests", "jobs", "releases", "samples", "idempotency", "outbox")
 ORDER = {"entries": ("account_id", "sequence"), "idempotency": ("principal", "key")}

@@ -10,10 +10,11 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from service import ledger
-from service.db.access_tables import Admin, Admission, ApiKey
+from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
+from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Dataset, DatasetState, Visibility
+from service.db.words import Admission, DatasetState, Visibility
 from tests.service.ledger.model_jobs import Model
 
 BEGINNING = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

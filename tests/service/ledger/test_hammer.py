@@ -17,8 +17,9 @@ from sqlalchemy import select, text
 
 from service import ledger
 from service.audit.verify import verify
+from service.db.ledger_tables import Entry, Hold
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.tables import Entry, EntryKind, Hold
+from service.db.words import EntryKind
 from tests.service.ledger.hammer_worker import read_journal
 
 WORKER = Path(__file__).with_name("hammer_worker.py")

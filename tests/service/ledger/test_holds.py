@@ -9,7 +9,7 @@ import pytest
 
 from service import ledger
 from service.db.session import SessionFactory, transaction
-from service.db.tables import EntryKind, HoldState
+from service.db.words import EntryKind, HoldState
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook

@@ -14,9 +14,11 @@ from sqlalchemy.exc import IntegrityError
 
 from privacy.accounting.filters import open_filter
 from service import auth, ledger
+from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
+from service.db.ledger_tables import Entry, LimitRequest
 from service.db.session import SessionFactory, transaction
-from service.db.tables import Admin, ApiKey, Entry, EntryKind, LimitRequest, LimitRequestState
+from service.db.words import EntryKind, LimitRequestState
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
 from tests.service.people import make_key
 

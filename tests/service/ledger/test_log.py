@@ -7,8 +7,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from service import ledger
+from service.db.ledger_tables import Account
 from service.db.session import transaction
-from service.db.tables import Account, EntryKind
+from service.db.words import EntryKind
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, canonical_json, entry_hash
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook

@@ -15,8 +15,8 @@ from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import Engine, text
 
+from service.db.base import Base
 from service.db.session import make_engine
-from service.db.tables import Base
 from service.settings import Settings
 from tests.service.ledger.machine import LedgerMachine
 from tests.service.ledger.machine_broken import BROKEN

@@ -26,7 +26,7 @@ from privacy.plans.registry import build_plan
 from service import jobs, ledger
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.tables import EntryKind, JobState, ReleaseKind
+from service.db.words import EntryKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
 from workers.exits import ExitStatus
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train

@@ -23,7 +23,7 @@ from privacy.plans.private_steps import STEPS, StepsConfig
 from service import jobs
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.tables import HoldState, JobState, ReleaseKind
+from service.db.words import HoldState, JobState, ReleaseKind
 from service.errors import Conflict
 from service.extractors import folder_of
 from service.jobs import FailureCode

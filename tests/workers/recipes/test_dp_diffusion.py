@@ -15,7 +15,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
-from service.db.tables import ReleaseKind
+from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
     CUT_OFF,
     EVERY_ESTIMATOR,

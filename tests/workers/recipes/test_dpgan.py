@@ -17,7 +17,7 @@ from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
 from service.artifacts import digest_directory
-from service.db.tables import ReleaseKind
+from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
     CUT_OFF,
     DIGITS,

@@ -32,8 +32,10 @@ from service import artifacts, ledger
 from service.api import job_views, release_views, views
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.tables import Dataset, Job, JobState, Release
+from service.db.words import JobState
 from service.logs import configure_logging
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
