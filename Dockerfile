@@ -47,9 +47,9 @@ USER obscura
 VOLUME /var/lib/obscura
 # Asks this very worker through the broker; a training in progress does not keep it from answering.
 HEALTHCHECK --interval=60s --timeout=20s --start-period=60s --retries=3 \
-    CMD ["sh", "-c", "celery --app workers.app inspect ping --timeout 10 --destination celery@$(hostname) >/dev/null"]
+    CMD ["sh", "-c", "celery --app workers.supervise.app inspect ping --timeout 10 --destination celery@$(hostname) >/dev/null"]
 # One training at a time; the second process draws free samples meanwhile.
-CMD ["celery", "--app", "workers.app", "worker", "--concurrency", "3", "--loglevel", "info"]
+CMD ["celery", "--app", "workers.supervise.app", "worker", "--concurrency", "3", "--loglevel", "info"]
 
 
 # Last, so that a plain `docker build .` makes the small image.

@@ -72,4 +72,4 @@ serve: setup ## the service with its embedded worker, on http://127.0.0.1:8420
 	@$(BIN)/obscura up
 
 worker: setup ## a Celery worker (one training at a time) beside a service with OBSCURA_MODE=celery
-	@$(BIN)/celery --app workers.app worker --concurrency 3 --loglevel info
+	@$(BIN)/celery --app workers.supervise.app worker --concurrency 3 --loglevel info

@@ -26,8 +26,8 @@ from service.inspection import inspect_ledger
 from service.jobs.lifecycle import ENDED
 from service.ledger.stops import arming_stops
 from service.settings import Settings
-from workers.folders import work_root
-from workers.journal import journalled_jobs, journalled_nano
+from workers.supervise.attempts import work_root
+from workers.train.spending import journalled_jobs, journalled_nano
 
 
 @dataclass

@@ -26,7 +26,7 @@ from benchmarks.chaos_servers import Server, own_servers
 from service.client import Client
 from service.client.transport import Transport
 from service.settings import Settings
-from workers.supervisor import runner_environment
+from workers.supervise.supervisor import runner_environment
 
 Mode = Literal["embedded", "celery", "cluster"]
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
@@ -39,7 +39,7 @@ STOP_SECONDS_MAX = 90.0
 LEASE_SECONDS, HEARTBEAT_SECONDS, ATTEMPTS_MAX = 6, 1.5, 6
 _API = (sys.executable, "-m", "service.cli", "up")
 _WORKER = (
-    *(sys.executable, "-m", "celery", "--app", "workers.app", "worker"),
+    *(sys.executable, "-m", "celery", "--app", "workers.supervise.app", "worker"),
     *("--concurrency", "2", "--loglevel", "info", "--without-gossip", "--without-mingle"),
 )
 
@@ -166,7 +166,7 @@ class Services:
         roles: dict[str, list[int]] = {}
         own = {part.process.pid: part.role for part in self._parts.values() if part.process is not None}
         for pid, command in self._marked():
-            if "workers.runner" in command:
+            if "workers.train.runner" in command:
                 role = "runner"
             elif pid in own:
                 role = own[pid]

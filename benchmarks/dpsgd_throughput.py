@@ -40,9 +40,9 @@ from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import StepsConfig
-from workers.memory import keep_freed_memory
 from workers.recipes.interface import Means
 from workers.recipes.private_steps import PrivateSteps, Task, pass_size
+from workers.train.process import keep_freed_memory
 
 BATCH = 256
 UNITS = 60_000

@@ -24,13 +24,12 @@ from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.doorbell import Doorbell
 from service.inspection import inspect_at_start
 from service.logs import get_logger
 from service.private_files import make_private_folder, make_tree_private
 from service.settings import Settings
-from workers.dispatch import Dispatcher
-from workers.reconcile import Reconciler
+from workers.supervise.dispatch import Dispatcher
+from workers.supervise.reconcile import Reconciler
 
 POOL_SIZE = 20  # as many again may be opened: one for each worker thread of the server
 
@@ -165,14 +164,14 @@ class _Part(Protocol):
 class _Workers:
     """What gets jobs done: started in this order, stopped in the other."""
 
-    doorbell: Doorbell
+    doorbell: queue.Doorbell
     parts: tuple[_Part, ...]
 
 
 def _embedded(settings: Settings, factory: SessionFactory, clock: Callable[[], datetime]) -> _Workers:
     """Run the jobs beside the requests, in processes of their own."""
     dispatcher = Dispatcher(settings, factory)
-    doorbell = Doorbell(factory, dispatcher.send, clock)
+    doorbell = queue.Doorbell(factory, dispatcher.send, clock)
     return _Workers(doorbell, (dispatcher, doorbell))
 
 
@@ -180,7 +179,7 @@ def _elsewhere(
     settings: Settings, factory: SessionFactory, clock: Callable[[], datetime], send: queue.Send
 ) -> _Workers:
     """Leave the jobs to Celery workers behind a broker, and look after what gets lost on the way."""
-    doorbell = Doorbell(factory, send, clock)
+    doorbell = queue.Doorbell(factory, send, clock)
     return _Workers(doorbell, (Reconciler(settings, factory, send=send, clock=clock), doorbell))
 
 

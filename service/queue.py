@@ -6,11 +6,13 @@ sent twice or never: the claim is a compare-and-set, and a job that nobody rang 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service.db.access_tables import Outbox
@@ -70,3 +72,48 @@ def forget_sent(session: Session, *, before: datetime) -> int:
     """Delete messages that were sent before a time; returns how many. Keeps the outbox bounded."""
     result = session.execute(delete(Outbox).where(Outbox.sent_at < before))
     return cast("CursorResult[Any]", result).rowcount
+
+
+class Doorbell:
+    """Delivers the outbox, from a thread of its own, whenever somebody has rung: no request waits for a slow broker.
+
+    Rings while it delivers are answered by one more delivery.
+
+    Args:
+        factory: of sessions.
+        send: sends one task.
+        clock: returns the time, aware.
+    """
+
+    def __init__(self, factory: SessionFactory, send: Send, clock: Callable[[], datetime]) -> None:
+        self._factory, self._send, self._clock = factory, send, clock
+        self._rung = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="obscura-doorbell", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Ask for a delivery; returns at once."""
+        self._rung.set()
+
+    def stop(self) -> None:
+        """Finish the delivery that runs, and no other. What is left is delivered by the next reconciliation."""
+        self._stopping = True
+        self._rung.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            self._rung.wait()
+            self._rung.clear()
+            if self._stopping:
+                return
+            try:
+                while deliver(self._factory, self._send, now=self._clock()) == DELIVERY_BATCH:
+                    pass
+            except SQLAlchemyError as error:  # the jobs are safe in the database and will be found there
+                get_logger(__name__).warning("delivery_failed", error=type(error).__name__)

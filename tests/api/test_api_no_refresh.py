@@ -22,7 +22,7 @@ from service.db.session import transaction
 from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.api.conftest import Served, _broker_that_is_away, running
-from workers.reconcile import reconcile
+from workers.supervise.reconcile import reconcile
 
 SPENT_NANO = 1000
 RAISES = {"/v1/limit-requests/{request_id}/approve", "/limit-requests/{request_id}/approve"}

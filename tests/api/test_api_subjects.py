@@ -13,12 +13,11 @@ from sklearn.datasets import load_digits
 
 from models.generator import Generator
 from service.jobs import JobState
-from workers.claims import Attempt
-from workers.exits import ExitStatus
 from workers.recipes import datalens
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
-from workers.runner import run
+from workers.supervise.attempts import Attempt, ExitStatus
+from workers.train.runner import run
 
 CANARY = "CANARY7f3a"
 DIGITS = [str(digit) for digit in range(10)]

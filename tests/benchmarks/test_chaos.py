@@ -18,8 +18,8 @@ from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.settings import Settings
-from workers.folders import work_directory
-from workers.journal import Journal
+from workers.supervise.attempts import work_directory
+from workers.train.spending import Journal
 
 
 @pytest.fixture

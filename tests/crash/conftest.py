@@ -25,11 +25,10 @@ from service.db.ledger_tables import Entry
 from service.db.session import transaction
 from service.db.words import EntryKind
 from tests.workers.conftest import Workshop, build
-from workers.claims import Attempt, claim_job
-from workers.folders import release_id_of, work_root
-from workers.journal import journalled_nano, read_journal
-from workers.reconcile import Reconciled, reconcile, sweep
-from workers.supervisor import runner_environment
+from workers.supervise.attempts import Attempt, claim_job, release_id_of, work_root
+from workers.supervise.reconcile import Reconciled, reconcile, sweep
+from workers.supervise.supervisor import runner_environment
+from workers.train.spending import journalled_nano, read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 LATER = timedelta(hours=1)  # every lease has run out by then

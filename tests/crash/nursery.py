@@ -28,10 +28,10 @@ from service.main import create_app
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings
 from tests.workers.tiny_runner import TRAINERS
-from workers import runner
-from workers.app import make_app
-from workers.claims import claim_next
-from workers.supervisor import Patience, supervise
+from workers.supervise.app import make_app
+from workers.supervise.attempts import claim_next
+from workers.supervise.supervisor import Patience, supervise
+from workers.train import runner
 
 LINGER_SECONDS_MAX = 60.0
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.db.words import HoldState, JobState
 from tests.workers.conftest import build
-from workers.supervisor import runner_environment
+from workers.supervise.supervisor import runner_environment
 
 
 def test_a_service_told_to_stop_queues_its_training_again(

@@ -14,7 +14,7 @@ from service.audit.receipts import kept_receipts
 from service.db.session import transaction
 from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
-from workers.folders import release_id_of
+from workers.supervise.attempts import release_id_of
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes
 LATER = datetime(2099, 1, 1, tzinfo=UTC)  # every lease has run out

@@ -18,7 +18,7 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.db.words import DatasetState, EntryKind, Visibility
 from tests.workers.conftest import OPTIONS
-from workers.reconcile import reconcile
+from workers.supervise.reconcile import reconcile
 
 
 def ask(scene: Any, die_at: str = "", **more: Any) -> Any:

@@ -12,8 +12,8 @@ from service.db.access_tables import Outbox
 from service.db.session import transaction
 from service.db.words import EntryKind, HoldState, JobState
 from tests.workers.conftest import TINY_RUNNER
-from workers.claims import Attempt
-from workers.supervisor import log_path
+from workers.supervise.attempts import Attempt
+from workers.supervise.supervisor import log_path
 
 FAILS = ["false"]  # a runner that dies at once
 LEASE = timedelta(seconds=601)

@@ -40,9 +40,9 @@ from service.ingest.array_files import (
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
-from workers.claims import Attempt, claim_job
 from workers.recipes.interface import TrainingData
-from workers.supervisor import Patience
+from workers.supervise.attempts import Attempt, claim_job
+from workers.supervise.supervisor import Patience
 
 TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
 IMPATIENT = Patience(grace_seconds=20, look_seconds=0.05, cancel_look_seconds=0.1)

@@ -24,10 +24,10 @@ from service import jobs
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.db.words import JobState
-from workers.exits import ExitStatus
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.runner import run
+from workers.supervise.attempts import ExitStatus
+from workers.train.runner import run
 
 RDP = open_filter("rdp", 8.0, 1e-5)
 SECRET = bytes(range(32))

@@ -28,11 +28,11 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from workers.checkpoints import SealedFolder
 from workers.recipes import datalens, moment_votes, units
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.recipes.warm_start import cosine_basis, release_means, release_scatter
+from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)
 RECORDS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "record")

@@ -18,8 +18,8 @@ import torch
 
 from models.generator import Generator, GeneratorConfig
 from privacy.errors import BudgetExceeded
-from workers import runner
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
+from workers.train import runner
 
 CHECKPOINT_STEPS = 5
 USEFUL_STEPS = 2  # means and pooled covariance, as for the real recipe

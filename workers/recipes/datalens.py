@@ -24,7 +24,6 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, warm_start_ev
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
-from workers.planned_work import WARM_START
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
 from workers.recipes.ranks import from_first, rank
@@ -38,6 +37,7 @@ from workers.recipes.teacher_stage import (
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.recipes.warm_start import ClassGaussians, Kept, NoiseScales, exact_product, prior, warm_start
 
+WARM_START = "warm_start"  # the stage of its reports
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096

@@ -6,6 +6,7 @@ Which gradient is released in a step is the estimator's matter (`privacy.gradien
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,6 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import PublicFacts
-from workers.planned_work import FEATURES, FEATURES_BLOCK, feature_blocks
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import (
     NothingUseful,
@@ -36,6 +36,8 @@ from workers.recipes.units import Units, labels_of, pixels_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+FEATURES = "features"  # a stage of reports
+FEATURES_BLOCK = 512  # images whose features are computed together
 _ANCHOR_LABELS_SEED = 2
 
 
@@ -87,6 +89,11 @@ def train(run: Run) -> PrivateClassifier:
         raise NothingUseful
     steps.load_average()
     return classifier.cpu().eval()
+
+
+def feature_blocks(facts: PublicFacts) -> int:
+    """Return in how many blocks fixed features are computed: of as many images as were declared, however many came."""
+    return math.ceil(facts.records_declared / FEATURES_BLOCK)
 
 
 def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:

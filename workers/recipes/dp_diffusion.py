@@ -18,7 +18,6 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import poisson_event
-from workers.planned_work import WARM_UP, WARM_UP_BATCH
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import (
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+WARM_UP = "warm_up"  # a stage of reports
+WARM_UP_BATCH = 64
 _WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
 
 

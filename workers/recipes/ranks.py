@@ -1,6 +1,7 @@
 """One training on several processes of one machine, each with a device of its own.
 
-The runner starts them for a job of the service (`workers.ranks`); `torchrun` can, for a recipe that is called by hand.
+The runner starts them for a job of the service (`workers.train.followers`); `torchrun` can, for a recipe that is called
+by hand.
 
 Without a process group, or alone in one, every function here does nothing but what one process needs. A recipe is the
 same program on every rank: each computes the whole public part, and its share of what looks at private records.

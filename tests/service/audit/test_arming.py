@@ -17,7 +17,7 @@ from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
-from workers.claims import claim_next, claimable
+from workers.supervise.attempts import claim_next, claimable
 
 EVERYTHING = Report(full=True, findings=(Finding(FindingCode.CHECKPOINT_BROKEN, "Checkpoint 1 is missing."),))
 

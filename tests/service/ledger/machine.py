@@ -25,7 +25,7 @@ from tests.service.ledger.machine_rows import Dump, Fault, check_invariants, dum
 from tests.service.ledger.machine_world import BEGINNING, populate
 from tests.service.ledger.model import OPEN, Refused
 from tests.service.ledger.model_jobs import ATTEMPTS_MAX, ENDED, LEASE_SECONDS, Model
-from workers.reconcile import reconcile
+from workers.supervise.reconcile import reconcile
 
 HISTORY_TOLD = 20
 # These write a time or a counter even where the model, which has neither, stays as it was.

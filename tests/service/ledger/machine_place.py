@@ -22,7 +22,7 @@ from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
 from service.settings import Settings
 from tests.service.ledger.model_jobs import LEASE_SECONDS
-from workers.claims import Attempt, drop_lease
+from workers.supervise.attempts import Attempt, drop_lease
 
 KEY = SigningKey(Ed25519PrivateKey.generate())
 THREAD_SECONDS = 120  # beyond every lock timeout

@@ -9,7 +9,7 @@ from service.jobs import FailureCode
 from tests.service.ledger.machine_place import Command
 from tests.service.ledger.machine_world import ADMINS, EPSILONS, LIMITS
 from tests.service.ledger.model_jobs import Model
-from workers.folders import release_id_of
+from workers.supervise.attempts import release_id_of
 
 WORKERS = ("anna", "bert", "cleo")
 SHAS = ("ab" * 32, "cd" * 32)

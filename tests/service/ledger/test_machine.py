@@ -69,7 +69,7 @@ def empty(engine: Engine) -> None:
 @pytest.fixture(autouse=True)
 def no_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine's charges have made-up prices: the verification beside the jobs would find them and stop all work."""
-    monkeypatch.setattr("workers.reconcile.watch_over", lambda *_args, **_more: None)
+    monkeypatch.setattr("workers.supervise.reconcile.watch_over", lambda *_args, **_more: None)
 
 
 @pytest.fixture

@@ -28,12 +28,12 @@ from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.db.words import EntryKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
-from workers.exits import ExitStatus
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.recipes.units import records_to_sum
-from workers.runner import run
+from workers.supervise.attempts import ExitStatus
+from workers.train.runner import run
 
 SECRET = bytes(range(32))
 GDP = open_filter("gdp", 8.0, 1e-5)

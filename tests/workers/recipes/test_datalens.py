@@ -24,11 +24,11 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.checkpoints import SealedFolder
 from workers.evaluation.utility import train_and_test
 from workers.recipes import datalens
 from workers.recipes.interface import Cancelled, Means, Run, TrainingData, load_checkpoint
 from workers.recipes.teacher_stage import start_teacher_stage
+from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
 GDP = open_filter("gdp", 1.0, 1e-5)

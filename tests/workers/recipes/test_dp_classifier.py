@@ -46,8 +46,8 @@ from tests.workers.small_trainings import (
     weights,
     work,
 )
-from workers.planned_work import FEATURES
 from workers.recipes import private_steps
+from workers.recipes.dp_classifier import FEATURES
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData
 from workers.recipes.units import Units
 

@@ -39,9 +39,8 @@ from tests.workers.small_trainings import (
     with_basis_of_one,
     zeros_and_ones,
 )
-from workers.planned_work import WARM_UP
 from workers.recipes import dp_diffusion, private_steps
-from workers.recipes.dp_diffusion import warm_up
+from workers.recipes.dp_diffusion import WARM_UP, warm_up
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
 OPTIONS: dict[str, Any] = {

@@ -39,12 +39,12 @@ from service.db.words import JobState
 from service.logs import configure_logging
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
-from workers.exits import ExitStatus
-from workers.journal import read_journal
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.runner import run
-from workers.spending import ReportedProgress
+from workers.supervise.attempts import ExitStatus
+from workers.train.progress import ReportedProgress
+from workers.train.runner import run
+from workers.train.spending import read_journal
 
 DECLARED, SUBJECTS_DECLARED = 600, 60
 PARITY = ("even", "odd")

@@ -1,0 +1,202 @@
+"""One small job through a real Redis and a real Celery worker process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery.signals import worker_init
+from sqlalchemy import text
+
+from service import jobs, queue
+from service.audit import arming
+from service.audit.findings import FindingCode
+from service.db.session import transaction
+from service.db.words import HoldState, JobState, VerificationKind
+from service.queue import TASK_RUN_JOB
+from workers.supervise import app as tasks
+from workers.supervise.app import Workplace, make_app, work_on
+from workers.supervise.attempts import claim_job
+from workers.supervise.supervisor import runner_environment
+
+USUAL = "redis://127.0.0.1:6379/9"
+
+
+def _answers(url: str) -> bool:
+    try:
+        with redis.Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1) as connection:
+            return bool(connection.ping())
+    except redis.RedisError:
+        return False
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty Redis of this test's own; else a database of the one at OBSCURA_TEST_REDIS, else skip."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        url = os.environ.get("OBSCURA_TEST_REDIS", USUAL)
+        if not _answers(url):
+            pytest.skip("no redis-server is installed and none answers; set OBSCURA_TEST_REDIS to the URL of one")
+        yield url
+        return
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    arguments = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(tmp_path)]
+    server = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"redis://127.0.0.1:{port}/0"
+        for _ in range(100):
+            if _answers(url):
+                break
+            with pytest.raises(subprocess.TimeoutExpired):
+                server.wait(timeout=0.1)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.services
+def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(
+    workshop: Any, redis_url: str, tmp_path: Path
+) -> None:
+    settings = workshop.settings.model_copy(update={"mode": "celery", "redis_url": redis_url})
+    app = make_app(settings)
+
+    def deliver() -> None:
+        queue.deliver(workshop.factory, lambda name, args: app.send_task(name, args=args), now=datetime.now(UTC))
+
+    first = workshop.train()
+    deliver()
+    command = [sys.executable, "-m", "celery", "--app", "workers.supervise.app", "worker"]
+    command += ["--concurrency", "2", "--loglevel", "info", "--without-gossip", "--without-mingle"]
+    log = (tmp_path / "celery.log").open("w")
+    worker = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)
+    try:
+        assert workshop.wait_for_end(first).state is JobState.SUCCEEDED
+        workshop.assert_settled(first, JobState.SUCCEEDED)
+        assert workshop.job(first).attempt == 1
+        with transaction(workshop.factory, read_only=True) as session:  # the worker has verified the ledger first
+            assert arming.verified_at(session, VerificationKind.FULL) is not None
+
+        long, waiting = (
+            workshop.train(images=4000, images_per_iteration=1, rounds=10, epsilon=0.5),
+            workshop.train(epsilon=0.5),
+        )
+        deliver()
+        workshop.wait(lambda: workshop.job(long).progress.get("stage") == "votes")
+        assert workshop.job(waiting).attempt == 0  # there are two processes, but one training at a time
+        sample = workshop.sample(workshop.job(first).release_id)
+        deliver()
+        assert workshop.wait_for_end(sample).state is JobState.SUCCEEDED  # a free sample does not wait for it
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(timeout=300)
+        log.close()
+    drained = workshop.job(long)
+    assert (drained.state, drained.attempts_lost) == (JobState.QUEUED, 0)  # to be resumed by the next worker
+    hold = workshop.hold(long)
+    assert hold.state is HoldState.ARMED
+    assert workshop.balance().held_nano == hold.amount_nano + workshop.hold(waiting).amount_nano
+
+
+def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop: Any) -> None:
+    before = list(worker_init.receivers)
+    make_app(workshop.settings)
+    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
+    try:
+        start = connected[1]
+        start()
+        with transaction(workshop.factory, read_only=True) as session:
+            assert not arming.arming_stops(session)
+        with transaction(workshop.factory) as session:
+            session.execute(text("UPDATE accounts SET name = 'others'"))
+        start()
+    finally:
+        worker_init.receivers.remove(connected)
+    with transaction(workshop.factory, read_only=True) as session:
+        assert [(stop.scope, stop.code) for stop in arming.arming_stops(session)] == [
+            (workshop.account_id, FindingCode.ACCOUNT_MISMATCH)
+        ]
+    job_id = workshop.train()
+    assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="w", now=datetime.now(UTC)) is None
+
+
+def test_a_message_for_a_job_that_is_not_there_or_has_ended_changes_nothing(workshop: Any, tmp_path: Path) -> None:
+    sent: list[object] = []
+    with (tmp_path / "slot").open("wb") as slot:
+        workplace = Workplace(
+            workshop.settings,
+            slot,
+            draining=lambda: False,
+            send=lambda *message: sent.append(message),
+            command=("false",),
+        )
+        job_id = workshop.train()
+        with transaction(workshop.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        for name in (job_id, "job_aaaaaaaaaaaaaaaaaaaa"):
+            work_on(workplace, workshop.factory, name)
+    assert workshop.job(job_id).attempt == 0
+    assert sent == []
+
+
+def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(workshop: Any, tmp_path: Path) -> None:
+    sent: list[object] = []
+    settings = workshop.settings.model_copy(update={"attempts_max": 1})
+    with (tmp_path / "slot").open("wb") as slot:
+        workplace = Workplace(
+            settings, slot, draining=lambda: False, send=lambda *message: sent.append(message), command=("false",)
+        )
+        first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))  # while the slot was taken
+        work_on(workplace, workshop.factory, first)
+    assert workshop.job(first).state is JobState.FAILED
+    assert sent == [(TASK_RUN_JOB, [second])]
+
+
+def test_the_evaluation_of_a_release_is_rung_for_at_once(
+    workshop: Any, tmp_path: Path, tiny_runner: tuple[str, ...]
+) -> None:
+    sent: list[Any] = []
+    with (tmp_path / "slot").open("wb") as slot:
+        workplace = Workplace(
+            workshop.settings,
+            slot,
+            draining=lambda: False,
+            send=lambda *message: sent.append(message),
+            command=tiny_runner,
+        )
+        job_id = workshop.train(evaluate=True)
+        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
+        work_on(workplace, workshop.factory, job_id)
+    evaluation = workshop.evaluation(workshop.job(job_id).release_id)
+    assert sent == [(TASK_RUN_JOB, [evaluation.job_id])]
+
+
+def test_the_celery_settings_never_run_a_training_twice(workshop: Any) -> None:
+    app = make_app(workshop.settings)
+    expected = {
+        "task_acks_late": False,
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": True,
+        "worker_max_tasks_per_child": 1,
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "task_ignore_result": True,
+        "result_backend": None,
+    }
+    assert {name: app.conf[name] for name in expected} == expected
+    assert {TASK_RUN_JOB, tasks.TASK_RECONCILE} <= set(app.tasks)

@@ -1,0 +1,83 @@
+"""The embedded dispatcher with real runner processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service import jobs, queue
+from service.db.session import transaction
+from service.db.words import JobKind, JobState
+from workers.supervise.attempts import claim_next, claimable
+from workers.supervise.dispatch import Dispatcher
+from workers.supervise.supervisor import Patience
+
+
+def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(
+    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dispatcher() -> Dispatcher:
+        return Dispatcher(workshop.settings, workshop.factory, command=tiny_runner, patience=impatient)
+
+    first = workshop.train(epsilon=0.5)
+    working = dispatcher()
+    working.start()
+    release_id = workshop.wait_for_end(first).release_id
+    workshop.wait(lambda: workshop.job(first).state is JobState.SUCCEEDED)
+
+    monkeypatch.setenv("TINY_PAUSE", "0.3")
+    second, third = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+    sample = workshop.sample(release_id)
+    queue.deliver(workshop.factory, working.send, now=datetime.now(UTC))
+    assert workshop.wait_for_end(sample).state is JobState.SUCCEEDED
+    workshop.wait(lambda: workshop.job(second).progress.get("step", 0) >= 1)
+    assert workshop.job(third).attempt == 0  # one training at a time
+    working.stop()
+    assert (workshop.job(second).state, workshop.job(second).attempts_lost) == (JobState.QUEUED, 0)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("obscura")]
+
+    monkeypatch.setenv("TINY_PAUSE", "0")
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=third, now=datetime.now(UTC))
+    working = dispatcher()
+    working.start()
+    assert workshop.wait_for_end(second).state is JobState.SUCCEEDED
+    working.stop()
+    spent_nano = sum(workshop.hold(job_id).captured_nano for job_id in (first, second))
+    assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (spent_nano, 0)
+
+
+def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(workshop: Any) -> None:
+    Dispatcher(workshop.settings, workshop.factory).stop()
+    idle = Dispatcher(workshop.settings, workshop.factory)
+    idle.start()
+    began = time.monotonic()
+    idle.stop()
+    assert time.monotonic() - began < 2
+
+
+def test_the_oldest_job_of_a_kind_is_claimed_first_and_only_once(workshop: Any) -> None:
+    first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+    now = datetime.now(UTC)
+    claims = [
+        claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, worker="test", now=now) for _ in range(3)
+    ]
+    assert [claim.job_id if claim is not None else None for claim in claims] == [first, second, None]
+    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.SAMPLE, worker="test", now=now) is None
+    with transaction(workshop.factory, read_only=True) as session:
+        assert claimable(session, now=now) == []
+
+
+def test_the_dispatching_process_never_loads_torch() -> None:
+    code = (
+        "import sys\n"
+        "from workers.supervise import app, attempts, dispatch, reconcile, supervisor\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

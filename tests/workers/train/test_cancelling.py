@@ -1,0 +1,113 @@
+"""A job that draws images or tests classifiers, and is cancelled, ends within seconds and not when it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.edm import EdmConfig, EdmDenoiser
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from service import jobs
+from service.datasets.vault import open_dataset
+from service.db.session import transaction
+from service.db.words import JobState
+from tests.workers import tiny_runner
+from tests.workers.small_trainings import DIGITS, work
+from workers.evaluation import utility
+from workers.recipes.interface import Cancelled
+from workers.supervise.attempts import ExitStatus
+from workers.train import publishing
+from workers.train.evaluating import measure_classifier, public_images
+from workers.train.planned_work import DRAWING, EVALUATION
+from workers.train.runner import run
+
+SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes
+
+
+def quick_to_draw(*given: Any, **more: Any) -> Any:
+    """The small recipe: pays, and is done."""
+    return tiny_runner.train(*given, **more)
+
+
+def slow_to_draw(*given: Any, **more: Any) -> EdmDenoiser:
+    """It pays likewise; 256 images of a batch go through its network in four blocks, a thousand times each."""
+    quick_to_draw(*given, **more)
+    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=10_000, churn=0.0, guidance=0.0))
+
+
+def slow_to_draw_later(*given: Any, **more: Any) -> EdmDenoiser:
+    """A few images are drawn within seconds, the many of an evaluation are not."""
+    quick_to_draw(*given, **more)
+    return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=4, churn=0.0, guidance=0.0))
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers of an evaluation train for a very long time."""
+    monkeypatch.setattr(utility, "EPOCHS_MAX", 10**6)
+    for kind, training in utility.TRAINING.items():
+        monkeypatch.setitem(utility.TRAINING, kind, dataclasses.replace(training, images_seen=10**7))
+
+
+def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
+    """Run a job until it says that it is at a stage, cancel it, and see that it ends within seconds."""
+    attempt, stop, statuses = workshop.claim(job_id), threading.Event(), list[ExitStatus]()
+    thread = threading.Thread(
+        target=lambda: statuses.append(run(workshop.settings, attempt, stop=stop, trainers=trainers))
+    )
+    thread.start()
+    workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC), discard=discard)
+    asked = time.monotonic()
+    stop.set()
+    thread.join(timeout=600)
+    assert time.monotonic() - asked < SECONDS_MAX
+    return statuses[0]
+
+
+def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop: Any) -> None:
+    job_id = workshop.train(warm_start=False)
+    assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw}, discard=True) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.CANCELLED)
+
+
+@pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(
+    workshop: Any, endless: None, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = workshop.train(warm_start=False, evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
+    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 1)
+    work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else quick_to_draw})
+    release_id = workshop.job(training).release_id
+    job_id = workshop.evaluation(release_id).job_id
+    assert cancelled_at(workshop, job_id, stage, {}, discard=False) is ExitStatus.ENDED
+    assert workshop.job(job_id).state is JobState.CANCELLED
+    assert workshop.evaluation(release_id).results is None
+    workshop.assert_settled(training, JobState.SUCCEEDED)
+
+
+def test_a_classifiers_test_can_be_ended_between_its_layers(workshop: Any, tmp_path: Path) -> None:
+    PrivateClassifier(ClassifierConfig("cnn", DIGITS, 1, 8, 8)).save(tmp_path)
+    test = public_images(*open_dataset(workshop.settings, workshop.public_id))
+    looks = 0
+
+    def progress(*, stage: str, step: int, steps: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
+    assert looks == 5
+    measured = measure_classifier(tmp_path, test, device=torch.device("cpu"), progress=progress)
+    assert sum(sum(row) for row in measured.confusion) == len(test.labels) == 297
+    assert sum(row[label] for label, row in enumerate(measured.confusion)) / 297 == measured.accuracy["classifier"]

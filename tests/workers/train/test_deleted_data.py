@@ -1,0 +1,162 @@
+"""Deletion beside a training that has the data open: it ends, what it charged is spent, and no copy can be read.
+
+The control of every unreadable copy is the destroyed key itself: with it, the same files open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from privacy.mechanisms.noise import derive_key
+from service import jobs
+from service.artifacts import digest_directory
+from service.datasets import deletion, states
+from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
+from service.db.job_tables import Release
+from service.db.session import transaction
+from service.db.words import DatasetState, FailureCode, HoldState, JobState
+from service.errors import Conflict, NotFound
+from service.sealing import SealBroken, new_key
+from tests.workers.tiny_runner import TRAINERS as TINY
+from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
+from workers.supervise.attempts import ExitStatus, work_root
+from workers.supervise.reconcile import reconcile
+from workers.supervise.supervisor import Patience, supervise
+from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
+from workers.train.runner import run
+
+
+def attempt_here(workshop: Any, job_id: str, trainers: dict[str, Any]) -> ExitStatus:
+    return run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=trainers)
+
+
+def state(workshop: Any) -> DatasetState:
+    with transaction(workshop.factory, read_only=True) as session:
+        return states.find(session, workshop.dataset_id).state
+
+
+def released(workshop: Any) -> Release:
+    job_id = workshop.train()
+    attempt_here(workshop, job_id, TINY)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        return jobs.get_release(session, workshop.job(job_id).release_id)
+
+
+def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
+    workshop: Any,
+    tiny_runner: tuple[str, ...],
+    impatient: Patience,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings, dataset_id = workshop.settings, workshop.dataset_id
+    release = released(workshop, TINY)
+    before = workshop.balance()
+    images = open_dataset(settings, dataset_id)[0].copy()
+
+    monkeypatch.setenv("TINY_PAUSE", "0.2")
+    job_id = workshop.train()
+    drawing = workshop.sample(release.id)
+    attempt = workshop.claim(job_id)
+    more: dict[str, Any] = {"draining": lambda: False, "command": tiny_runner, "patience": impatient}
+    thread = threading.Thread(target=lambda: supervise(settings, workshop.factory, attempt, **more))
+    thread.start()
+    workshop.wait((work_root(settings.data_dir) / job_id / CHECKPOINT_FILE).exists, seconds=240)
+    key = read_key(key_path(settings, dataset_id))
+    shutil.copytree(settings.data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("keys"))
+
+    now = datetime.now(UTC)
+    with pytest.raises(Conflict, match=job_id):
+        deletion.delete(settings, workshop.factory, dataset_id, cancel_jobs=False, now=now)
+    deletion.delete(settings, workshop.factory, dataset_id, cancel_jobs=True, now=now)
+    assert not key_path(settings, dataset_id).exists(), "the key does not wait for the training"
+    with pytest.raises(NotFound):
+        open_dataset(settings, dataset_id)
+    thread.join(timeout=240)
+
+    job, hold, balance = workshop.job(job_id), workshop.hold(job_id), workshop.balance()
+    assert (job.state, hold.state) == (JobState.CANCELLED, HoldState.CAPTURED)
+    assert 0 < hold.charged_nano == hold.captured_nano < hold.amount_nano
+    assert (balance.spent_nano, balance.held_nano) == (before.spent_nano + hold.charged_nano, 0)
+    reconcile(settings, workshop.factory, send=lambda *_: None, now=datetime.now(UTC))
+    assert state(workshop) is DatasetState.DELETED
+    kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
+    assert not [path for path in kept if key in path.read_bytes()]
+    assert not [path for path in kept if dataset_id in str(path) or path.is_relative_to(work_root(settings.data_dir))]
+
+    # The copies that somebody made in time, back in their place.
+    shutil.copytree(tmp_path / "copy" / "datasets" / dataset_id, settings.data_dir / "datasets" / dataset_id)
+    checkpoints = SealedFolder(tmp_path / "copy" / "work" / job_id, new_key(), f"checkpoint {job_id}")
+    with pytest.raises(NotFound):
+        open_dataset(settings, dataset_id)
+    write_key(key_path(settings, dataset_id), new_key())
+    with pytest.raises(SealBroken):
+        open_dataset(settings, dataset_id)
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(checkpoints)
+    destroy_file(key_path(settings, dataset_id))
+    write_key(key_path(settings, dataset_id), key)
+    np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], images)
+    assert load_checkpoint(SealedFolder(checkpoints.directory, key, checkpoints.context)) is not None
+    shred(settings, dataset_id)
+
+    # What was published stays, and can be drawn from.
+    assert digest_directory(settings.data_dir / release.artifact_dir) == release.artifact_sha256
+    attempt_here(workshop, drawing, TINY)
+    assert workshop.job(drawing).state is JobState.SUCCEEDED
+
+
+def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charged(workshop: Any) -> None:
+    """The first attempt is interrupted while it trains, the key goes, and nobody has cancelled anything."""
+
+    def interrupted(training: Run) -> Any:
+        def tell(*, step: int, **_: Any) -> None:
+            if step == 12:
+                raise Cancelled
+
+        return TINY["datalens"](dataclasses.replace(training, progress=tell))
+
+    job_id = workshop.train()
+    assert attempt_here(workshop, job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    charged_nano = workshop.hold(job_id).charged_nano
+    assert charged_nano > 0
+    destroy_file(key_path(workshop.settings, workshop.dataset_id))
+
+    assert attempt_here(workshop, job_id, TINY) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.FAILED)
+    assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
+    assert workshop.balance().spent_nano == charged_nano
+
+
+def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(workshop: Any) -> None:
+    """A recipe's secret is the same in every attempt at a job, and nobody has it who lacks the dataset's key."""
+    job_id = workshop.train()
+    seen: list[tuple[bytes, bytes]] = []
+
+    def spy(training: Run) -> NoReturn:
+        with transaction(workshop.factory, read_only=True) as session:
+            stored = jobs.secret_of(session, job_id=job_id, attempt=training.attempt)
+            seen.append((training.secret, stored))
+        raise Cancelled
+
+    for _ in range(2):
+        assert attempt_here(workshop, job_id, {"datalens": spy}) is ExitStatus.INTERRUPTED
+        with transaction(workshop.factory) as session:
+            jobs.give_back(session, job_id=job_id, attempt=workshop.job(job_id).attempt, now=datetime.now(UTC))
+    (secret, stored), again = seen
+    assert again == (secret, stored)
+    assert secret != stored
+    key = read_key(key_path(workshop.settings, workshop.dataset_id))
+    assert secret == derive_key(stored + key, "training", job_id)
+    assert secret != derive_key(stored + new_key(), "training", job_id)

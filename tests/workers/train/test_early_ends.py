@@ -1,0 +1,364 @@
+"""A training that ends early publishes what was paid for: cancelled at any moment, killed, or out of time."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from benchmarks.chaos_audit import audit
+from models.private_classifier import load_classifier
+from models.released import load_released
+from privacy.plans.plan import plan_from_json
+from privacy.plans.registry import RECIPES, useful_from_nano
+from service import jobs, ledger
+from service.api import job_views
+from service.artifacts import digest_directory
+from service.db.job_tables import Release
+from service.db.session import transaction
+from service.db.words import EarlyEnd, EntryKind, HoldState, JobState
+from tests.workers.small_trainings import TRAINERS
+from workers.recipes import private_steps
+from workers.recipes.interface import Cancelled
+from workers.supervise.attempts import ExitStatus
+from workers.supervise.reconcile import sweep
+from workers.train import publishing, spending
+from workers.train.runner import run
+
+MOMENTS = 10
+VOTES: dict[str, Any] = {"images": 120, "images_per_iteration": 4}
+CLASSIFIER: dict[str, Any] = {
+    "recipe": "dp_classifier",
+    "epsilon": 8.0,
+    "architecture": "cnn",
+    "expected_batch": 100,
+    "epochs": 3.0,
+}
+
+
+@dataclass
+class Moments:
+    """Counts the moments of a training at which somebody may act: around every charge, and at every report.
+
+    Args:
+        patch: replaces methods for the time of a test.
+        acts: what happens at which moment.
+    """
+
+    patch: pytest.MonkeyPatch
+    acts: dict[int, Callable[[], None]] = field(default_factory=dict)
+    passed: int = 0
+
+    def __post_init__(self) -> None:
+        charge, report = spending.HeldBudget.charge, spending.ReportedProgress.__call__
+
+        def charged(budget: Any, *given: Any) -> None:
+            self.step()
+            charge(budget, *given)
+            self.step()
+
+        def reported(progress: Any, **given: Any) -> bool:
+            self.step()
+            return report(progress, **given)
+
+        self.patch.setattr(spending.HeldBudget, "charge", charged)
+        self.patch.setattr(spending.ReportedProgress, "__call__", reported)
+
+    def step(self) -> None:
+        act = self.acts.get(self.passed)
+        self.passed += 1
+        if act is not None:
+            act()
+
+
+def train(workshop: Any, options: dict[str, Any]) -> str:
+    job_id: str = workshop.train(**options)
+    return job_id
+
+
+def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: pytest.MonkeyPatch) -> JobState:
+    """Cancel a training at one of its moments, as a user and the supervisor do, and see that nothing is lost."""
+    job_id, stop, said = train(workshop, options), threading.Event(), list[bool | None]()
+
+    def cancel() -> None:
+        with transaction(workshop.factory) as session:
+            job = jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+            said.append(job_views.jobs(session, [job])[0].publishes_if_cancelled)
+        stop.set()
+
+    with patch.context() as patched:
+        Moments(patched, {moment: cancel})
+        assert run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS) == ExitStatus.ENDED
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert said in ([True], [False]), "a moment after the end of the training"
+    workshop_holds_nothing(workshop, job_id)
+    if job.state is JobState.CANCELLED:
+        assert said == [False], "something useful had been paid for and was lost"
+        assert hold.captured_nano < useful_from_nano(plan_from_json(job.plan))
+        assert job.release_id is None
+        return JobState.CANCELLED
+    assert job.state is JobState.SUCCEEDED
+    assert_published(workshop, job_id, reason="cancelled")
+    return JobState.SUCCEEDED
+
+
+def workshop_holds_nothing(workshop: Any, job_id: str) -> None:
+    """What was charged is spent, and the rest has returned."""
+    hold = workshop.hold(job_id)
+    assert hold.state is HoldState.CAPTURED
+    assert hold.captured_nano == hold.charged_nano <= hold.amount_nano
+    assert workshop.balance().held_nano == 0
+
+
+def assert_published(workshop: Any, job_id: str, *, reason: str) -> Release:
+    """The release can be downloaded, says what was made, and its card is that of what was charged."""
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    with transaction(workshop.factory, read_only=True) as session:
+        release = jobs.get_release(session, job.release_id)
+        entries = [entry for entry in ledger.entries(session, workshop.account_id, 0, 1000) if entry.job_id == job_id]
+    directory = workshop.settings.data_dir / release.artifact_dir
+    assert digest_directory(directory) == release.artifact_sha256
+    (load_classifier if release.kind == "classifier" else load_released)(directory)
+    assert release.card["price_nano"] == hold.captured_nano > 0
+    assert release.card["incomplete"] == release.incomplete
+    charged = sum(entry.details["event"]["count"] for entry in entries if entry.kind is EntryKind.CHARGE)
+    planned = sum(stage.event.count for stage in plan_from_json(job.plan).stages)
+    assert (release.incomplete is None) is (charged == planned)
+    assert (job.ended_early is None) is (charged == planned)
+    if release.incomplete is not None:
+        assert (release.incomplete["reason"], release.incomplete["made"]) == (reason, charged)
+        assert release.incomplete["share"] == pytest.approx(charged / planned, abs=1e-3)
+        assert job.ended_early.value == reason
+    return release
+
+
+def ten_moments(workshop: Any, options: dict[str, Any], patch: pytest.MonkeyPatch, *, seed: int) -> None:
+    """Count the moments of a training, then cancel others of its kind at ten of them."""
+    patch.setattr(publishing, "_REPORT_PER_CLASS", 10)
+    with patch.context() as patched:
+        counted = Moments(patched)
+        job_id = train(workshop, options)
+        run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert workshop.job(job_id).state is JobState.SUCCEEDED
+    assert counted.passed > 2 * MOMENTS
+    dice = random.Random(seed)
+    # Three of them among the first charges, where there may be nothing yet; the others anywhere.
+    moments = [*dice.sample(range(8), 3), *dice.sample(range(8, counted.passed), MOMENTS - 3)]
+    ends = [cancel_and_look(workshop, options, moment, patch) for moment in moments]
+    assert set(ends) == {JobState.CANCELLED, JobState.SUCCEEDED}
+    with transaction(workshop.factory, read_only=True) as session:
+        everything = {job.id for job in session.query(type(workshop.job(job_id)))}
+    sweep(workshop.settings.data_dir, workshop.factory)
+    found = audit(workshop.settings, everything, {})
+    assert found.sound, found
+
+
+@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(
+    request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**VOTES, "epsilon": 0.5}
+    ten_moments(request.getfixturevalue(kind), options, monkeypatch, seed=9)
+
+
+def died(*_: Any, **__: Any) -> None:
+    """The process is gone here, as after kill -9."""
+    raise SystemExit
+
+
+@pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dpgan", "dp_diffusion"])
+def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(
+    request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = request.getfixturevalue("workshop" if recipe == "datalens" else "rdp_workshop")
+    options: dict[str, Any] = {
+        "datalens": VOTES,
+        "dp_classifier": {**CLASSIFIER},
+        "dpgan": {"recipe": "dpgan", "epsilon": 8.0, "epochs": 2.0, "features": 4, "latent": 4, "expected_batch": 100},
+        "dp_diffusion": {
+            "recipe": "dp_diffusion",
+            "epsilon": 8.0,
+            "epochs": 1.0,
+            "features": 4,
+            "blocks": 1,
+            "sampling_steps": 4,
+            "expected_batch": 100,
+            "multiplicity": 1,
+        },
+    }[recipe]
+    job_id = train(shop, options)
+    settings = shop.settings.model_copy(update={"attempts_max": 1})
+    with monkeypatch.context() as patched:
+        Moments(patched, {16: died})  # after some charges and checkpoints
+        with pytest.raises(SystemExit):
+            run(settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    charged_nano, lines = shop.hold(job_id).charged_nano, len(charges(shop, job_id))
+    assert useful_from_nano(plan_from_json(shop.job(job_id).plan)) <= charged_nano < shop.hold(job_id).amount_nano
+    with transaction(shop.factory) as session:
+        jobs.finish_failed(
+            session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.WORKER_LOST, now=datetime.now(UTC)
+        )
+    assert run(settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
+    assert_published(shop, job_id, reason="worker_lost")
+    assert shop.hold(job_id).charged_nano == charged_nano
+    assert len(charges(shop, job_id)) == lines
+    workshop_holds_nothing(shop, job_id)
+
+
+def charges(workshop: Any, job_id: str) -> list[Any]:
+    with transaction(workshop.factory, read_only=True) as session:
+        rows = ledger.entries(session, workshop.account_id, 0, 1000)
+    return [entry for entry in rows if entry.job_id == job_id and entry.kind is EntryKind.CHARGE]
+
+
+def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = train(workshop, {})
+    with monkeypatch.context() as patched:
+        Moments(patched, {2: died})  # the first charge is there, and its release is not
+        with pytest.raises(SystemExit):
+            run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert len(charges(workshop, job_id)) == 1
+    with transaction(workshop.factory) as session:
+        jobs.finish_failed(
+            session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.TIME_LIMIT, now=datetime.now(UTC)
+        )
+    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
+    assert "nothing that could be published" in job_views.FAILURES[job.failure_code]
+    assert len(charges(workshop, job_id)) == 1
+    workshop_holds_nothing(workshop, job_id)
+
+
+def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = train(workshop, VOTES)
+
+    def broken() -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        Moments(patched, {16: broken})
+        run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.OUT_OF_MEMORY)
+    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert_published(workshop, job_id, reason="out_of_memory")
+
+
+def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, stop = train(workshop, VOTES), threading.Event()
+
+    def over() -> None:
+        with transaction(workshop.factory) as session:
+            assert jobs.end_early(session, job_id=job_id, attempt=1, why=EarlyEnd.TIME_LIMIT)
+        stop.set()
+
+    with monkeypatch.context() as patched:
+        Moments(patched, {16: over})
+        run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS)
+    assert_published(workshop, job_id, reason="time_limit")
+    assert workshop.job(job_id).attempt == 1
+
+
+def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, stop = train(workshop, VOTES), threading.Event()
+
+    def cancel() -> None:
+        with transaction(workshop.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        stop.set()
+
+    with monkeypatch.context() as patched:
+        # The first report after the cancellation closes the budget, and the one after that is told to stop.
+        Moments(patched, {14: cancel, 17: stop.set, 18: stop.set, 19: stop.set})
+        status = run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS)
+    assert status == ExitStatus.INTERRUPTED
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    assert_published(workshop, job_id, reason="cancelled")
+
+
+def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its budget is closed from the start, and then the supervisor tells it so."""
+    job_id, stop = train(workshop, VOTES), threading.Event()
+    with monkeypatch.context() as patched:
+        Moments(patched, {16: died})
+        with pytest.raises(SystemExit):
+            run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    second = workshop.claim(job_id)
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    stop.set()
+    assert run(workshop.settings, second, stop=stop, trainers=TRAINERS) == ExitStatus.ENDED
+    assert_published(workshop, job_id, reason="cancelled")
+
+
+def test_a_training_of_many_steps_stops_within_one_of_them(rdp_workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is paid for together may be minutes of work."""
+    monkeypatch.setattr(private_steps, "_CHUNKS", 2)
+    job_id, stop = train(rdp_workshop, CLASSIFIER), threading.Event()
+
+    def cancel() -> None:
+        with transaction(rdp_workshop.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        stop.set()
+
+    steps = list[int]()
+    make = private_steps.PrivateSteps.step
+    monkeypatch.setattr(private_steps.PrivateSteps, "step", lambda self: (steps.append(1), make(self))[1])
+    with monkeypatch.context() as patched:
+        Moments(patched, {5: cancel})
+        run(rdp_workshop.settings, rdp_workshop.claim(job_id), stop=stop, trainers=TRAINERS)
+    assert len(steps) == 4  # two moments are those of the one charge
+    assert len(charges(rdp_workshop, job_id)) == 1
+    assert_published(rdp_workshop, job_id, reason="cancelled")
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(
+    request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every recipe says so by itself when there is nothing useful yet."""
+    shop = request.getfixturevalue("workshop" if recipe == "datalens" else "rdp_workshop")
+    job_id = shop.train(recipe=recipe, epsilon=8.0)
+    budgets = list[Any]()
+    build = spending.HeldBudget.__init__
+
+    def closed(budget: Any, *given: Any, **more: Any) -> None:
+        build(budget, *given, **more)
+        budget.close()
+        budgets.append(budget)
+
+    monkeypatch.setattr(spending.HeldBudget, "__init__", closed)
+    run(shop.settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    job = shop.job(job_id)
+    assert budgets
+    assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.HOLD_EXHAUSTED)
+    assert shop.hold(job_id).captured_nano == 0
+
+
+def test_progress_that_was_told_to_stop_asks_why(workshop: Any) -> None:
+    """Somebody who cancels a job that costs nothing stops it at once."""
+    job_id = workshop.train()
+    attempt, stop = workshop.claim(job_id), threading.Event()
+    progress = spending.ReportedProgress(
+        workshop.factory, attempt, budget=None, planned_nano=0, privacy_filter=None, stop=stop
+    )
+    assert progress(stage="votes", step=0, steps=1) is False
+    stop.set()
+    with pytest.raises(Cancelled):
+        progress(stage="votes", step=1, steps=1)
+    assert stop.is_set()

@@ -1,0 +1,189 @@
+"""An evaluation as a job: what it measures, what it may be asked for, and that nothing paid for hangs on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service import jobs
+from service.artifacts import digest_directory, directory_of
+from service.datasets import deletion
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Release
+from service.db.session import transaction
+from service.db.words import DatasetState, FailureCode, JobState
+from service.errors import Conflict
+from service.reports import PAGE, read_report
+from tests.workers.small_trainings import evaluated, work
+from tests.workers.tiny_runner import TRAINERS as TINY
+from workers.evaluation import utility
+from workers.supervise.attempts import ExitStatus
+from workers.train import spending
+from workers.train.planned_work import EVALUATION
+from workers.train.runner import run
+
+KINDS = {"logistic_regression", "mlp", "cnn"}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classifiers see few images: what they learn is tested elsewhere."""
+    for kind, training in utility.TRAINING.items():
+        monkeypatch.setitem(utility.TRAINING, kind, dataclasses.replace(training, images_seen=1000))
+
+
+def released(workshop: Any, **options: Any) -> Release:
+    """A release whose training has named the public dataset."""
+    job_id = workshop.train(evaluate=True, **options)
+    work(workshop, job_id, TINY)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        return jobs.get_release(session, workshop.job(job_id).release_id)
+
+
+def ask(workshop: Any, release: Release, **changes: Any) -> str:
+    facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, **changes}
+    with transaction(workshop.factory) as session:
+        return jobs.submit_evaluation(
+            session,
+            principal="key_test",
+            idempotency_key=None,
+            release_id=release.id,
+            now=datetime.now(UTC),
+            **facts,
+        ).id
+
+
+@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    workshop = request.getfixturevalue(kind)
+    release = released(workshop, evaluation_samples=200)
+    directory = directory_of(workshop.settings.data_dir, release.id)
+    assert "accuracy" not in release.summary
+    waiting = workshop.job(workshop.evaluation(release.id).job_id)
+    assert (waiting.state, waiting.hold_id) == (JobState.QUEUED, None)
+    spent_nano = workshop.balance().spent_nano
+
+    results = evaluated(workshop, release)
+    assert set(results["accuracy"]) == set(results["accuracy_warm_start_only"]) == KINDS
+    assert (results["evaluation"]["train_images"], results["evaluation"]["test_images"]) == (200, 297)
+    assert sum(map(sum, workshop.evaluation(release.id).confusion)) == 297
+    assert digest_directory(directory) == release.artifact_sha256
+    assert workshop.balance().spent_nano == spent_nano
+    page = read_report(workshop.settings.data_dir, workshop.factory, release.id, PAGE).decode()
+    assert "200 synthetic images only, then tested once on the 297 images" in page
+    assert "had not been measured" not in page
+    order = [page.index(f'id="{part}"') for part in ("guarantee", "synthetic", "usefulness", "technical")]
+    assert order == sorted(order)
+
+
+def test_it_can_be_asked_for_again_with_other_numbers(workshop: Any) -> None:
+    release = released(workshop, evaluation_samples=200)
+    first = evaluated(workshop, release)
+    job_id = ask(workshop, release, samples=300, seed=5)
+    work(workshop, job_id)
+    second = workshop.evaluation(release.id).results
+    assert (second["evaluation"]["train_images"], second["evaluation"]["seeds"]) == (300, [5])
+    with transaction(workshop.factory, read_only=True) as session:
+        newest = jobs.newest_evaluations(session, [release.id])[release.id]
+        assert jobs.with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
+    assert first["evaluation"]["seeds"] == [0]
+
+
+def test_the_same_seed_finds_the_same(workshop: Any) -> None:
+    release = released(workshop, evaluation_samples=200)
+    first = evaluated(workshop, release)
+    work(workshop, ask(workshop, release))
+    assert workshop.evaluation(release.id).results["accuracy"] == first["accuracy"]
+
+
+def test_a_broken_evaluation_fails_alone_and_can_be_repeated(workshop: Any) -> None:
+    release = released(workshop, evaluation_samples=200)
+    images = directory_of(workshop.settings.data_dir, workshop.public_id) / "images.npy.sealed"
+    content = images.read_bytes()
+    images.unlink()
+    job_id = workshop.evaluation(release.id).job_id
+    work(workshop, job_id)
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+    images.write_bytes(content)
+    again = ask(workshop, release)
+    work(workshop, again)
+    assert workshop.job(again).state is JobState.SUCCEEDED
+
+
+def test_a_public_dataset_that_was_deleted_before_its_evaluation_costs_only_that(workshop: Any) -> None:
+    job_id = workshop.train(evaluate=True)
+    now = datetime.now(UTC)
+    gone = deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=False, now=now)
+    assert gone.state is DatasetState.DELETED
+    work(workshop, job_id, TINY)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    evaluation = workshop.evaluation(workshop.job(job_id).release_id)
+    work(workshop, evaluation.job_id)
+    assert workshop.job(evaluation.job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
+
+
+def test_a_dataset_is_not_deleted_under_an_evaluation_unless_that_is_cancelled(workshop: Any) -> None:
+    release, now = released(workshop), datetime.now(UTC)
+    job_id = workshop.evaluation(release.id).job_id
+    with pytest.raises(Conflict, match=job_id):
+        deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=False, now=now)
+    deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=True, now=now)
+    assert workshop.job(job_id).state is JobState.CANCELLED
+    # The private images are not needed to measure: they may go at any time.
+    deletion.delete(workshop.settings, workshop.factory, workshop.dataset_id, cancel_jobs=False, now=now)
+
+
+def test_progress_moves_on_within_every_classifier_and_never_back(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, seen = released(workshop, evaluation_samples=200), list[tuple[int, int]]()
+    say = spending.ReportedProgress.__call__
+
+    def said(progress: Any, *, stage: str, step: int, steps: int) -> bool:
+        if stage == EVALUATION:
+            seen.append((step, steps))
+        return say(progress, stage=stage, step=step, steps=steps)
+
+    monkeypatch.setattr(spending.ReportedProgress, "__call__", said)
+    evaluated(workshop, release)
+    shares = [step / steps for step, steps in seen]
+    second = next(at for at, (before, after) in enumerate(itertools.pairwise(shares), 1) if after < before)
+    for part in (shares[:second], shares[second:]):  # of the generator, and of its warm start alone
+        assert part == sorted(part)
+        assert (part[0], len({steps for _, steps in seen})) == (0.0, 1)
+        assert 0.9 < part[-1] <= 1
+        assert max(after - before for before, after in itertools.pairwise(part)) < 0.2
+        assert len(set(part)) > 10
+
+
+def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop: Any) -> None:
+    release = released(workshop, evaluation_samples=200)
+    job_id, stop = workshop.evaluation(release.id).job_id, threading.Event()
+    stop.set()
+    status = run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TINY)
+    assert status is ExitStatus.INTERRUPTED
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    work(workshop, job_id)
+    assert workshop.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_a_public_dataset_that_nobody_has_compared_with_private_ones_is_not_measured_on(workshop: Any) -> None:
+    """It may hold the private images themselves. The release stays."""
+    release = released(workshop, evaluation_samples=200)
+    with transaction(workshop.factory) as session:
+        session.get_one(Dataset, workshop.public_id).unchecked = True
+    job_id = workshop.evaluation(release.id).job_id
+    work(workshop, job_id)
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+    assert workshop.evaluation(release.id).results is None

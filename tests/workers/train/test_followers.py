@@ -1,0 +1,238 @@
+"""Real jobs whose runner starts a second process to train with: what is charged, and who is left when somebody dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from service import jobs, ledger
+from service.db.session import transaction
+from service.db.words import EntryKind, HoldState, JobState
+from service.errors import Conflict
+from service.settings import Settings
+from workers.recipes.ranks import RankLost
+from workers.recipes.registry import TOGETHER, TRAINERS
+from workers.supervise.attempts import Attempt, ExitStatus
+from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
+from workers.train import followers as ranks
+from workers.train.followers import RunnersBusiness, read_armed_order
+from workers.train.orders import Context
+from workers.train.runner import run
+
+OPTIONS = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
+
+
+def classifier(workshop: Any, *, epochs: float, epsilon: float) -> str:
+    return str(workshop.train(recipe="dp_classifier", epsilon=epsilon, epochs=epochs, **OPTIONS))
+
+
+def charges(workshop: Any, job_id: str) -> list[tuple[int, Any]]:
+    with transaction(workshop.factory, read_only=True) as session:
+        found = ledger.entries(session, workshop.account_id, 0, 1000)
+    hold_id = workshop.hold(job_id).id
+    return [
+        (entry.amount_nano, entry.details)
+        for entry in found
+        if entry.kind is EntryKind.CHARGE and entry.hold_id == hold_id
+    ]
+
+
+def followers(workshop: Any) -> list[int]:
+    """The process ids of all that were started, from what runners said."""
+    lines = [json.loads(line) for line in workshop.logs().splitlines() if '"follower_started"' in line]
+    return [line["pid"] for line in lines]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
+    settings = workshop.settings.model_copy(update={"processes": 2})
+    supervise(settings, workshop.factory, attempt, draining=lambda: False, command=RUNNER_COMMAND, patience=patience)
+
+
+def context_of(workshop: Any, attempt: Attempt) -> Context:
+    return Context(workshop.settings, workshop.factory, attempt, threading.Event(), torch.device("cpu"))
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_job_for_the_charges_of_one(rdp_workshop: Any, impatient: Patience) -> None:
+    workshop = rdp_workshop
+    alone, together = (classifier(workshop, epochs=1.0, epsilon=5.5) for _ in range(2))
+    ended = run(workshop.settings, workshop.claim(alone), stop=threading.Event(), trainers=TRAINERS)
+    assert ended == ExitStatus.ENDED
+    supervise_two(workshop, workshop.claim(together), impatient)
+
+    for job_id in (alone, together):
+        assert workshop.job(job_id).state is JobState.SUCCEEDED, workshop.logs()[-2000:]
+        assert workshop.hold(job_id).state is HoldState.CAPTURED
+    assert charges(workshop, together) == charges(workshop, alone) != []
+    assert workshop.balance().spent_nano == sum(workshop.hold(job_id).captured_nano for job_id in (alone, together))
+    (follower,) = followers(workshop)
+    assert not alive(follower)
+    assert not list((workshop.settings.data_dir / "work").glob(f"{together}/*"))
+
+
+@pytest.mark.slow
+def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(
+    rdp_workshop: Any, impatient: Patience
+) -> None:
+    workshop = rdp_workshop
+    job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
+    attempt = workshop.claim(job_id)
+    thread = threading.Thread(target=supervise_two, args=(workshop, attempt, impatient))
+    thread.start()
+    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 3)
+    (first,) = followers(workshop)
+    os.kill(first, signal.SIGKILL)
+    began = time.monotonic()
+    thread.join(timeout=60)
+    assert time.monotonic() - began < 30
+    assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
+    assert workshop.hold(job_id).state is HoldState.ARMED
+    charged = len(charges(workshop, job_id))
+
+    supervise_two(workshop, workshop.claim(job_id), impatient)  # at once: the lease was given up
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.job(job_id).attempts_lost == 1
+    steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
+    assert steps == 150, "the hold pays for its steps and no more"
+    assert 0 < charged < len(charges(workshop, job_id))
+    assert not any(map(alive, followers(workshop)))
+    assert len(followers(workshop)) == 2
+    assert "rank_lost" in workshop.logs()
+
+
+@pytest.mark.slow
+def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(rdp_workshop: Any, impatient: Patience) -> None:
+    workshop = rdp_workshop
+    job_id = classifier(workshop, epochs=200.0, epsilon=8.0)
+    attempt = workshop.claim(job_id)
+    log = workshop.settings.data_dir / "logs" / "alone.log"
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as said:  # no supervisor that would end the group
+        runner = subprocess.Popen(
+            [*RUNNER_COMMAND, "--job", job_id, "--attempt", str(attempt.number)],
+            env={**runner_environment(workshop.settings, os.environ), "OBSCURA_PROCESSES": "2"},
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    workshop.wait(lambda: bool(followers(workshop)))
+    (first,) = followers(workshop)
+    workshop.wait(lambda: workshop.hold(job_id).charged_nano > 0)
+    os.kill(first, signal.SIGSTOP)  # as if a step took long: it cannot see what becomes of its exchange
+    runner.kill()
+    runner.wait()
+    os.kill(first, signal.SIGCONT)
+    workshop.wait(lambda: not alive(first), seconds=20)
+
+    workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
+    thread = threading.Thread(target=supervise_two, args=(workshop, workshop.claim(job_id), impatient))
+    thread.start()
+    paid = workshop.hold(job_id).charged_nano
+    workshop.wait(lambda: workshop.hold(job_id).charged_nano > paid)
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    began = time.monotonic()
+    thread.join(timeout=60)
+    assert time.monotonic() - began < impatient.grace_seconds, "it left by itself"
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)  # all ranks ended early together, and rank 0 published
+    assert workshop.hold(job_id).captured_nano < workshop.hold(job_id).amount_nano
+    assert len(followers(workshop)) == 2
+    assert not any(map(alive, followers(workshop)))
+
+
+def test_a_lost_rank_is_no_verdict_about_the_training(workshop: Any) -> None:
+    def loses(*args: Any, **kwargs: Any) -> Any:
+        raise RankLost
+
+    job_id = workshop.train()
+    attempt = workshop.claim(job_id)
+    status = run(workshop.settings, attempt, stop=threading.Event(), trainers={"datalens": loses})
+    assert status == ExitStatus.LOST
+    assert workshop.job(job_id).state is JobState.RUNNING
+    assert workshop.hold(job_id).state is HoldState.ARMED
+
+
+@pytest.mark.parametrize(("status", "ends_in_time", "leaves"), [(1, False, True), (1, True, False), (0, True, False)])
+def test_a_runner_whose_exchange_hangs_is_taken_out(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch, status: int, ends_in_time: bool, leaves: bool
+) -> None:
+    monkeypatch.setattr(ranks, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ranks, "_VERDICT_SECONDS", 60.0 if ends_in_time else 0.1)
+    left, over = list[int](), threading.Event()
+    monkeypatch.setattr(os, "_exit", left.append)
+    context = context_of(workshop, Attempt("job_a", 1))
+    with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]) as follower:
+        watch = threading.Thread(target=ranks._watch, args=(context, [follower], over))
+        watch.start()
+        follower.wait()
+        if ends_in_time:
+            time.sleep(0.2)
+            assert watch.is_alive()
+            over.set()
+        watch.join(timeout=60)
+    assert not watch.is_alive()
+    assert left == ([ExitStatus.LOST] if leaves else [])
+
+
+def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop: Any) -> None:
+    attempt = workshop.claim(workshop.train())
+    with pytest.raises(Conflict, match="not armed"):
+        read_armed_order(context_of(workshop, attempt))
+    with transaction(workshop.factory) as session:
+        ledger.arm(session, hold_id=workshop.hold(attempt.job_id).id, attempt=attempt.number, now=datetime.now(UTC))
+    assert read_armed_order(context_of(workshop, attempt)).job.id == attempt.job_id
+
+
+def test_a_follower_neither_pays_nor_keeps() -> None:
+    business: Any = RunnersBusiness()
+    for ask in (lambda: business.charge(None, "votes"), lambda: business.replace(None), business.open):
+        with pytest.raises(AssertionError, match="only rank 0"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("processes", "device", "gpus", "wanted"),
+    [(0, "cpu", 0, 1), (2, "cpu", 0, 2), (0, "cuda", 1, 1), (0, "cuda", 8, 8), (3, "cuda", 8, 3), (9, "cuda", 8, 8)],
+)
+def test_a_training_takes_all_gpus_or_what_was_set(
+    processes: int, device: str, gpus: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    settings = Settings(processes=processes)
+    assert {ranks.processes_wanted(settings, trainer, torch.device(device)) for trainer in TOGETHER} == {wanted}
+    assert ranks.processes_wanted(settings, TRAINERS["class_histogram"], torch.device(device)) == 1
+
+
+def test_processes_share_the_cores_unless_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    try:
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        ranks.share_cores(2)
+        assert torch.get_num_threads() == threads
+        monkeypatch.delenv("OMP_NUM_THREADS")
+        ranks.share_cores(4)
+        assert torch.get_num_threads() == 1
+        ranks.share_cores(2)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)

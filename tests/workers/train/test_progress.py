@@ -1,0 +1,107 @@
+"""The time left: it falls where the weights are right, is never negative, and is silent while nothing is known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privacy.accounting.filters import open_filter
+from privacy.plans.registry import RECIPES, build_plan
+from tests.workers.small_trainings import FACTS, plan_of
+from workers.train.planned_work import EVALUATION_SHARES, drawing_work, evaluation_work, training_work
+from workers.train.progress import Piece, Place, find_place, seconds_left, work_done
+
+PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))
+WHOLE = sum(piece.work for piece in PIECES)
+
+
+def estimates(pieces: tuple[Piece, ...], pace: Any) -> list[int | None]:
+    """What is shown at every step of a job whose pieces take `pace(index) * work` seconds."""
+    seconds, place, first, shown = 0.0, None, None, []
+    left: int | None = None
+    for index, piece in enumerate(pieces):
+        for step in range(piece.steps + 1):
+            place = find_place(pieces, place, piece.stage, step, piece.steps)
+            assert place == Place(index, step)
+            first = first or place
+            left = seconds_left(pieces, first, place, int(seconds), left)
+            shown.append(left)
+            seconds += pace(index) * piece.work / piece.steps if step < piece.steps else 0.0
+    return shown
+
+
+@pytest.mark.parametrize("slowness", [0.3, 1.0, 40.0])
+def test_it_falls_from_piece_to_piece_and_ends_at_nothing(slowness: float) -> None:
+    shown = [value for value in estimates(PIECES, lambda _: slowness) if value is not None]
+    assert all(later <= earlier for earlier, later in pairwise(shown))
+    assert shown[-1] == 0
+    assert shown[0] == pytest.approx(slowness * WHOLE, rel=0.2, abs=60)
+
+
+def test_uneven_pace_is_not_shown_but_a_wrong_weight_is_mended() -> None:
+    """The second piece takes four times as long as was thought."""
+    shown = [value for value in estimates(PIECES, lambda index: 4.0 if index == 1 else 1.0) if value is not None]
+    rises = [(earlier, later) for earlier, later in pairwise(shown) if later > earlier]
+    assert all(later > 1.5 * earlier for earlier, later in rises)
+    assert len(rises) <= 2
+    assert shown[-1] == 0
+
+
+def test_nothing_is_said_while_nothing_is_known() -> None:
+    start = Place(0, 0)
+    assert seconds_left(PIECES, start, start, 100) is None
+    assert seconds_left(PIECES, start, Place(0, 5), 4) is None
+    assert seconds_left(PIECES, start, Place(0, 59), 30) == 75  # 70 more, said coarsely
+    assert find_place(PIECES, None, "another stage", 0, 1) is None
+    assert find_place((), None, "draw", 0, 100) is None
+
+
+def test_an_attempt_that_goes_on_from_a_checkpoint_counts_its_own_time() -> None:
+    resumed = find_place(PIECES, None, "steps", 100, 300)
+    assert resumed == Place(1, 100)
+    assert work_done(PIECES, resumed) == 70.0
+    assert seconds_left(PIECES, resumed, Place(1, 200), 10) == 20
+
+
+def test_pieces_of_one_name_are_told_apart() -> None:
+    twice = (Piece("draw", 10, 1.0), Piece("evaluate", 100, 9.0)) * 2
+    place = None
+    for index, (stage, steps) in enumerate([("draw", 10), ("evaluate", 100)] * 2):
+        for step in (0, steps // 2, steps):
+            place = find_place(twice, place, stage, step, steps)
+            assert place == Place(index, step)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1e6)), min_size=1, max_size=4),
+    st.integers(0, 3), st.integers(0, 60), st.integers(0, 10**7), st.none() | st.integers(0, 10**6),
+)  # fmt: skip
+def test_it_is_never_negative(sizes: Any, piece: int, step: int, elapsed: int, before: int | None) -> None:
+    pieces = tuple(Piece(f"stage {n}", steps, work) for n, (steps, work) in enumerate(sizes))
+    index = min(piece, len(pieces) - 1)
+    left = seconds_left(pieces, Place(0, 0), Place(index, min(step, pieces[index].steps)), elapsed, before)
+    assert left is None or left >= 0
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_every_recipe_has_its_pieces_from_declared_numbers(recipe: str) -> None:
+    """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
+    options = {"images": 30, "teachers": 40, "images_per_iteration": 10} if recipe == "datalens" else {}
+    plan = plan_of(recipe, options)
+    pieces = training_work(plan, FACTS)
+    assert pieces
+    assert all(piece.work > 0 and piece.steps > 0 for piece in pieces)
+
+
+def test_an_evaluation_counts_the_warm_start_too() -> None:
+    assert sum(EVALUATION_SHARES.values()) == 100
+    gdp = open_filter("gdp", 8.0, 1e-5)
+    plan = build_plan("datalens", {"images": 30, "teachers": 40}, gdp, gdp.capacity_nano, FACTS)
+    once = drawing_work(plan, FACTS, 500)
+    assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100]
+    assert once.work < evaluation_work(plan, FACTS, 500)[1].work
+    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500)) == 2

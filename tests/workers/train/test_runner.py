@@ -1,0 +1,379 @@
+"""The runner, in this process and on both databases: what it spends, publishes, resumes and keeps to itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sqlalchemy import select, update
+
+from models.generator import load_generator
+from privacy.accounting.events import event_from_json
+from privacy.errors import BudgetExceeded, EventRefused
+from privacy.plans.plan import plan_from_json
+from service import jobs, ledger
+from service.artifacts import digest_directory, digest_file, directory_of
+from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
+from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from service.db.session import transaction
+from service.db.words import EntryKind, FailureCode, HoldState, JobState
+from service.errors import StaleAttempt
+from service.sealing import new_key
+from tests.workers.tiny_runner import TRAINERS as TINY
+from workers.recipes.interface import Cancelled
+from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
+from workers.train.progress import Piece, ReportedProgress
+from workers.train.runner import run
+from workers.train.spending import HeldBudget, Journal, journal_path, journalled_nano, read_journal
+
+CANARY = "canary-4711-patient-smith"
+
+
+def run_here(
+    workshop: Any, attempt: Attempt, trainers: dict[str, Any], stop: threading.Event | None = None
+) -> ExitStatus:
+    return run(workshop.settings, attempt, stop=stop or threading.Event(), trainers=trainers)
+
+
+@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+def test_a_training_is_charged_captured_and_published_and_sampling_is_free(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    workshop = request.getfixturevalue(kind)
+    job_id = workshop.train()
+    assert run_here(workshop, workshop.claim(job_id), TINY) == ExitStatus.ENDED
+
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert hold.charged_nano == hold.amount_nano
+    with transaction(workshop.factory, read_only=True) as session:
+        release = session.get_one(Release, job.release_id)
+        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
+    directory = workshop.settings.data_dir / release.artifact_dir
+    assert digest_directory(directory) == release.artifact_sha256
+    assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
+    assert kinds.index(EntryKind.ARM) < kinds.index(EntryKind.CHARGE) < kinds.index(EntryKind.CAPTURE)
+    assert release.card["price_nano"] == hold.charged_nano
+    assert [event_from_json(event) for event in release.card["events"]] == [
+        stage.event for stage in plan_from_json(job.plan).stages
+    ]
+    assert list(work_directory(workshop.settings.data_dir, job_id).iterdir()) == []
+
+    sample_job = workshop.sample(release.id)
+    assert run_here(workshop, workshop.claim(sample_job), TINY) == ExitStatus.ENDED
+    with transaction(workshop.factory, read_only=True) as session:
+        sample = jobs.sample_of(session, sample_job)
+    assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
+    assert workshop.balance().spent_nano == hold.captured_nano
+
+
+@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+@pytest.mark.parametrize("edit", ["other data", "other options", "another secret", "wider bounds", "another key"])
+def test_a_job_that_is_not_what_was_held_for_opens_nothing(
+    request: pytest.FixtureRequest, kind: str, edit: str
+) -> None:
+    """What was found: A's budget pays for a training on B's data, if somebody changes a column of the job."""
+    workshop = request.getfixturevalue(kind)
+    dataset_id = workshop.dataset_id
+    path = key_path(workshop.settings, dataset_id)
+    with transaction(workshop.factory) as session:
+        session.get_one(Dataset, dataset_id).vault_key_id = key_id_of(read_key(path))
+    job_id = workshop.train()
+    with transaction(workshop.factory) as session:
+        job = session.get_one(Job, job_id)
+        if edit == "other data":
+            mine = session.get_one(Dataset, dataset_id)
+            copied = {c.name: getattr(mine, c.name) for c in Dataset.__table__.columns}
+            session.add(Dataset(**copied | {"id": new_id("ds"), "name": "another account's"}))
+            session.flush()
+            job.dataset_id = session.scalars(select(Dataset.id).where(Dataset.name == "another account's")).one()
+        elif edit == "other options":
+            job.options = {}
+        elif edit == "another secret":
+            session.execute(update(Job).where(Job.id == job_id).values(secret="0" * 64))
+        elif edit == "wider bounds":
+            session.get_one(Dataset, dataset_id).records_declared += 1
+    if edit == "another key":
+        destroy_file(path)
+        write_key(path, new_key())
+    assert run_here(workshop, workshop.claim(job_id), TINY) == ExitStatus.ENDED
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+    assert workshop.hold(job_id).state is HoldState.RELEASED
+    with transaction(workshop.factory, read_only=True) as session:
+        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
+    assert EntryKind.ARM not in kinds
+
+
+def test_nothing_private_is_read_before_the_hold_is_armed(workshop: Any) -> None:
+    job_id = workshop.train()
+    seen: list[HoldState] = []
+
+    def trainer(*args: Any, **kwargs: Any) -> Any:
+        seen.append(workshop.hold(job_id).state)
+        raise ValueError
+
+    run_here(workshop, workshop.claim(job_id), {"datalens": trainer})
+    assert seen == [HoldState.ARMED]
+
+
+def test_missing_content_fails_without_a_word_about_it(workshop: Any) -> None:
+    job_id = workshop.train()
+    (directory_of(workshop.settings.data_dir, workshop.dataset_id) / "labels.npy.sealed").unlink()
+    run_here(workshop, workshop.claim(job_id), TINY)
+    assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
+    assert workshop.balance().held_nano == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError(CANARY), FailureCode.TRAINING_FAILED),
+        (MemoryError(), FailureCode.OUT_OF_MEMORY),
+        (torch.OutOfMemoryError(CANARY), FailureCode.OUT_OF_MEMORY),
+        (OSError(28, CANARY), FailureCode.OUT_OF_DISK),
+        (BudgetExceeded(2, 1), FailureCode.HOLD_EXHAUSTED),
+    ],
+)
+def test_errors_become_closed_codes_and_their_text_stays_inside(
+    workshop: Any, error: Exception, code: FailureCode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def trainer(*args: Any, **kwargs: Any) -> Any:
+        private_images = CANARY
+        raise error from RuntimeError(private_images)
+
+    job_id = workshop.train()
+    assert run_here(workshop, workshop.claim(job_id), {"datalens": trainer}) == ExitStatus.ENDED
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, code)
+    assert workshop.hold(job_id).state is HoldState.CAPTURED
+    told = capfd.readouterr()
+    assert "trainer" in told.err  # the operator finds the place
+    assert CANARY not in told.err + told.out
+    assert CANARY not in json.dumps([job.progress, job.options, job.plan], default=str)
+
+
+def test_a_stale_attempt_touches_nothing(workshop: Any) -> None:
+    job_id = workshop.train()
+    workshop.claim(job_id)
+    assert run_here(workshop, Attempt(job_id, 2), TINY) == ExitStatus.STALE
+    assert run_here(workshop, Attempt(job_id, 0), TINY) == ExitStatus.STALE
+    assert workshop.hold(job_id).state is HoldState.HELD
+
+
+def test_a_later_attempt_fences_charges_and_publication(workshop: Any) -> None:
+    job_id = workshop.train()
+    first = workshop.claim(job_id)
+    trainer = TINY["datalens"]
+
+    def overtaken(*args: Any, **kwargs: Any) -> Any:
+        with transaction(workshop.factory) as session:
+            jobs.give_back(session, job_id=job_id, attempt=first.number, now=datetime.now(UTC))
+        workshop.claim(job_id)
+        return trainer(*args, **kwargs)
+
+    assert run_here(workshop, first, {"datalens": overtaken}) == ExitStatus.STALE
+    assert workshop.hold(job_id).charged_nano == 0
+
+
+def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = workshop.train()
+    with monkeypatch.context() as patched:
+        patched.setattr("workers.train.training.publish", _die)
+        with pytest.raises(SystemExit):
+            run_here(workshop, workshop.claim(job_id), TINY)
+    assert directory_of(workshop.settings.data_dir, release_id_of(job_id)).is_dir()
+    charged_nano = workshop.hold(job_id).charged_nano
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    assert run_here(workshop, workshop.claim(job_id), {}) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.hold(job_id).charged_nano == charged_nano
+
+
+def test_a_finished_generator_is_not_trained_again(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = workshop.train()
+    with monkeypatch.context() as patched:
+        patched.setattr("workers.train.training.write_artifact", _die)
+        with pytest.raises(SystemExit):
+            run_here(workshop, workshop.claim(job_id), TINY)
+    with transaction(workshop.factory) as session:
+        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    assert run_here(workshop, workshop.claim(job_id), {}) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    directory = directory_of(workshop.settings.data_dir, release_id_of(job_id))
+    assert load_generator(directory).config.classes == 10
+
+
+def test_stopping_cancels_only_when_somebody_asked(workshop: Any) -> None:
+    job_id = workshop.train()
+    stop = threading.Event()
+    stop.set()
+    attempt = workshop.claim(job_id)
+    assert run_here(workshop, attempt, TINY, stop) == ExitStatus.INTERRUPTED
+    assert workshop.job(job_id).state is JobState.RUNNING
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    assert run_here(workshop, attempt, TINY, stop) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.CANCELLED)  # nothing was charged, so nothing is published
+
+
+def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
+    job_id = workshop.train()
+    attempt = workshop.claim(job_id)
+    stage = plan_from_json(workshop.job(job_id).plan).stages[0]
+    hold = workshop.hold(job_id)
+    with transaction(workshop.factory) as session:
+        ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
+        privacy_filter = ledger.filter_of(ledger.get_account(session, workshop.account_id))
+    budget = HeldBudget(
+        workshop.factory,
+        attempt,
+        hold_id=hold.id,
+        privacy_filter=privacy_filter,
+        planned={stage.name: stage.event},
+        journal=Journal(workshop.settings.data_dir, job_id, attempt.number),
+    )
+    budget.close()
+    with pytest.raises(BudgetExceeded):
+        budget.charge(stage.event, stage.name)
+    assert workshop.hold(job_id).charged_nano == journalled_nano(workshop.settings.data_dir, job_id) == 0
+
+
+def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
+    job_id = workshop.train()
+    attempt = workshop.claim(job_id)
+    plan = plan_from_json(workshop.job(job_id).plan)
+    votes = plan.stages[-1]
+    hold = workshop.hold(job_id)
+    with transaction(workshop.factory) as session:
+        ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
+        privacy_filter = ledger.filter_of(ledger.get_account(session, workshop.account_id))
+    budget = HeldBudget(
+        workshop.factory,
+        attempt,
+        hold_id=hold.id,
+        privacy_filter=privacy_filter,
+        planned={stage.name: stage.event for stage in plan.stages},
+        journal=Journal(workshop.settings.data_dir, job_id, attempt.number),
+    )
+    with pytest.raises(EventRefused):
+        budget.charge(votes.event, "another stage")
+    with pytest.raises(EventRefused):
+        budget.charge(plan.stages[0].event, votes.name)
+    budget.charge(votes.event, votes.name)
+    assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.price_nano
+    with pytest.raises(BudgetExceeded) as refused:
+        budget.charge(votes.event.times(1000), votes.name)
+    assert refused.value.remaining_nano == hold.amount_nano - votes.price_nano
+    assert workshop.hold(job_id).charged_nano == votes.price_nano
+    assert journalled_nano(workshop.settings.data_dir, job_id) == votes.price_nano
+
+
+def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "job_a", 1)
+    journal.write(stage="votes", count=5, price_nano=70)
+    journal.close()
+    path = journal_path(tmp_path, "job_a")
+    with path.open("ab") as file:
+        file.write(b'\n{"attempt": 1, "stage": "vo')  # its writer died before it could release anything
+    again = Journal(tmp_path, "job_a", 2)
+    again.write(stage="votes", count=1, price_nano=14)
+    again.close()
+    assert [(line.attempt, line.count, line.price_nano) for line in read_journal(tmp_path, "job_a")] == [
+        (1, 5, 70),
+        (2, 1, 14),
+    ]
+    assert journalled_nano(tmp_path, "job_a") == 84
+    assert journalled_nano(tmp_path, "job_b") == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop: Any) -> None:
+    """As after the restoring of an old backup: the journal shows more than the account has paid."""
+    job_id = workshop.train()
+    attempt = workshop.claim(job_id)
+    lost = Journal(workshop.settings.data_dir, job_id, attempt.number)
+    lost.write(stage="votes", count=1, price_nano=1)
+    lost.close()
+    assert run_here(workshop, attempt, TINY) == ExitStatus.ENDED
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+    assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
+
+
+def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_public_numbers(workshop: Any) -> None:
+    job_id = workshop.train()
+    attempt = workshop.claim(job_id)
+    seconds = [0.0]
+    stop = threading.Event()
+    progress = ReportedProgress(
+        workshop.factory,
+        attempt,
+        budget=None,
+        planned_nano=5,
+        privacy_filter=None,
+        stop=stop,
+        work=[Piece("votes", 400, 2.0), Piece("draw", 10, 1.0)],
+        clock=lambda: seconds[0],
+    )
+    reported: list[Any] = []
+    for step in range(201):
+        progress(stage="votes", step=step, steps=400)
+        seconds[0] += 0.0001 if step < 100 else 0.8  # however fast they are
+        shown = workshop.job(job_id)
+        reported += [shown.progress["step"]] if shown.progress["step"] not in reported else []
+    assert reported == list(range(0, 201, 4))  # every hundredth of the stage
+    assert shown.progress_version == 51 + 1  # and the claim
+    assert shown.progress == {"stage": "votes", "step": 200, "steps": 400, "eta_seconds": 150}
+    stop.set()
+    with pytest.raises(Cancelled):
+        progress(stage="votes", step=102, steps=200)
+
+
+def test_a_superseded_attempt_is_told_by_its_next_report(workshop: Any) -> None:
+    job_id = workshop.train()
+    workshop.claim(job_id)
+    progress = ReportedProgress(
+        workshop.factory,
+        Attempt(job_id, 0),
+        budget=None,
+        planned_nano=0,
+        privacy_filter=None,
+        stop=threading.Event(),
+    )
+    with pytest.raises(StaleAttempt):
+        progress(stage="votes", step=0, steps=1)
+
+
+def _die(*args: Any, **kwargs: Any) -> Any:
+    """The process is gone here, as after kill -9."""
+    raise SystemExit
+
+
+def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop: Any) -> None:
+    job_id = workshop.train()
+    first = workshop.claim(job_id)
+    target = directory_of(workshop.settings.data_dir, release_id_of(job_id))
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        generator = TINY["datalens"](*args, **kwargs)
+        target.mkdir(parents=True)  # meanwhile, another attempt's artifact appears
+        described = {"job_id": job_id, "kind": "generator", "name": "other", "card": {"epsilon": 1.0}, "summary": {}}
+        (target / "release.json").write_text(json.dumps(described))
+        return generator
+
+    assert run_here(workshop, first, {"datalens": slow}) == ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    with transaction(workshop.factory, read_only=True) as session:
+        release = session.get_one(Release, workshop.job(job_id).release_id)
+    assert (release.name, release.artifact_sha256) == ("other", digest_directory(target))

@@ -1,0 +1,171 @@
+"""Samples as files: the same bytes for the same seed, harmless names, and what a reader finds inside."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from models.edm import EdmConfig, EdmDenoiser
+from models.generator import Generator, GeneratorConfig
+from workers.train.drawing import IMAGES_PER_BATCH, SampleRequest, draw, draw_arrays
+from workers.train.sampling import folder_names, write_sample
+
+NAMES = ("T-shirt/top", "../../etc/passwd", "Ankle boot")
+CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+
+
+@pytest.fixture
+def generator() -> Generator:
+    made = Generator(GeneratorConfig(classes=3, channels=1, height=6, width=5, components=4, features=3))
+    stream = torch.Generator().manual_seed(1)
+    made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
+    made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
+    return made
+
+
+def write(path: Path, generator: Generator, **changes: Any) -> bytes:
+    sample_format = changes.pop("sample_format", "imagefolder")
+    request = SampleRequest(**{"count": 300, "seed": 5, "names": NAMES, **changes})
+    write_sample(path, generator=generator, request=request, sample_format=sample_format, title="A | title", card=CARD)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("sample_format", ["imagefolder", "npz"])
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
+    tmp_path: Path, generator: Generator, sample_format: str
+) -> None:
+    first = write(tmp_path / "a", generator, sample_format=sample_format)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        torch.manual_seed(99)
+        assert write(tmp_path / "b", generator, sample_format=sample_format) == first
+    finally:
+        torch.set_num_threads(threads)
+    assert write(tmp_path / "c", generator, sample_format=sample_format, seed=6) != first
+
+
+def test_more_images_begin_with_the_same_images(generator: Generator) -> None:
+    few, _ = draw_arrays(generator, SampleRequest(count=IMAGES_PER_BATCH, seed=0, names=NAMES))
+    many, _ = draw_arrays(generator, SampleRequest(count=IMAGES_PER_BATCH + 9, seed=0, names=NAMES))
+    assert np.array_equal(many[: len(few)], few)
+    assert not np.array_equal(many[-9:], few[:9])
+
+
+@pytest.mark.parametrize("sample_format", ["imagefolder", "npz"])
+def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
+    tmp_path: Path, generator: Generator, sample_format: Any
+) -> None:
+    request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
+    given: dict[str, Any] = {"request": request, "sample_format": sample_format, "title": "A", "card": CARD}
+    write_sample(tmp_path / "a", generator=generator, on_drawn=told.append, **given)
+    assert told == [IMAGES_PER_BATCH, 300]
+
+    denoiser = EdmDenoiser(EdmConfig(3, 1, 6, 5, 4, 1, sampling_steps=4, churn=0.0, guidance=0.0))
+    expected, _ = draw_arrays(denoiser, request)
+    told.clear()
+    assert np.array_equal(draw_arrays(denoiser, request, on_drawn=told.append)[0], expected)
+    assert told.count(0) > 100
+    assert told == sorted(told)
+    assert told[-1] == 300
+
+    def stop(drawn: int) -> None:
+        told.append(drawn)
+        if told.count(IMAGES_PER_BATCH) == 10:
+            raise InterruptedError
+
+    told.clear()
+    with pytest.raises(InterruptedError):
+        write_sample(tmp_path / "b", generator=denoiser, on_drawn=stop, **given)
+    assert told[-1] == IMAGES_PER_BATCH, "in the middle of the second batch"
+
+
+def test_classes_take_turns(generator: Generator) -> None:
+    _, labels = draw_arrays(generator, SampleRequest(count=7, seed=0, names=NAMES, chosen=(2, 0)))
+    assert labels.tolist() == [2, 0, 2, 0, 2, 0, 2]
+
+
+def test_an_image_folder_holds_what_it_says(tmp_path: Path, generator: Generator) -> None:
+    write(tmp_path / "sample.zip", generator, count=10)
+    with zipfile.ZipFile(tmp_path / "sample.zip") as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert not [name for name in names if ".." in name or name.startswith("/")]
+        sums = dict(reversed(line.split("  ")) for line in archive.read("SHA256SUMS").decode().splitlines())
+        assert {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names[:-1]} == sums
+        lines = [json.loads(line) for line in archive.read("metadata.jsonl").splitlines()]
+        assert [line["label"] for line in lines] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+        assert lines[0] == {"file_name": "0_T-shirt_top/0000000.png", "label": 0, "class": "T-shirt/top"}
+        expected, _ = draw_arrays(generator, SampleRequest(count=10, seed=5, names=NAMES))
+        shown = [np.asarray(Image.open(io.BytesIO(archive.read(line["file_name"])))) for line in lines]
+        assert np.array_equal(np.stack(shown), expected[..., 0])
+        assert json.loads(archive.read("privacy_card.json")) == CARD
+        readme = archive.read("README.md").decode()
+    assert "(1.0, 1e-05)-differentially private" in readme
+    assert "A \\| title" in readme
+
+
+def test_an_npz_opens_without_pickle(tmp_path: Path, generator: Generator) -> None:
+    write(tmp_path / "sample.npz", generator, sample_format="npz")
+    expected, labels = draw_arrays(generator, SampleRequest(count=300, seed=5, names=NAMES))
+    with np.load(tmp_path / "sample.npz", allow_pickle=False) as arrays:
+        assert np.array_equal(arrays["images"], expected[..., 0])
+        assert np.array_equal(arrays["labels"], labels)
+        assert arrays["classes"].tolist() == list(NAMES)
+
+
+def test_colour_images_keep_their_channels(tmp_path: Path) -> None:
+    generator = Generator(GeneratorConfig(classes=3, channels=3, height=4, width=4, components=2, features=0))
+    write(tmp_path / "sample.npz", generator, sample_format="npz", count=3)
+    write(tmp_path / "sample.zip", generator, count=3)
+    with np.load(tmp_path / "sample.npz") as arrays:
+        assert arrays["images"].shape == (3, 4, 4, 3)
+    with zipfile.ZipFile(tmp_path / "sample.zip") as archive:
+        name = json.loads(archive.read("metadata.jsonl").splitlines()[0])["file_name"]
+        assert Image.open(io.BytesIO(archive.read(name))).mode == "RGB"
+
+
+def test_memory_does_not_grow_with_the_count(generator: Generator, tmp_path: Path) -> None:
+    peaks = []
+    for count in (1_000, 8_000):
+        tracemalloc.start()
+        write(tmp_path / "sample.npz", generator, sample_format="npz", count=count)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 4 * 8 * 7_000 + 2**16  # labels and sums grow, images (30 bytes each) do not pile up
+
+
+def test_folders_are_harmless_distinct_and_in_label_order() -> None:
+    assert folder_names(("0", "1", "2")) == ("0", "1", "2")
+    assert folder_names(NAMES) == ("0_T-shirt_top", "1_etc_passwd", "2_Ankle_boot")
+    assert folder_names(("b", "a")) == ("0_b", "1_a")
+    assert folder_names(("Cat", "cat")) == ("0_Cat", "1_cat")
+    assert folder_names(("\x00", "日本", "CON")) == ("0_class", "1_class", "2_CON")
+    many = folder_names(tuple(f"c{label}" for label in range(12)))
+    assert list(many) == sorted(many)
+    assert many[10] == "10_c10"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"seed": -1}, {"seed": 2**63}, {"chosen": ()}, {"chosen": (0, 0)}, {"chosen": (3,)}],
+)
+def test_requests_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        SampleRequest(**{"count": 1, "seed": 0, "names": NAMES, **wrong})
+
+
+def test_batches_have_a_bounded_size(generator: Generator) -> None:
+    sizes = [len(labels) for _, labels in draw(generator, SampleRequest(count=600, seed=0, names=NAMES))]
+    assert sizes == [256, 256, 88]

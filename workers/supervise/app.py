@@ -1,0 +1,204 @@
+"""The Celery application: the doorbell of a deployment with several machines. The database stays the queue of record.
+
+`celery --app workers.supervise.app worker` finds `app` here; it is made from the environment when first asked for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import multiprocessing
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from celery import Celery
+from celery.signals import setup_logging, worker_init, worker_shutting_down
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import queue
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.words import JobKind
+from service.failpoints import failpoint
+from service.inspection import inspect_at_start
+from service.logs import configure_logging, get_logger
+from service.private_files import keep_new_files_private
+from service.queue import TASK_RUN_JOB
+from service.settings import Settings
+from workers.supervise import app as tasks
+from workers.supervise.attempts import Attempt, claim_job, claim_next, claimable, worker_name
+from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
+from workers.supervise.supervisor import RUNNER_COMMAND, supervise
+
+
+def make_app(settings: Settings) -> Celery:
+    """Return the Celery application of a worker, with its tasks.
+
+    Messages are acknowledged early and may be lost or repeated: the claim in the database decides who runs what.
+    Nothing is ever terminated by Celery: `revoke(terminate=True)` would kill a supervisor and orphan its runner.
+    """
+    app = Celery("obscura", broker=settings.redis_url, set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        result_backend=None,
+        task_acks_late=False,  # late acknowledgement would run a long training twice when Redis loses patience
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=settings.redis_url.startswith(("redis://", "rediss://")),
+        worker_max_tasks_per_child=1,
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"visibility_timeout": 3600},
+        timezone="UTC",
+        # For a worker started with --beat; without one, the API's reconciler does the same.
+        beat_schedule={"reconcile": {"task": tasks.TASK_RECONCILE, "schedule": RECONCILE_SECONDS}},
+    )
+    # Made before Celery forks, so that the main process can tell its children that the worker shuts down.
+    draining = multiprocessing.get_context("fork").Event()
+    slot = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+    weakref.finalize(app, slot.close)
+    workplace = Workplace(settings, slot, draining=draining.is_set, send=functools.partial(_send, app))
+    tasks.register(app, workplace)
+
+    def drain(**_: Any) -> None:
+        draining.set()
+
+    def log(**_: Any) -> None:
+        configure_logging(settings.log_level)
+
+    def inspect(**_: Any) -> None:
+        keep_new_files_private()
+        engine = make_engine(settings.database_url, pool_size=1)
+        try:
+            inspect_at_start(settings, make_session_factory(engine), now=datetime.now(UTC))
+        except SQLAlchemyError as error:  # without a database nothing is armed either
+            get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
+        finally:
+            engine.dispose()
+
+    worker_init.connect(inspect, weak=False)
+    worker_shutting_down.connect(drain, weak=False)
+    setup_logging.connect(log, weak=False)  # a receiver keeps Celery from setting up its own
+    return app
+
+
+def _send(app: Celery, name: str, arguments: Any) -> None:
+    app.send_task(name, args=list(arguments), ignore_result=True, retry=False)
+
+
+@functools.cache
+def _app() -> Celery:
+    return make_app(Settings())
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":  # what the celery command looks for
+        return _app()
+    raise AttributeError(name)
+
+
+TASK_RECONCILE = "obscura.reconcile"
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """One Celery worker, as its tasks see it.
+
+    Args:
+        settings: of the worker; runners get the same.
+        slot: an open file that is locked while a training runs. One training at a time: with a concurrency of three, a
+            free sample waits neither behind it nor behind an evaluation.
+        draining: tells whether the worker shuts down.
+        send: rings the doorbell.
+        command: starts a runner.
+    """
+
+    settings: Settings
+    slot: IO[bytes]
+    draining: Callable[[], bool]
+    send: queue.Send
+    command: Sequence[str] = RUNNER_COMMAND
+
+
+def register(app: Celery, workplace: Workplace) -> None:
+    """Add the tasks to a Celery application."""
+
+    @app.task(name=TASK_RUN_JOB, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
+    def run_job(job_id: str) -> None:
+        failpoint("ack.after")  # Celery has acknowledged the message: nobody will deliver it again
+        with _sessions(workplace.settings) as factory:
+            work_on(workplace, factory, job_id)
+
+    @app.task(name=TASK_RECONCILE, shared=False)  # type: ignore[untyped-decorator]  # celery has no types
+    def put_in_order() -> None:
+        with _sessions(workplace.settings) as factory:
+            reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
+            sweep(workplace.settings.data_dir, factory)
+
+
+def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
+    """Run what a message rang for; nothing happens when somebody else has it.
+
+    A sampling or an evaluation is that of the message. A training is the oldest that waits, whichever was rung for:
+    messages overtake each other while the slot is taken.
+    """
+    with transaction(factory, read_only=True) as session:
+        job = session.get(Job, job_id)
+    if job is None or workplace.draining():
+        return
+    settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
+    if job.kind is not JobKind.TRAIN:
+        _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
+        return
+    with _training_slot(workplace.slot) as free:
+        if free:
+            _run(workplace, factory, claim_next(settings, factory, kind=JobKind.TRAIN, worker=name, now=now))
+    if free:
+        _ring_for_next_training(workplace, factory)
+
+
+def _run(workplace: Workplace, factory: SessionFactory, attempt: Attempt | None) -> None:
+    if attempt is not None:
+        supervise(workplace.settings, factory, attempt, draining=workplace.draining, command=workplace.command)
+        queue.deliver(factory, workplace.send, now=datetime.now(UTC))  # such as for the evaluation of a release
+
+
+def _ring_for_next_training(workplace: Workplace, factory: SessionFactory) -> None:
+    """The messages of the trainings that waited for the slot are gone by now."""
+    if workplace.draining():
+        return
+    with transaction(factory, read_only=True) as session:
+        waiting = claimable(session, now=datetime.now(UTC), kind=JobKind.TRAIN)
+    for job_id in waiting[:1]:
+        workplace.send(TASK_RUN_JOB, [job_id])
+
+
+@contextmanager
+def _training_slot(slot: IO[bytes]) -> Iterator[bool]:
+    """Try to take the worker's place for a training. The lock belongs to this process and dies with it."""
+    try:
+        fcntl.lockf(slot, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.lockf(slot, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _sessions(settings: Settings) -> Iterator[SessionFactory]:
+    """Open the database for one task: a forked process must not share its parent's connections."""
+    engine = make_engine(settings.database_url, pool_size=2)
+    try:
+        yield make_session_factory(engine)
+    finally:
+        engine.dispose()

@@ -1,0 +1,161 @@
+"""Attempts at jobs: taking a job and giving it back, where an attempt keeps its work, and how its process ends.
+
+The job's own state machine is in service.jobs; here is only which job to try next, and how an attempt ends that has
+not ended its job.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from service import jobs, queue
+from service.db.base import ID_RANDOM_CHARACTERS
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, transaction
+from service.db.words import JobKind, JobState
+from service.errors import ObscuraError
+from service.failpoints import failpoint
+from service.ledger.stops import stopped
+from service.logs import get_logger
+from service.settings import Settings
+
+_CANDIDATES_MAX = 64
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The right to run one attempt of a job, until a later attempt takes over."""
+
+    job_id: str
+    number: int
+
+
+def claimable(session: Session, *, now: datetime, kind: JobKind | None = None) -> Sequence[str]:
+    """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
+
+    Trainings whose account is stopped are not among them: they wait.
+    """
+    expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
+    free = and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
+    waiting = select(Job.id).where(free).order_by(Job.created_at, Job.id)
+    if kind is not None:
+        waiting = waiting.where(Job.kind == kind)
+    return session.scalars(waiting.limit(_CANDIDATES_MAX)).all()
+
+
+def claim_next(
+    settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
+) -> Attempt | None:
+    """Claim the oldest job of a kind that nobody runs; None when there is none."""
+    with transaction(factory, read_only=True) as session:
+        waiting = claimable(session, now=now, kind=kind)
+    for job_id in waiting:
+        try:
+            attempt = claim_job(settings, factory, job_id=job_id, worker=worker, now=now)
+        except ObscuraError as error:  # such as a corrupt ledger: one account's trouble must not stop the others
+            get_logger(__name__).error("claim_refused", job_id=job_id, code=error.code)
+            continue
+        if attempt is not None:
+            return attempt
+    return None
+
+
+def claim_job(
+    settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
+) -> Attempt | None:
+    """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often."""
+    with transaction(factory) as session:
+        claim = jobs.claim(
+            session,
+            worker=worker,
+            now=now,
+            lease_seconds=settings.lease_seconds,
+            job_id=job_id,
+            attempts_max=settings.attempts_max,
+        )
+        failpoint("claim.before")
+    failpoint("claim.after")
+    return None if claim is None else Attempt(claim.job_id, claim.attempt)
+
+
+def drop_lease(session: Session, attempt: Attempt, *, now: datetime) -> None:
+    """Let the next claim take the job at once, because its runner died. The attempt counts as lost.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded or the job has ended.
+    """
+    jobs.heartbeat(session, job_id=attempt.job_id, attempt=attempt.number, now=now, lease_seconds=0)
+    queue.ring(session, attempt.job_id, now=now)
+
+
+def worker_name(role: str) -> str:
+    """Return the name under which this process holds leases: role, host, process, and something never used twice."""
+    return f"{role}@{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class ExitStatus(enum.IntEnum):
+    """How the runner left. The database says what became of the job; this says why the process is gone."""
+
+    ENDED = 0  # the job has ended: succeeded, failed or cancelled
+    STALE = 3  # another attempt has taken over; nothing was written
+    LOST = 4  # the database could not be reached, or another process of the training died; the attempt counts
+    INTERRUPTED = 75  # told to stop, or its supervisor is gone: another attempt goes on (EX_TEMPFAIL)
+
+
+def work_root(data_dir: Path) -> Path:
+    """Return the folder above all work folders. What lies there may be private and is never served."""
+    return data_dir / "work"
+
+
+def work_directory(data_dir: Path, job_id: str) -> Path:
+    """Return the work folder of a job, shared by its attempts, readable by this user alone; made when missing."""
+    path = work_root(data_dir) / job_id
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def release_id_of(job_id: str) -> str:
+    """Return the identifier of the release that a training publishes.
+
+    It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
+    """
+    digest = hashlib.sha256(f"obscura/release/{job_id}".encode()).digest()
+    return "rel_" + base64.b32encode(digest).decode("ascii").lower()[:ID_RANDOM_CHARACTERS]
+
+
+_LOOK_SECONDS = 1.0
+
+
+def watch_parent(stop: threading.Event, *, parent: int, grace_seconds: float) -> threading.Thread:
+    """Stop when the parent is gone, and leave for good if the step that runs takes longer than is allowed.
+
+    Args:
+        stop: is set when the parent has changed.
+        parent: process id of who started this process.
+        grace_seconds: for the step that runs.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        stop.set()
+        time.sleep(grace_seconds)
+        os._exit(ExitStatus.INTERRUPTED)
+
+    thread = threading.Thread(target=watch, name="obscura-parent-watch", daemon=True)
+    thread.start()
+    return thread

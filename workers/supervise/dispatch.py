@@ -1,0 +1,104 @@
+"""The embedded dispatcher: threads beside the API that claim jobs from the database and supervise their runners.
+
+One lane trains, one job at a time; another draws samples and a third evaluates releases, so that what is free never
+waits behind a training.
+Nothing is trained in this process: every attempt runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from service.db.session import SessionFactory
+from service.db.words import JobKind
+from service.logs import get_logger
+from service.settings import Settings
+from workers.supervise.attempts import claim_next, worker_name
+from workers.supervise.reconcile import Reconciler
+from workers.supervise.supervisor import RUNNER_COMMAND, Patience, supervise
+
+POLL_SECONDS = 2.0  # a job that nobody rang for starts at the latest after this long
+_BACKOFF_SECONDS = 5.0  # after the database or the disk failed
+
+
+class Dispatcher:
+    """Claims and supervises jobs until it is stopped.
+
+    Args:
+        settings: of this process; runners get the same.
+        factory: of sessions.
+        command: starts a runner.
+        patience: the supervisors' waiting times.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        factory: SessionFactory,
+        *,
+        command: Sequence[str] = RUNNER_COMMAND,
+        patience: Patience = Patience(),
+    ) -> None:
+        self._settings, self._factory = settings, factory
+        self._command, self._patience = tuple(command), patience
+        self._draining = threading.Event()
+        self._bells = {kind: threading.Event() for kind in JobKind}
+        self._lanes: list[threading.Thread] = []
+        self._reconciler = Reconciler(settings, factory, send=self.send)
+
+    def start(self) -> None:
+        """Begin to work on what the database holds."""
+        self._reconciler.start()
+        self._lanes = [
+            threading.Thread(target=self._work, args=(kind,), name=f"obscura-{kind.value}-lane") for kind in JobKind
+        ]
+        for lane in self._lanes:
+            lane.start()
+
+    def wake(self) -> None:
+        """Look for jobs now."""
+        for bell in self._bells.values():
+            bell.set()
+
+    def send(self, task: str, args: Sequence[Any]) -> None:  # noqa: ARG002 - the signature of service.queue.Send
+        """Take a message of the outbox: the doorbell of the embedded mode."""
+        self.wake()
+
+    def stop(self) -> None:
+        """Drain: runners are told to stop at their next step, and their jobs are queued again to go on later.
+
+        Returns when no runner is left. A job is not cancelled by this, and its held budget stays held.
+        """
+        self._draining.set()
+        self.wake()
+        for lane in self._lanes:
+            lane.join()
+        self._reconciler.stop()
+        self._lanes = []
+
+    def _work(self, kind: JobKind) -> None:
+        bell = self._bells[kind]
+        worker = worker_name(f"embedded-{kind.value}")
+        while not self._draining.is_set():
+            bell.clear()
+            try:
+                attempt = claim_next(self._settings, self._factory, kind=kind, worker=worker, now=datetime.now(UTC))
+                if attempt is not None:
+                    supervise(
+                        self._settings,
+                        self._factory,
+                        attempt,
+                        draining=self._draining.is_set,
+                        command=self._command,
+                        patience=self._patience,
+                    )
+                    continue
+            except Exception as error:  # the lane must live: the database is away, the disk is full, anything
+                # The lease makes this safe: whatever was claimed is claimed again once it has run out.
+                get_logger(__name__).error("lane_failed", lane=kind.value, error=type(error).__name__)
+                self._draining.wait(_BACKOFF_SECONDS)
+                continue
+            bell.wait(POLL_SECONDS)

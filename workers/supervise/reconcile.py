@@ -1,0 +1,228 @@
+"""Recovery of what a crash left behind: lost jobs, messages never sent, files that nobody will publish.
+
+Everything here may run at any time, in several processes at once, and twice: claims are compare-and-set, deliveries
+may repeat, and only files are removed whose job has ended without them.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import Select, and_, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from service import jobs, queue
+from service.datasets import deletion, receiving
+from service.db.access_tables import Outbox
+from service.db.job_tables import Job, Release, Sample
+from service.db.session import SessionFactory, transaction
+from service.db.words import JobKind, JobState
+from service.inspection import watch_over
+from service.logs import get_logger
+from service.settings import Settings
+from workers.supervise.attempts import claim_job, claimable, release_id_of, work_root
+
+RECONCILE_SECONDS = 15.0
+SWEEP_SECONDS = 900.0
+OUTBOX_DAYS = 1.0
+STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
+_IDS_PER_QUERY = 500
+_MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
+_LEASES = select(Job.id, Job.lease_until)
+_ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What one round did, for logs and tests."""
+
+    ended: int
+    rung: int
+    delivered: int
+
+
+def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> Reconciled:
+    """Do one round of recovery.
+
+    Args:
+        settings: of this process.
+        factory: of sessions.
+        send: rings the doorbell.
+        now: aware.
+    """
+    ended = end_hopeless(settings, factory, now=now)
+    rung = ring_waiting(settings, factory, now=now)
+    delivered = queue.deliver(factory, send, now=now)
+    with transaction(factory) as session:
+        queue.forget_sent(session, before=now - timedelta(days=OUTBOX_DAYS))
+    watch_over(settings, factory, now=now)
+    deletion.go_on(settings, factory)
+    receiving.clean_up(settings, factory, now=now)
+    return Reconciled(ended, rung, delivered)
+
+
+def end_hopeless(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+    """End jobs whose worker was lost for the last time, or after somebody had cancelled them. What was armed is spent.
+
+    Of these, trainings that have paid for something are queued once more, so that it is published.
+
+    Returns:
+        How many jobs were looked at.
+    """
+    lost = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
+    over = or_(Job.cancel_requested, Job.ended_early.is_not(None), Job.attempts_lost + 1 >= settings.attempts_max)
+    with transaction(factory, read_only=True) as session:
+        found = session.scalars(select(Job.id).where(lost, over).order_by(Job.created_at).limit(64)).all()
+    for job_id in found:
+        # The claim of such a job ends it. There is one to give back only where something is left to publish, or where
+        # the job changed hands in between.
+        attempt = claim_job(settings, factory, job_id=job_id, worker="reconciler", now=now)
+        if attempt is not None:
+            with transaction(factory) as session:
+                jobs.give_back(session, job_id=attempt.job_id, attempt=attempt.number, now=now)
+    return len(found)
+
+
+def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+    """Ring for jobs that nobody runs and nobody has rung for since they wait; returns how many.
+
+    A message is believed for as long as a lease lasts: its reader may have died before it claimed anything. Of the
+    trainings only the oldest is rung for, which is the one that a message starts, whichever job it names.
+    """
+    with transaction(factory, read_only=True) as session:
+        if not _silent(session, settings, now):
+            return 0  # the usual case takes no write lock
+    with transaction(factory) as session:
+        silent = _silent(session, settings, now)
+        for job_id in silent:
+            queue.ring(session, job_id, now=now)
+        return len(silent)
+
+
+def sweep(data_dir: Path, factory: SessionFactory) -> int:
+    """Remove folders that nothing will ever publish or go on with; returns how many.
+
+    These are work folders of ended jobs, artifacts of jobs that ended without them, and unfinished folders that
+    nobody writes to any more.
+    """
+    work = [path for path in _folders(work_root(data_dir)) if path.name.startswith("job_")]
+    releases = [path for path in _folders(data_dir / "releases") if path.name.startswith("rel_")]
+    samples = [path for path in _folders(data_dir / "samples") if path.name.startswith("smp_")]
+    finished = {path for path in (*releases, *samples) if path.suffix != ".tmp"}
+    doomed = [path for path in {*releases, *samples} - finished if _idle_seconds(path) > STALE_FOLDER_SECONDS]
+    # One moment for all readings: a job that publishes between two of them would be neither live nor published.
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        doomed += _of_ended_jobs(session, work)
+        doomed += _unpublished_releases(session, [path for path in releases if path in finished])
+        doomed += _unpublished_samples(session, [path for path in samples if path in finished])
+    for path in doomed:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(doomed)
+
+
+class Reconciler:
+    """Runs `reconcile` and `sweep` at once and then from time to time, in a thread of its own.
+
+    Args:
+        settings: of this process.
+        factory: of sessions.
+        send: rings the doorbell.
+        seconds: between two rounds, or a lease if that is shorter.
+        clock: the time, aware.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        factory: SessionFactory,
+        *,
+        send: queue.Send,
+        seconds: float = RECONCILE_SECONDS,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings, self._factory, self._send = settings, factory, send
+        self._seconds, self._clock = min(seconds, settings.lease_seconds), clock
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="obscura-reconciler", daemon=True)
+
+    def start(self) -> None:
+        """Begin with a round now."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the round that runs, and no other."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        swept = -math.inf
+        while True:
+            try:
+                reconcile(self._settings, self._factory, send=self._send, now=self._clock())
+                if time.monotonic() - swept > SWEEP_SECONDS:
+                    sweep(self._settings.data_dir, self._factory)
+                    swept = time.monotonic()
+            except Exception as error:  # the next round tries again
+                get_logger(__name__).error("reconcile_failed", error=type(error).__name__)
+            if self._stopping.wait(self._seconds):
+                return
+
+
+def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
+    """The waiting jobs that no message of late asks for. One that came while the job's lease still ran is spent."""
+    since = now - timedelta(seconds=settings.lease_seconds)
+    messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
+    rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
+    waiting = [*claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
+    waiting += [id for kind in (JobKind.SAMPLE, JobKind.EVALUATE) for id in claimable(session, now=now, kind=kind)]
+    leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
+    return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
+
+
+def _of_ended_jobs(session: Session, folders: list[Path]) -> list[Path]:
+    live = _found(session, select(Job.id).where(Job.state.not_in(_ENDED)), Job.id, folders)
+    return [path for path in folders if path.name not in live]
+
+
+def _unpublished_releases(session: Session, folders: list[Path]) -> list[Path]:
+    published = _found(session, select(Release.id), Release.id, folders)
+    live = {release_id_of(job_id) for job_id in session.scalars(select(Job.id).where(Job.state.not_in(_ENDED)))}
+    return [path for path in folders if path.name not in published and path.name not in live]
+
+
+def _unpublished_samples(session: Session, folders: list[Path]) -> list[Path]:
+    wanted = select(Sample.id).join(Job, Job.id == Sample.job_id)
+    wanted = wanted.where(Job.state.not_in((JobState.FAILED, JobState.CANCELLED)))
+    kept = _found(session, wanted, Sample.id, folders)
+    return [path for path in folders if path.name not in kept]
+
+
+def _found(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], folders: list[Path]) -> set[str]:
+    names = [path.name for path in folders]
+    return {
+        name
+        for start in range(0, len(names), _IDS_PER_QUERY)
+        for name in session.scalars(wanted.where(column.in_(names[start : start + _IDS_PER_QUERY])))
+    }
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return [path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _idle_seconds(folder: Path) -> float:
+    try:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:  # somebody renames or removes it right now
+        return 0.0
+    return time.time() - newest

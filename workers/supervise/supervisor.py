@@ -1,0 +1,284 @@
+"""Run one attempt of a job in a process of its own, keep its lease alive, and settle what became of it.
+
+The supervisor never touches data or tensors. What it does when the runner is gone follows from what the database says,
+not from the exit status: a job that the runner ended stays ended, anything else is settled here.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import jobs
+from service.db.job_tables import Job
+from service.db.session import SessionFactory, transaction
+from service.db.words import FailureCode, JobKind, JobState
+from service.errors import Conflict, NotFound, StaleAttempt
+from service.failpoints import failpoint
+from service.logs import get_logger
+from service.settings import Settings
+from workers.supervise.attempts import Attempt, drop_lease, work_root
+
+RUNNER_COMMAND = (sys.executable, "-m", "workers.train.runner")
+GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
+WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
+EVALUATION_NICENESS = 10  # whoever trains on the same cores goes first
+_LOOK_SECONDS = 0.2  # how often the runner's end and the wish to stop are looked at
+_CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user cancelled
+
+
+class Stop(enum.StrEnum):
+    """Why the supervisor told the runner to stop."""
+
+    WINDING_UP = "winding_up"  # the training is to charge no more, and to publish what it has
+    CANCELLED = "cancelled"  # the user asked, and nothing is to be published
+    DRAINED = "drained"  # this process shuts down; the job goes on elsewhere
+    TIME_LIMIT = "time_limit"
+    FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
+
+
+_STOPS = {None: None, jobs.Wish.STOP: Stop.CANCELLED, jobs.Wish.WIND_UP: Stop.WINDING_UP}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the supervisor waits. Tests shorten it."""
+
+    grace_seconds: float = GRACE_SECONDS
+    wind_up_seconds: float = WIND_UP_SECONDS
+    look_seconds: float = _LOOK_SECONDS
+    cancel_look_seconds: float = _CANCEL_LOOK_SECONDS
+
+
+def supervise(
+    settings: Settings,
+    factory: SessionFactory,
+    attempt: Attempt,
+    *,
+    draining: Callable[[], bool],
+    command: Sequence[str] = RUNNER_COMMAND,
+    patience: Patience = Patience(),
+) -> None:
+    """Run one attempt to its end and settle the job.
+
+    Returns when the runner's whole process group is gone. The job is then ended, or queued again for another attempt
+    (the runner died, or this process drains), or in the hands of another attempt.
+
+    Args:
+        settings: of this process; handed to the runner through its environment.
+        factory: of sessions.
+        attempt: that was claimed by this process.
+        draining: tells whether this process wants to shut down.
+        command: starts the runner; `--job`, `--attempt` and `--supervisor` are added.
+        patience: waiting times.
+    """
+    log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
+    process = _spawn(settings, attempt, command)
+    _give_way(factory, attempt, process)
+    log.info("runner_started", pid=process.pid)
+    failpoint("spawn.after")
+    watch = _Watch(settings, factory, attempt, draining, patience)
+    try:
+        while process.poll() is None:
+            before = watch.stop
+            stop = watch.look()
+            if stop is not None and watch.out_of_patience():
+                _kill_group(process)
+            elif stop is not before:
+                process.terminate()  # the runner alone: its children must not vanish under a step that still runs
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=patience.look_seconds)
+    finally:
+        _end_group(process)
+    log.info("runner_ended", status=process.returncode, stop=watch.stop)
+    _settle(settings, factory, attempt, watch.stop, handed_on=watch.stop is Stop.DRAINED or draining())
+    failpoint("settle.after")
+    _clear_work(settings, factory, attempt)
+
+
+class _Watch:
+    """Renews the lease and notices why the runner should stop. The first reason stays, but for two exceptions: one
+    that winds up may still be stopped, and one that lost its lease must be gone at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        factory: SessionFactory,
+        attempt: Attempt,
+        draining: Callable[[], bool],
+        patience: Patience,
+    ) -> None:
+        self.stop: Stop | None = None
+        self._settings, self._factory, self._attempt = settings, factory, attempt
+        self._draining, self._patience = draining, patience
+        now = time.monotonic()
+        self._started = self._beaten = self._looked = now
+        self._stopped = now
+
+    def look(self) -> Stop | None:
+        """Do what is due now; returns the reason to stop, if there is one."""
+        now = time.monotonic()
+        found = self._beat(now) or self._wish(now)
+        if found is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
+            found = self._time_is_up()
+        if self._draining() and found in (None, Stop.WINDING_UP):
+            found = Stop.DRAINED
+        if found is not None and found is not self.stop and self.stop in (None, Stop.WINDING_UP):
+            self.stop, self._stopped = found, now
+        elif found is Stop.FENCED:
+            self.stop = found
+        return self.stop
+
+    def out_of_patience(self) -> bool:
+        """Tell whether the runner must be killed: at once when it lost its lease, else after the grace period."""
+        patience = self._patience
+        seconds = patience.wind_up_seconds if self.stop is Stop.WINDING_UP else patience.grace_seconds
+        return self.stop is Stop.FENCED or time.monotonic() - self._stopped > seconds
+
+    def _beat(self, now: float) -> Stop | None:
+        if now - self._beaten < self._settings.heartbeat_seconds:
+            return None
+        try:
+            with transaction(self._factory) as session:
+                jobs.heartbeat(
+                    session,
+                    job_id=self._attempt.job_id,
+                    attempt=self._attempt.number,
+                    now=_now(),
+                    lease_seconds=self._settings.lease_seconds,
+                )
+        except (StaleAttempt, NotFound, Conflict):
+            return self._unless_ended(now)
+        except SQLAlchemyError:
+            # The database is away. While the lease holds nobody else may claim the job; after that, somebody may.
+            return Stop.FENCED if now - self._beaten > self._settings.lease_seconds else None
+        self._beaten = now
+        return None
+
+    def _wish(self, now: float) -> Stop | None:
+        if now - self._looked < self._patience.cancel_look_seconds:
+            return None
+        self._looked = now
+        with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
+            return _STOPS[jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
+        return None
+
+    def _time_is_up(self) -> Stop:
+        """Let a training publish what it has paid for; where that cannot be, its time is simply over."""
+        attempt = self._attempt
+        with suppress(SQLAlchemyError), transaction(self._factory) as session:
+            if jobs.end_early(session, job_id=attempt.job_id, attempt=attempt.number, why=jobs.EarlyEnd.TIME_LIMIT):
+                return Stop.WINDING_UP
+        return Stop.TIME_LIMIT
+
+    def _unless_ended(self, now: float) -> Stop | None:
+        """Fence the runner, unless it has itself just ended the job: then it may leave in peace."""
+        with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
+            job = session.get(Job, self._attempt.job_id)
+            if job is not None and job.attempt == self._attempt.number and job.finished_at is not None:
+                self._beaten = now
+                return None
+        return Stop.FENCED
+
+
+def _settle(
+    settings: Settings, factory: SessionFactory, attempt: Attempt, stop: Stop | None, *, handed_on: bool
+) -> None:
+    """End the job or queue it again, unless the runner has ended it. Losing this is safe: the lease expires.
+
+    An attempt is handed on when this process shuts down; any other end of a runner that has not ended its job counts
+    as a lost worker. A training that has paid for something gets one more attempt to publish that before it ends.
+    """
+    with suppress(StaleAttempt, NotFound), transaction(factory) as session:
+        job = session.get(Job, attempt.job_id)
+        if job is None or job.state is not JobState.RUNNING or job.attempt != attempt.number:
+            return
+        now = _now()
+        this: dict[str, Any] = {"job_id": attempt.job_id, "attempt": attempt.number, "now": now}
+        if job.cancel_requested and not jobs.may_publish(session, job):
+            jobs.finish_cancelled(session, **this)
+        elif stop is Stop.TIME_LIMIT:
+            jobs.finish_failed(session, failure_code=FailureCode.TIME_LIMIT, **this)
+        elif handed_on:
+            jobs.give_back(session, **this)
+        elif job.ended_early is None and job.attempts_lost + 1 < settings.attempts_max:
+            drop_lease(session, attempt, now=now)
+        else:
+            jobs.finish_failed(session, failure_code=FailureCode.WORKER_LOST, **this)
+        failpoint("settle.before")
+
+
+def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -> None:
+    """Remove the checkpoints of an ended job: they may be private, and nobody will go on with them."""
+    with transaction(factory, read_only=True) as session:
+        job = session.get(Job, attempt.job_id)
+        ended = job is not None and job.finished_at is not None
+    if ended:
+        shutil.rmtree(work_root(settings.data_dir) / attempt.job_id, ignore_errors=True)
+
+
+def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment from which the runner reads the same settings that this process has."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    values["data_dir"] = str(settings.data_dir.resolve())
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}
+
+
+def log_path(data_dir: Path, attempt: Attempt) -> Path:
+    """Return where the operator finds what an attempt said."""
+    return data_dir / "logs" / f"{attempt.job_id}.{attempt.number}.log"
+
+
+def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    path = log_path(settings.data_dir, attempt)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    arguments = ("--job", attempt.job_id, "--attempt", str(attempt.number), "--supervisor", str(os.getpid()))
+    try:
+        return subprocess.Popen(
+            [*command, *arguments],
+            env=runner_environment(settings, os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # its own process group: signals reach it and its children, and nobody else
+        )
+    finally:
+        os.close(log)
+
+
+def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
+    """Let the runner of an evaluation have the cores that nobody else wants."""
+    with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
+        job = session.get(Job, attempt.job_id)
+        if job is not None and job.kind is JobKind.EVALUATE:
+            os.setpriority(os.PRIO_PROCESS, process.pid, EVALUATION_NICENESS)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of the runner's process group behind, and reap the runner."""
+    _kill_group(process)
+    process.wait()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

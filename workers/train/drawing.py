@@ -1,0 +1,111 @@
+"""Synthetic images drawn from a released generator, batch by batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.released import ReleasedGenerator
+from models.watching import between_layers
+from workers.recipes.interface import Progress
+from workers.train.planned_work import DRAWING
+
+IMAGES_PER_BATCH = 256  # part of the format: another value gives other images for the same seed
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """Which images to draw. Everything in it is public.
+
+    Args:
+        count: number of images, at least 1; classes take turns, so that class counts differ by at most one.
+        seed: public seed, 0 <= seed < 2**63.
+        names: the class names of the release, in label order.
+        chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
+    """
+
+    count: int
+    seed: int
+    names: tuple[str, ...]
+    chosen: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, not {self.count}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be at least 0 and below 2**63, not {self.seed}")
+        wrong = [label for label in self.labels_drawn if not 0 <= label < len(self.names)]
+        if wrong or not self.labels_drawn or len(set(self.labels_drawn)) != len(self.labels_drawn):
+            raise ValueError(f"chosen must be distinct labels below {len(self.names)}, not {self.chosen}")
+
+    @property
+    def labels_drawn(self) -> tuple[int, ...]:
+        """The labels that take turns."""
+        return tuple(range(len(self.names))) if self.chosen is None else self.chosen
+
+
+def draw(
+    generator: ReleasedGenerator,
+    request: SampleRequest,
+    device: torch.device | None = None,
+    *,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
+) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
+    """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
+
+    Args:
+        generator: the released generator.
+        request: what to draw.
+        device: where the generator is; the CPU where it is left out.
+        on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
+            batch; what it raises ends the drawing.
+    """
+    generator.eval()
+    labels_drawn = np.asarray(request.labels_drawn, dtype=np.int64)
+    for batch, start in enumerate(range(0, request.count, IMAGES_PER_BATCH)):
+        index = np.arange(start, min(start + IMAGES_PER_BATCH, request.count))
+        labels = labels_drawn[index % len(labels_drawn)]  # (b,)
+        stream = torch.Generator(device="cpu").manual_seed(_batch_seed(request.seed, batch))
+        with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, start)):
+            values = generator.sample(torch.from_numpy(labels).to(device or "cpu"), stream)  # (b, c, h, w) in [0, 1]
+        pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+        yield pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy(), labels
+        on_drawn(start + len(labels))
+
+
+def draw_arrays(
+    generator: ReleasedGenerator,
+    request: SampleRequest,
+    device: torch.device | None = None,
+    *,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return all of `draw` at once: `(count, h, w, c)` uint8 and `(count,)` int64. For counts that fit in memory."""
+    images, labels = zip(*draw(generator, request, device, on_drawn=on_drawn), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def draw_with_progress(
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
+) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
+    """Yield batches as `workers.train.sampling.draw` does, and tell how many images there are.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+
+    def tell(drawn: int) -> None:
+        progress(stage=DRAWING, step=drawn, steps=request.count)
+
+    return draw(generator, request, device, on_drawn=tell)
+
+
+def _batch_seed(seed: int, batch: int) -> int:
+    digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -1,0 +1,216 @@
+"""One attempt at an evaluation: measure a release on a public dataset and end the job. Costs nothing.
+
+It reads a release and a public dataset and nothing else. The release does not change.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.private_classifier import load_classifier
+from models.released import ReleasedGenerator, load_released
+from models.watching import between_layers
+from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from service import artifacts, jobs, ledger
+from service.datasets.vault import open_dataset
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Release
+from service.db.session import transaction
+from service.db.words import ReleaseKind, Visibility
+from service.errors import LedgerCorruption, NotFound
+from service.failpoints import failpoint
+from service.jobs.planning import facts_of
+from workers.evaluation.utility import Utility, train_and_test
+from workers.recipes.interface import Progress
+from workers.train.drawing import SampleRequest, draw_with_progress
+from workers.train.orders import Context
+from workers.train.planned_work import EVALUATION, EVALUATION_SHARES, evaluation_work
+from workers.train.progress import ReportedProgress
+
+_CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
+
+
+def run_evaluation(context: Context, job_id: str) -> None:
+    """Measure a release and end the job.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the public dataset's content is gone.
+    """
+    with transaction(context.factory, read_only=True) as session:
+        evaluation = jobs.evaluation_of(session, job_id)
+        release = jobs.get_release(session, evaluation.release_id)
+        plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
+        account = ledger.get_account(session, release.account_id)
+        facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
+        dataset = session.get_one(Dataset, evaluation.dataset_id)
+    if dataset.visibility is not Visibility.PUBLIC:
+        raise LedgerCorruption("An evaluation's dataset is not public.", job_id=job_id)
+    if dataset.unchecked:
+        raise NotFound("The dataset of the evaluation has not been compared with the private ones.")
+    began = time.monotonic()
+    measured, train_images, test_images = _measure(context, evaluation, release, plan, facts, dataset)
+    results = {
+        "accuracy": measured.accuracy,
+        "accuracy_warm_start_only": measured.warm_start_only,
+        "evaluation": {
+            "dataset": dataset.name,
+            "dataset_id": dataset.id,
+            "train_images": train_images,
+            "test_images": test_images,
+            "seeds": [evaluation.seed],
+            "seconds": round(time.monotonic() - began, 1),
+        },
+    }
+    with transaction(context.factory) as session:
+        jobs.finish_evaluation(
+            session,
+            job_id=job_id,
+            attempt=context.attempt.number,
+            results=results,
+            confusion=measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None,
+            now=datetime.now(UTC),
+        )
+        failpoint("evaluated.before")
+    failpoint("evaluated.after")
+
+
+def _measure(
+    context: Context, evaluation: Evaluation, release: Release, plan: Plan, facts: PublicFacts, dataset: Dataset
+) -> tuple[Measured, int | None, int]:
+    """Return what was measured, with how many synthetic and how many public images."""
+    test = public_images(*open_dataset(context.settings, dataset.id))
+    directory = artifacts.directory_of(context.settings.data_dir, release.id)
+    progress = ReportedProgress(
+        context.factory,
+        context.attempt,
+        stop=context.stop,
+        work=() if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples),
+    )
+    look: dict[str, Any] = {"device": context.device, "progress": progress}
+    try:
+        if release.kind is ReleaseKind.CLASSIFIER:
+            return measure_classifier(directory, test, **look), None, len(test.labels)
+        samples = evaluation.samples
+        assert samples is not None
+        request = SampleRequest(count=samples, seed=evaluation.seed, names=tuple(dataset.classes))
+        warm_start = plan.config.get("warm_start") is True
+        return measure_generator(directory, test, request, warm_start=warm_start, **look), samples, len(test.labels)
+    except (FileNotFoundError, ValueError):
+        if directory.is_dir():
+            raise
+        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images `(n, c, h, w)` uint8 and labels `(n,)` int64: synthetic or public."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an evaluation found.
+
+    Attributes:
+        accuracy: in [0, 1], by classifier.
+        warm_start_only: the same of the generator before its first vote, where there is one.
+        confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
+    """
+
+    accuracy: dict[str, float]
+    warm_start_only: dict[str, float] | None
+    confusion: tuple[tuple[int, ...], ...]
+
+
+def measure_generator(
+    directory: Path,
+    test: Images,
+    request: SampleRequest,
+    *,
+    warm_start: bool,
+    device: torch.device,
+    progress: Progress,
+) -> Measured:
+    """Train classifiers on a released generator's samples, and test them once.
+
+    Args:
+        directory: of the release.
+        test: public images.
+        request: the samples to train on; its seed is that of the classifiers, too.
+        warm_start: measure what the generator was before its first vote as well.
+        device: to draw and train on.
+        progress: is told about the images that are drawn, and about the classifiers' steps.
+
+    Raises:
+        Cancelled: from `progress`.
+        FileNotFoundError: the release's files are gone (ValueError: damaged).
+    """
+    generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
+    if warm_start:
+        generators["warm_start"] = load_released(directory, which="warm_start")
+    results: dict[str, dict[ClassifierKind, Utility]] = {}
+    for which, generator in generators.items():
+        generator.to(device)
+        drawn = list(draw_with_progress(generator, request, device, progress))
+        images = torch.from_numpy(np.concatenate([pixels for pixels, _ in drawn]).transpose(0, 3, 1, 2).copy())
+        labels = torch.from_numpy(np.concatenate([labels for _, labels in drawn]))
+        results[which], before = {}, 0
+
+        def look(done: int, steps: int, *, before: int, share: int) -> None:
+            progress(stage=EVALUATION, step=before + share * done // max(steps, 1), steps=100)
+
+        for kind in CLASSIFIER_KINDS:
+            share = EVALUATION_SHARES[kind]
+            results[which][kind] = train_and_test(
+                kind,
+                images,
+                labels,
+                test.images,
+                test.labels,
+                classes=len(request.names),
+                seed=request.seed,
+                device=device,
+                look=partial(look, before=before, share=share),
+            )
+            before += share
+    accuracy = {
+        which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
+    }
+    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion)
+
+
+def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
+    """Test a released classifier once; arguments and errors as in `measure_generator`."""
+
+    def look() -> None:
+        progress(stage=EVALUATION, step=0, steps=1)
+
+    look()
+    classifier = load_classifier(directory).to(device)
+    with between_layers(classifier.modules(), look):
+        predicted = classifier.predict(test.images)
+    classes = len(classifier.config.classes)
+    counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    confusion = tuple(tuple(int(count) for count in row) for row in counts)
+    return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
+
+
+def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
+    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
+    pixels = np.asarray(images)
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
+    return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))

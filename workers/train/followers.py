@@ -1,0 +1,239 @@
+"""The processes of one training, one for each GPU of the machine: the runner is rank 0 and starts the others.
+
+Followers (`workers.train.followers`) live in the runner's process group, so whoever ends the runner ends them. They are
+started after arming and are gone before anything is evaluated or published. The runner alone talks to the ledger.
+
+Whoever is lost, nobody waits for long. A follower that died makes the runner's next exchange fail, or never end; a
+thread here looks after the followers, and takes the runner out when it does not come to an end by itself. A follower
+whose runner died sees that its parent has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import BinaryIO
+
+import torch
+
+from privacy.accounting.events import Event
+from service import ledger
+from service.db.session import make_engine, make_session_factory, transaction
+from service.errors import Conflict
+from service.logs import configure_logging, get_logger
+from service.settings import Settings
+from workers.recipes.interface import Trainer
+from workers.recipes.ranks import meet, object_from_first, part
+from workers.recipes.registry import TOGETHER, TRAINERS
+from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
+from workers.supervise.supervisor import runner_environment
+from workers.train.orders import Context, Order, public_parts, read_order, train_as_ordered
+from workers.train.process import keep_freed_memory, keep_values_out, share_cores, trace_of
+
+FOLLOWER_COMMAND = (sys.executable, "-m", "workers.train.followers")
+_LOOK_SECONDS = 0.5
+_VERDICT_SECONDS = 10.0  # from a follower's death until the runner must have ended the training itself
+_FAREWELL_SECONDS = 20.0  # for followers to leave after the training
+
+
+def processes_wanted(settings: Settings, trainer: Trainer, device: torch.device) -> int:
+    """Return how many processes should train together: as many as were set, by default one for each GPU.
+
+    One where the recipe is not made for several, and never more than there are GPUs, where there are any.
+    """
+    if trainer not in TOGETHER:
+        return 1
+    if device.type != "cuda":
+        return settings.processes or 1
+    gpus = torch.cuda.device_count()
+    return min(settings.processes or gpus, gpus)
+
+
+def device_of(rank: int, device: torch.device) -> torch.device:
+    """Return the device of one rank, where `device` is the kind that the runner trains on."""
+    return torch.device("cuda", rank) if device.type == "cuda" else device
+
+
+@contextmanager
+def followed(context: Context, processes: int, work: Path) -> Iterator[torch.device]:
+    """Let the training in the block be that of rank 0 of so many processes, on the device that it is given.
+
+    Args:
+        context: of the attempt, whose hold is armed.
+        processes: from `processes_wanted`.
+        work: the job's work folder. The processes find each other by a file in a new folder there.
+
+    Raises:
+        RankLost: a follower died. No error of this training, and no verdict about it: another attempt goes on.
+    """
+    if processes == 1:
+        yield context.device
+        return
+    meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=work))  # readable by this user alone
+    followers: list[subprocess.Popen[bytes]] = []
+    over, device = threading.Event(), device_of(0, context.device)
+    watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)
+    try:
+        for rank in range(1, processes):
+            followers.append(_start(context, rank, processes, meeting))
+        watch.start()
+        share_cores(processes)
+        meet(0, processes, meeting, device=device, seconds=context.settings.job_seconds_max)
+        yield device
+        object_from_first(None)  # nobody leaves before everybody has what was sent
+        part()
+        _await(followers, _FAREWELL_SECONDS)
+    finally:
+        _end(followers)
+        part()
+        over.set()
+        share_cores(1)
+        shutil.rmtree(meeting, ignore_errors=True)
+
+
+def _start(context: Context, rank: int, processes: int, meeting: Path) -> subprocess.Popen[bytes]:
+    attempt = context.attempt
+    given = {
+        "--job": attempt.job_id,
+        "--attempt": attempt.number,
+        "--rank": rank,
+        "--processes": processes,
+        "--meeting": meeting,
+        "--runner": os.getpid(),
+    }
+    process = subprocess.Popen(
+        [*FOLLOWER_COMMAND, *(str(word) for pair in given.items() for word in pair)],
+        env=runner_environment(context.settings, os.environ),
+        stdin=subprocess.DEVNULL,
+    )
+    get_logger(__name__).info("follower_started", job_id=attempt.job_id, rank=rank, pid=process.pid)
+    return process
+
+
+def _watch(context: Context, followers: Sequence[subprocess.Popen[bytes]], over: threading.Event) -> None:
+    """Take this process out when a follower died and the training does not end for it, as where an exchange hangs."""
+    while not over.wait(_LOOK_SECONDS):
+        lost = [process.returncode for process in followers if process.poll()]
+        if not lost:
+            continue
+        get_logger(__name__).warning("follower_lost", job_id=context.attempt.job_id, status=lost[0])
+        if not over.wait(_VERDICT_SECONDS):
+            os._exit(ExitStatus.LOST)
+        return
+
+
+def _await(followers: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for process in followers:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+
+
+def _end(followers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Leave no follower behind. They keep nothing, so there is nothing to wait for."""
+    for process in followers:
+        process.kill()
+    for process in followers:
+        process.wait()
+
+
+_FAILED = 1
+
+
+class RunnersBusiness:
+    """The budget and the checkpoints of a process that has neither. To be asked for them is a mistake of the recipe."""
+
+    def charge(self, event: Event, stage: str) -> None:  # noqa: ARG002 - the protocol's
+        """Refuse."""
+        raise AssertionError("only rank 0 pays")
+
+    def replace(self, write: Callable[[BinaryIO], None]) -> None:  # noqa: ARG002 - the protocol's
+        """Refuse."""
+        raise AssertionError("only rank 0 keeps checkpoints")
+
+    def open(self) -> BinaryIO | None:
+        """Refuse."""
+        raise AssertionError("only rank 0 reads checkpoints")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take part in one attempt's training; returns the exit status, 0 when the training came to its end."""
+    parser = argparse.ArgumentParser(prog="python -m workers.train.followers", description="Take part in a training.")
+    parser.add_argument("--job", required=True, help="id of the job")
+    parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that runs")
+    parser.add_argument("--rank", required=True, type=int, help="number of this process, from 1")
+    parser.add_argument("--processes", required=True, type=int, help="how many train together")
+    parser.add_argument("--meeting", required=True, type=Path, help="folder by which they find each other")
+    parser.add_argument("--runner", required=True, type=int, help="process that is rank 0 (the parent)")
+    given = parser.parse_args(arguments)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
+    settings = Settings()
+    configure_logging(settings.log_level)
+    keep_values_out()
+    stop = threading.Event()
+    watch_parent(stop, parent=given.runner, grace_seconds=0.0)
+    share_cores(given.processes)
+    keep_freed_memory()
+    device = device_of(given.rank, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    engine = make_engine(settings.database_url, pool_size=1)
+    context = Context(
+        settings, make_session_factory(engine), Attempt(given.job, given.attempt), stop=stop, device=device
+    )
+    try:
+        order = read_armed_order(context)
+    finally:
+        engine.dispose()
+    meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
+    train_as_ordered(
+        context,
+        order,
+        TRAINERS[order.plan.recipe],
+        public_parts(settings, order),
+        budget=RunnersBusiness(),
+        progress=_say_nothing,
+        checkpoints=lambda _key: RunnersBusiness(),
+        device=device,
+    )
+    object_from_first(None)  # the runner's farewell
+    part()
+    return 0
+
+
+def read_armed_order(context: Context) -> Order:
+    """Read what the runner reads, and see that it has armed.
+
+    Raises:
+        Conflict: the hold is not armed: no private data may be read (I4).
+        StaleAttempt: another attempt has taken over.
+        NotFound: the dataset's content is gone.
+    """
+    order = read_order(context, context.attempt.job_id)
+    with transaction(context.factory, read_only=True) as session:
+        if ledger.get_hold(session, order.hold_id).state is not ledger.HoldState.ARMED:
+            raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
+    return order
+
+
+def _say_nothing(*, stage: str, step: int, steps: int) -> None:
+    """Report nothing: the runner does."""
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+    except Exception as error:
+        sys.stderr.write(trace_of(error) + "\n")
+        sys.stderr.flush()
+        os._exit(_FAILED)  # at once: a process group that has lost somebody may keep an orderly exit waiting
+    sys.exit(status)

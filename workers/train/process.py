@@ -1,0 +1,134 @@
+"""How a process that trains behaves: what it says when something breaks, how it keeps its memory and shares the cores.
+
+Of an error it says where and of which kind, never with which values. A traceback's messages may quote tensors, file
+names of an upload or single records, so only the project's own errors, whose messages are public by rule, keep theirs.
+The text goes to the operator's log.
+
+What one step frees, the next step uses. The allocator of glibc gives large blocks back to the operating system at once,
+and gets them again, page by page and zeroed, a moment later. A step of training frees and allocates the same blocks
+every time, so on a CPU that took up to half of a step (docs/benchmarks/dpsgd_throughput.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import os
+import sys
+import threading
+import traceback
+import warnings
+from types import TracebackType
+from typing import Any, TextIO
+
+import torch
+from sqlalchemy.exc import SQLAlchemyError
+
+from privacy.errors import BudgetExceeded
+from service.errors import AccountFrozen, HoldExhausted, LedgerCorruption, NotFound, ObscuraError
+from service.jobs import FailureCode
+
+_FRAMES_MAX = 50
+
+
+def trace_of(error: BaseException) -> str:
+    """Return the traceback of an error and of what led to it: files, lines, functions and types, no values."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return "\nled to\n".join(_one(link) for link in reversed(chain))
+
+
+def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
+    """Map an error to the closed set of reasons that may be told.
+
+    Args:
+        error: what ended the attempt.
+        otherwise: the reason of the phase in which it happened, for errors that are nothing special.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _is_allocator_failure(error):
+        return FailureCode.OUT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FailureCode.OUT_OF_DISK
+    if isinstance(error, BudgetExceeded | HoldExhausted):
+        return FailureCode.HOLD_EXHAUSTED
+    if isinstance(error, AccountFrozen | LedgerCorruption | SQLAlchemyError):
+        return FailureCode.LEDGER_UNAVAILABLE
+    if isinstance(error, NotFound):
+        return {
+            FailureCode.TRAINING_FAILED: FailureCode.DATASET_UNAVAILABLE,
+            FailureCode.SAMPLING_FAILED: FailureCode.RELEASE_UNAVAILABLE,
+            FailureCode.EVALUATION_FAILED: FailureCode.DATASET_UNAVAILABLE,
+        }.get(otherwise, otherwise)
+    return otherwise
+
+
+def keep_values_out(stream: TextIO | None = None) -> None:
+    """Make every way in which the interpreter reports an error by itself go through `trace_of`.
+
+    Args:
+        stream: where reports go; None is stderr.
+    """
+    target = stream or sys.stderr
+
+    def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        target.write(trace_of(error.with_traceback(trace)) if error is not None else kind.__name__)
+        target.write("\n")
+        target.flush()
+
+    def report_thread(failure: threading.ExceptHookArgs) -> None:
+        report(failure.exc_type, failure.exc_value, failure.exc_traceback)
+
+    def report_unraisable(failure: Any) -> None:
+        report(failure.exc_type, failure.exc_value, failure.exc_traceback)
+
+    def report_warning(  # the message may quote values
+        message: Warning | str,  # noqa: ARG001
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,  # noqa: ARG001
+        line: str | None = None,  # noqa: ARG001
+    ) -> None:
+        target.write(f"{category.__name__} at {filename}:{lineno}\n")
+
+    sys.excepthook = report
+    threading.excepthook = report_thread
+    sys.unraisablehook = report_unraisable
+    warnings.showwarning = report_warning
+    faulthandler.enable(target)  # frames only
+
+
+def _one(error: BaseException) -> str:
+    said = f": {error.message}" if isinstance(error, ObscuraError) else ""
+    frames = traceback.extract_tb(error.__traceback__, limit=-_FRAMES_MAX)
+    return "".join(traceback.format_list(frames)) + type(error).__name__ + said
+
+
+def _is_allocator_failure(error: BaseException) -> bool:
+    """Torch's CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_MMAP_THRESHOLD_MAX = 32 * 2**20  # bytes; glibc takes no more
+_NEVER_TRIM = 2**31 - 1  # bytes
+
+
+def keep_freed_memory() -> None:
+    """Keep what is freed for what is allocated next, in blocks up to 32 MiB; no effect with another allocator."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _MMAP_THRESHOLD_MAX)
+        mallopt(_TRIM_THRESHOLD, _NEVER_TRIM)
+
+
+def share_cores(processes: int) -> None:
+    """Give this process its part of the cores, unless the environment says how many threads it should have."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // processes))

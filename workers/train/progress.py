@@ -1,0 +1,217 @@
+"""How far a job is and how much longer it takes, from what was planned and whole seconds: public numbers alone.
+
+A job is a sequence of pieces whose relative work is known before it starts (`workers.train.planned_work`). What is left
+follows from the share that is done and the time that it took, so an estimate falls from piece to piece where the
+weights are right.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from privacy.accounting.filters import Filter
+from service import jobs
+from service.db.session import SessionFactory, transaction
+from workers.recipes.interface import Cancelled
+from workers.supervise.attempts import Attempt
+from workers.train.spending import HeldBudget
+
+REPORTS_MAX = 100  # of one stage
+
+
+class ReportedProgress:
+    """Progress that stands in the job's row (`workers.recipes.interface.Progress`).
+
+    Which steps are reported follows from the steps of the stage alone, never from how fast they are: at most a hundred,
+    evenly spaced. So the sequence of reports is public when the plan is.
+
+    Args:
+        factory: of sessions.
+        attempt: that runs.
+        stop: set when the training should stop, or end early; the job's row says which.
+        budget: of a training, which shows what was charged; other jobs cost nothing.
+        planned_nano: the plan's price.
+        privacy_filter: of a training's account.
+        work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        attempt: Attempt,
+        *,
+        stop: threading.Event,
+        budget: HeldBudget | None = None,
+        planned_nano: int = 0,
+        privacy_filter: Filter | None = None,
+        work: Sequence[Piece] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._factory, self._attempt, self._budget = factory, attempt, budget
+        self._planned_nano, self._filter = planned_nano, privacy_filter
+        self._stop, self._clock, self._work = stop, clock, work
+        self._winding_up = False  # was told to end early
+        self._reported: tuple[str, int, int] | None = None  # stage, steps and hundredth
+        self._began: tuple[float, Place] | None = None
+        self._place: Place | None = None
+        self._left: int | None = None
+
+    def __call__(self, *, stage: str, step: int, steps: int) -> bool:
+        """Report that `step` of `steps` of `stage` are done. Returns whether the training is to end early.
+
+        Raises:
+            Cancelled: the attempt was told to stop at once.
+            StaleAttempt: another attempt has taken over.
+        """
+        if self._stop.is_set():
+            self._heed()
+        self._report(stage, step, steps)
+        return self._budget is not None and self._budget.closed
+
+    def _heed(self) -> None:
+        """Find out why this attempt was told to stop: a training that is to publish what it has goes on without budget.
+
+        Raises:
+            Cancelled: it is to stop at once, or was told to end early before; or the database is away.
+        """
+        self._stop.clear()  # before the question: whoever wants more after the answer sets it again
+        wish = None
+        if self._budget is not None and not self._winding_up:
+            with suppress(OperationalError, InterfaceError), transaction(self._factory, read_only=True) as session:
+                wish = jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)
+        if self._budget is None or wish is not jobs.Wish.WIND_UP:
+            self._stop.set()
+            raise Cancelled
+        self._budget.close()
+        self._winding_up = True
+
+    def _report(self, stage: str, step: int, steps: int) -> None:
+        hundredth = step * REPORTS_MAX // max(steps, 1)
+        if self._reported == (stage, steps, hundredth):
+            return
+        self._reported = stage, steps, hundredth
+        report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
+        # A database that is away for a moment costs a report, not the training; charges are not so lenient.
+        with suppress(OperationalError, InterfaceError), transaction(self._factory) as session:
+            jobs.report_progress(
+                session,
+                job_id=self._attempt.job_id,
+                attempt=self._attempt.number,
+                progress={**report, **self._spent()},
+            )
+
+    def _eta(self, stage: str, step: int, steps: int) -> int | None:
+        """Estimate the seconds until the job ends; None before anything is known of its pace."""
+        place = find_place(self._work, self._place, stage, step, steps)
+        if place is None:
+            return self._left
+        self._place = place
+        now = self._clock()
+        if self._began is None:
+            self._began = now, place
+        began, first = self._began
+        self._left = seconds_left(self._work, first, place, int(now - began), self._left)
+        return self._left
+
+    def _spent(self) -> dict[str, float]:
+        if self._budget is None or self._filter is None:
+            return {}
+        charged_nano = self._budget.charged_nano
+        return {
+            "charged_nano": charged_nano,
+            "planned_nano": self._planned_nano,
+            "charged_epsilon": self._filter.epsilon_of(charged_nano),
+            "planned_epsilon": self._filter.epsilon_of(self._planned_nano),
+        }
+
+
+_KNOWN_SECONDS = 5  # a pace that was watched for less is not known: whole seconds are counted
+_STEADY = 1.5  # an estimate that rises by less is uneven pace, and is not shown
+_LONGEST_SECONDS = 10**9  # thirty years: a larger estimate says no more
+# Up to so many seconds, an estimate is a multiple of so many: about a tenth of it, as people say it.
+_COARSE = ((60, 5), (600, 15), (3600, 60), (math.inf, 300))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a job.
+
+    Attributes:
+        stage: its name in reports.
+        steps: how many steps it reports.
+        work: what it costs, in a unit that all pieces of a job share.
+    """
+
+    stage: str
+    steps: int
+    work: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a job is: steps done in one of its pieces, all earlier pieces being done."""
+
+    piece: int
+    step: int
+
+
+def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: int, steps: int) -> Place | None:
+    """Return where a report says that the job is; None when no piece that is still to come reports like this.
+
+    Args:
+        pieces: of the job, in order.
+        last: the place of the report before.
+        stage: reported.
+        step: reported; where it is lower than in the last report of this stage, another piece of that name began.
+        steps: reported.
+    """
+    start = 0 if last is None else last.piece
+    if last is not None and step < last.step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
+        start += 1
+    for index in range(start, len(pieces)):
+        if (pieces[index].stage, pieces[index].steps) == (stage, steps):
+            return Place(index, min(max(step, 0), steps))
+    return None
+
+
+def work_done(pieces: Sequence[Piece], place: Place) -> float:
+    """Return the work that is done at a place, in the pieces' unit."""
+    piece = pieces[place.piece]
+    return sum(earlier.work for earlier in pieces[: place.piece]) + piece.work * place.step / max(piece.steps, 1)
+
+
+def seconds_left(
+    pieces: Sequence[Piece], first: Place, now: Place, elapsed_seconds: int, before: int | None = None
+) -> int | None:
+    """Estimate the seconds until all pieces are done.
+
+    Args:
+        pieces: of the job, in order.
+        first: where this attempt began.
+        now: where it is.
+        elapsed_seconds: whole seconds between the two.
+        before: the estimate that was shown last.
+
+    Returns:
+        At least 0, rounded up to a coarse number; None while the pace is not known.
+    """
+    done = work_done(pieces, now)
+    mine = done - work_done(pieces, first)
+    if mine <= 0 or elapsed_seconds < _KNOWN_SECONDS:
+        return before
+    left = max(sum(piece.work for piece in pieces) - done, 0.0)
+    estimate = _coarse(min(elapsed_seconds * left / mine, _LONGEST_SECONDS))
+    return before if before is not None and before < estimate <= _STEADY * before else estimate
+
+
+def _coarse(seconds: float) -> int:
+    multiple = next(step for most, step in _COARSE if seconds <= most)
+    return multiple * math.ceil(seconds / multiple - 1e-9)

@@ -1,0 +1,283 @@
+"""The files of a release: what was trained, privacy card, report and sample grid, and what is said about them.
+
+Everything here is computed from what the recipe released, from public data and from the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.released import ReleasedGenerator, load_released
+from privacy.accounting.certificate import build_certificate
+from privacy.accounting.events import Event
+from privacy.plans.registry import RECIPES, Published
+from service import jobs, ledger
+from service.artifacts import CARD_FILE
+from service.db.session import transaction
+from service.jobs import EarlyEnd
+from service.ledger.chain import body_hash
+from service.times import to_the_hour
+from workers.evaluation.grid import write_grid
+from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
+from workers.recipes.class_histogram import read_histogram
+from workers.recipes.interface import Progress
+from workers.train.drawing import SampleRequest, draw_with_progress
+from workers.train.orders import Context, Order, charged_by_stage
+from workers.train.planned_work import drawing_work
+from workers.train.progress import Piece
+
+RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
+GRID_FILE = "grid.png"
+_GRID_PER_CLASS = 10
+_REPORT_PER_CLASS = 200  # as many as the report's distances are measured on
+_REPORT_IMAGES_MAX = 20_000
+_REPORT_SECONDS = 10.0
+_PICTURE_SEED = 0
+
+
+def publishing_work(order: Order) -> tuple[Piece, ...]:
+    """Return the pieces of `write_artifact`: what a generator's grid and report draw."""
+    plan, facts = order.plan, order.facts
+    if RECIPES[plan.recipe].publishes != "generator":
+        return ()
+    return (drawing_work(plan, facts, _images_to_show(len(facts.classes))),)
+
+
+def write_artifact(directory: Path, *, trained: Path, order: Order, context: Context, progress: Progress) -> None:
+    """Fill a folder with everything that a release consists of.
+
+    Args:
+        directory: an empty folder, not yet visible to anybody.
+        trained: folder with what the recipe handed over.
+        order: the training.
+        context: of this process.
+        progress: is told about the images that are drawn to be shown.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+    """
+    for path in sorted(trained.iterdir()):
+        shutil.copyfile(path, directory / path.name)
+    with transaction(context.factory, read_only=True) as session:
+        charged = charged_by_stage(session, order)
+        ended_early = jobs.get_job(session, order.job.id).ended_early
+    ran = _events(order, charged)
+    incomplete = _incomplete(order, ran, ended_early)
+    published = RECIPES[order.plan.recipe].publishes
+    made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
+    description = _Description(
+        name=f"{order.dataset.name} · {order.plan.recipe} · ε {order.job.epsilon:g}{made}",
+        card={**_card(order, ran, charged.total()), "incomplete": incomplete},
+        ran=ran,
+        charged=charged,
+        incomplete=incomplete,
+    )
+    figures = _DESCRIBE[published](directory, order, context, progress, description)
+    _write_json(directory / CARD_FILE, description.card)
+    document = {
+        "job_id": order.job.id,
+        "kind": published,
+        "name": description.name,
+        "card": description.card,
+        "incomplete": incomplete,
+        "summary": {"facts": order.plan.facts, **figures},
+    }
+    _write_json(directory / RELEASE_FILE, document)
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What is said of a release of any kind: its name and card, and what was paid for."""
+
+    name: str
+    card: dict[str, Any]
+    ran: Mapping[str, Event]
+    charged: Counter[str]
+    incomplete: Mapping[str, Any] | None
+
+
+def _describe_generator(
+    directory: Path, order: Order, context: Context, progress: Progress, description: _Description
+) -> dict[str, Any]:
+    """Write grid and report of a generator. Drawing for them takes seconds; what takes longer is an evaluation."""
+    generator = load_released(directory)
+    generator.to(context.device)
+    with transaction(context.factory, read_only=True) as session:
+        spent_nano = ledger.balance(session, order.account.id).spent_nano + description.charged.total()
+    images, labels = _drawn_to_show(generator, order.facts.classes, context.device, progress)
+    _write_grid(directory / GRID_FILE, images, labels, order.facts.classes)
+    facts = ReleaseFacts(
+        name=description.name,
+        dataset=order.dataset.name,
+        account=order.account.name,
+        recipe=order.plan.recipe,
+        classes=order.facts.classes,
+        created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
+        stages=tuple(
+            StageFacts(stage, event.count, event.noise_multiplier, description.charged[stage])
+            for stage, event in description.ran.items()
+        ),
+        facts=order.plan.facts,
+        notes=order.plan.notes,
+        account_epsilon=order.account.epsilon,
+        account_spent_nano=spent_nano,
+        incomplete=description.incomplete,
+    )
+    write_report(
+        directory,
+        card=description.card,
+        release=facts,
+        images=images,
+        labels=labels,
+        technical=_technical(order, context),
+    )
+    return {}
+
+
+def _describe_histogram(
+    directory: Path, _order: Order, _context: Context, _progress: Progress, _description: _Description
+) -> dict[str, Any]:
+    """A histogram is its own report: its counts stand in the summary."""
+    return {"histogram": dict(read_histogram(directory))}
+
+
+def _describe_classifier(
+    _directory: Path, _order: Order, _context: Context, _progress: Progress, _description: _Description
+) -> dict[str, Any]:
+    """A classifier has no images to show; how good it is, evaluations say."""
+    return {}
+
+
+_DESCRIBE: Mapping[Published, Callable[[Path, Order, Context, Progress, _Description], dict[str, Any]]] = {
+    "generator": _describe_generator,
+    "histogram": _describe_histogram,
+    "classifier": _describe_classifier,
+}
+
+
+def _events(order: Order, charged: Counter[str]) -> dict[str, Event]:
+    """What was paid for, stage by stage; releases done again after a crash count again."""
+    releases = {
+        stage.name: charged[stage.name] // order.privacy_filter.unit_price_nano(stage.event)
+        for stage in order.plan.stages
+    }
+    return {
+        stage.name: replace(stage.event, count=releases[stage.name])
+        for stage in order.plan.stages
+        if releases[stage.name]
+    }
+
+
+def _incomplete(order: Order, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
+    """Of a training that ended early: why, and how many of the planned releases were made; None for a whole one.
+
+    All of it is planned or charged, and public.
+    """
+    stages = {
+        stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
+        | {"planned": stage.event.count}
+        for stage in order.plan.stages
+    }
+    made, planned = (sum(stage[which] for stage in stages.values()) for which in ("made", "planned"))
+    if ended_early is None or made == planned:
+        return None
+    share = math.floor(1000 * made / planned) / 1000
+    return {"reason": ended_early.value, "share": share, "made": made, "planned": planned, "stages": stages}
+
+
+def _card(order: Order, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
+    """The privacy card: what is guaranteed, how it was paid for, and where to look it up."""
+    certificate = build_certificate(
+        filter=order.privacy_filter,
+        events=list(ran.values()),
+        unit=order.account.unit.value,
+        assumed_public=_assumed_public(order),
+        price_nano=charged_nano,
+    )
+    return {
+        **certificate.to_json(),
+        "recipe": order.plan.recipe,
+        "stages": list(ran),
+        "job_id": order.job.id,
+        "account_id": order.account.id,
+        "dataset_id": order.dataset.id,
+        "plan_sha256": body_hash(order.plan.to_json()),
+    }
+
+
+def _assumed_public(order: Order) -> tuple[str, ...]:
+    facts = order.facts
+    colour = "grey" if facts.channels == 1 else "colour"
+    count = f"that there are at most {facts.records_declared:,} records"
+    if facts.subjects_declared is not None:
+        count += f" of at most {facts.subjects_declared:,} subjects"
+    extractor = order.plan.config.get("extractor")
+    return (
+        f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
+        f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
+        count,
+        "the recipe, its options and the code",
+        *((f"every image of the dataset {order.anchors.id}, of the gradient's basis",) if order.anchors else ()),
+        *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
+    )
+
+
+def _images_to_show(classes: int) -> int:
+    return max(_GRID_PER_CLASS * classes, min(_REPORT_PER_CLASS * classes, _REPORT_IMAGES_MAX))
+
+
+def _drawn_to_show(
+    generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device, progress: Progress
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Draw what grid and report show: images (n, h, w, c) and labels (n,), classes taking turns.
+
+    A generator that is slow to draw from must not keep its release waiting: it draws the grid's images, and more until
+    the seconds are over.
+    """
+    least = _GRID_PER_CLASS * len(classes)
+    request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
+    batches, drawn, began = [], 0, time.monotonic()
+    for images, labels in draw_with_progress(generator, request, device, progress):
+        batches.append((images, labels))
+        drawn += len(labels)
+        if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
+            break
+    return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def _write_grid(
+    path: Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], classes: tuple[str, ...]
+) -> None:
+    first = images[: _GRID_PER_CLASS * len(classes)]
+    by_class = np.argsort(labels[: len(first)], kind="stable")
+    write_grid(first[by_class].transpose(0, 3, 1, 2) / 255.0, classes, path)  # (n, c, h, w), by class
+
+
+def _technical(order: Order, context: Context) -> dict[str, str]:
+    return {
+        "obscura": version("obscura"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if context.device.type == "cuda" else f"CPU, {platform.machine()}",
+        "attempts": str(context.attempt.number),
+        "plan (SHA-256)": body_hash(order.plan.to_json()),
+    }
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,155 @@
+"""The process that does the work of one attempt: `python -m workers.train.runner --job ID --attempt N`.
+
+Fresh for every attempt, so memory comes back, CUDA is never forked, and a crash takes nothing with it. It reads its
+settings from the environment and everything else from the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import torch
+from sqlalchemy.exc import SQLAlchemyError
+
+from privacy.errors import BudgetExceeded
+from service import jobs
+from service.db.session import make_engine, make_session_factory, transaction
+from service.errors import Conflict, NotFound, StaleAttempt
+from service.jobs import FailureCode, JobKind, JobState
+from service.ledger.stops import ArmingStopped
+from service.logs import configure_logging, get_logger
+from service.private_files import keep_new_files_private
+from service.settings import Settings
+from workers.recipes.interface import Cancelled, NothingUseful, Trainer
+from workers.recipes.ranks import RankLost
+from workers.recipes.registry import TRAINERS
+from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
+from workers.train.evaluating import run_evaluation
+from workers.train.orders import Context
+from workers.train.process import failure_code, keep_freed_memory, keep_values_out, share_cores, trace_of
+from workers.train.sampling import run_sampling
+from workers.train.training import run_training
+
+_OTHERWISE = {  # the reason for failures that are nothing special
+    JobKind.TRAIN: FailureCode.TRAINING_FAILED,
+    JobKind.SAMPLE: FailureCode.SAMPLING_FAILED,
+    JobKind.EVALUATE: FailureCode.EVALUATION_FAILED,
+}
+_ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
+
+
+def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Trainer] = TRAINERS) -> int:
+    """Run one attempt; returns the exit status (`workers.supervise.attempts.ExitStatus`).
+
+    Args:
+        arguments: of the command line; None reads those of the process.
+        trainers: the recipes; tests bring their own.
+    """
+    parser = argparse.ArgumentParser(prog="python -m workers.train.runner", description="Run one attempt of a job.")
+    parser.add_argument("--job", required=True, help="id of the job")
+    parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
+    parser.add_argument("--supervisor", type=int, default=None, help="process that renews the lease (the parent)")
+    given = parser.parse_args(arguments)
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
+    settings = Settings()
+    configure_logging(settings.log_level)
+    keep_new_files_private()
+    keep_values_out()
+    grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
+    watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
+    share_cores(1)
+    keep_freed_memory()
+    return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
+
+
+def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers: Mapping[str, Trainer]) -> ExitStatus:
+    """Do the attempt's work and end its job.
+
+    Args:
+        settings: of this process.
+        attempt: that was claimed for this process.
+        stop: set when it should stop at its next step.
+        trainers: the recipes by name.
+    """
+    log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
+    engine = make_engine(settings.database_url, pool_size=2)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    context = Context(settings, make_session_factory(engine), attempt, stop=stop, device=device)
+    try:
+        status = _attempt(context, trainers)
+    except (StaleAttempt, NotFound) as error:
+        log.warning("attempt_superseded", trace=trace_of(error))
+        status = ExitStatus.STALE
+    except SQLAlchemyError as error:
+        # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
+        log.error("database_lost", trace=trace_of(error))
+        status = ExitStatus.LOST
+    except RankLost as error:
+        # Nor is there a verdict about a training that lost one of its processes.
+        log.error("rank_lost", trace=trace_of(error))
+        status = ExitStatus.LOST
+    finally:
+        engine.dispose()
+    log.info("attempt_over", status=status.name)
+    return status
+
+
+def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
+    job_id, attempt = context.attempt.job_id, context.attempt.number
+    with transaction(context.factory, read_only=True) as session:
+        job = jobs.get_job(session, job_id)
+        if job.state is not JobState.RUNNING or job.attempt != attempt:
+            return ExitStatus.STALE
+        wish = jobs.wish_for(session, job_id=job_id, attempt=attempt)
+    try:
+        if wish is jobs.Wish.STOP:
+            raise Cancelled
+        if job.kind is JobKind.TRAIN:
+            run_training(context, job.id, trainers)
+        elif job.kind is JobKind.SAMPLE:
+            run_sampling(context, job.id)
+        else:
+            run_evaluation(context, job.id)
+    except Cancelled:
+        return _stopped(context)
+    except (NothingUseful, BudgetExceeded) as error:
+        get_logger(__name__).warning("nothing_useful", job_id=job_id, attempt=attempt)
+        sys.stderr.write(trace_of(error) + "\n")
+        with transaction(context.factory) as session:
+            jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
+    except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
+        return ExitStatus.INTERRUPTED
+    except (StaleAttempt, SQLAlchemyError, RankLost):
+        raise
+    except Exception as error:
+        code = failure_code(error, _OTHERWISE[job.kind])
+        get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
+        sys.stderr.write(trace_of(error) + "\n")
+        with transaction(context.factory) as session:
+            jobs.finish_failed(session, job_id=job_id, attempt=attempt, failure_code=code, now=datetime.now(UTC))
+    return ExitStatus.ENDED
+
+
+def _stopped(context: Context) -> ExitStatus:
+    """End the job if its user wanted that and nothing paid for is lost by it; else leave it to another attempt."""
+    try:
+        with transaction(context.factory) as session:
+            jobs.finish_cancelled(
+                session, job_id=context.attempt.job_id, attempt=context.attempt.number, now=datetime.now(UTC)
+            )
+    except Conflict:  # this process drains
+        return ExitStatus.INTERRUPTED
+    return ExitStatus.ENDED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""How a training pays. Each charge is a transaction, committed before the release that it pays for.
+
+What the runners of a job have released stands, in their own words, in its journal: a file beside the database, written
+by them alone. A line is on the disk after its charge was committed and before the noise that it pays for is drawn. So
+every release stands in the journal, and every line of it in the ledger; a ledger that shows less has lost something, as
+one restored from an old backup has. The lines hold planned numbers only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from privacy.accounting.events import Event
+from privacy.accounting.filters import Filter
+from privacy.errors import BudgetExceeded, EventRefused
+from service import ledger
+from service.artifacts import flush_directory
+from service.db.session import SessionFactory, transaction
+from service.errors import HoldExhausted
+from service.failpoints import failpoint
+from workers.supervise.attempts import Attempt
+
+
+class HeldBudget:
+    """The hold of one job, as its recipe sees it (`workers.recipes.interface.Budget`).
+
+    A recipe may only release what its plan announced: an event with other noise or sensitivity is refused.
+
+    Args:
+        factory: of sessions.
+        attempt: that has armed the hold.
+        hold_id: of the job.
+        privacy_filter: of the account.
+        planned: the event of every stage of the plan, by stage name.
+        journal: of the job; gets a line for every charge before anything is released for it.
+        charged_nano: what earlier attempts have charged.
+    """
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        attempt: Attempt,
+        *,
+        hold_id: str,
+        privacy_filter: Filter,
+        planned: Mapping[str, Event],
+        journal: Journal,
+        charged_nano: int = 0,
+    ) -> None:
+        self._factory, self._attempt, self._hold_id = factory, attempt, hold_id
+        self._journal = journal
+        self._filter, self._planned = privacy_filter, dict(planned)
+        self.charged_nano = charged_nano
+        self.closed = False
+        self.releases: Counter[str] = Counter()  # charged by this attempt, by stage
+
+    def close(self) -> None:
+        """Refuse every further charge: the training ends early, with what it has."""
+        self.closed = True
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Pay for `event.count` releases; durable when this returns.
+
+        Raises:
+            BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
+            EventRefused: the plan has no such stage, or announced it with another event.
+            StaleAttempt: another attempt has taken over.
+            OSError: the journal cannot be written; nothing may be released.
+        """
+        announced = self._planned.get(stage)
+        if announced is None or replace(announced, count=1) != replace(event, count=1):
+            raise EventRefused(self._filter.name, stage, "the plan of this job announced no such release")
+        amount_nano = self._filter.price_nano(event)
+        if self.closed:
+            raise BudgetExceeded(amount_nano, 0)
+        try:
+            with transaction(self._factory) as session:
+                self.charged_nano = ledger.charge(
+                    session,
+                    hold_id=self._hold_id,
+                    attempt=self._attempt.number,
+                    amount_nano=amount_nano,
+                    stage=stage,
+                    event=event.to_json(),
+                    now=datetime.now(UTC),
+                )
+                failpoint("charge.before")
+        except HoldExhausted as error:
+            left_nano = error.numbers.get("left_nano")
+            raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
+        failpoint("charge.after")
+        self._journal.write(stage=stage, count=event.count, price_nano=amount_nano)
+        failpoint("journal.after")
+        self.releases[stage] += event.count
+
+
+FOLDER = "journals"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One charge whose releases may exist: `count` of them, for `price_nano` together."""
+
+    attempt: int
+    stage: str
+    count: int
+    price_nano: int
+
+
+class Journal:
+    """The journal of one job, kept open by one attempt.
+
+    Args:
+        data_dir: of the service.
+        job_id: of the training.
+        attempt: that writes.
+    """
+
+    def __init__(self, data_dir: Path, job_id: str, attempt: int) -> None:
+        path = journal_path(data_dir, job_id)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._attempt = attempt
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        flush_directory(path.parent)
+
+    def write(self, *, stage: str, count: int, price_nano: int) -> None:
+        """Append a line; it is on the disk when this returns.
+
+        Raises:
+            OSError: the disk is full or failing; nothing may be released.
+        """
+        line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano))).encode()
+        # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
+        written = b"\n" + line + b"\n"
+        if os.write(self._file, written) != len(written):
+            raise OSError("a line of the journal was cut short")
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Give the file back."""
+        os.close(self._file)
+
+
+def journal_path(data_dir: Path, job_id: str) -> Path:
+    """Return where the journal of a job lies."""
+    return data_dir / FOLDER / f"{job_id}.jsonl"
+
+
+def read_journal(data_dir: Path, job_id: str) -> Iterator[Line]:
+    """Yield the lines of a job's journal; none when it never charged.
+
+    A line that was torn by a crash is passed over: its writer died before anything was released for it.
+    """
+    try:
+        text = journal_path(data_dir, job_id).read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.split(b"\n"):
+        try:
+            yield Line(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+def journalled_nano(data_dir: Path, job_id: str) -> int:
+    """Return what the releases of a job cost together, by its journal, in nano-units."""
+    return sum(line.price_nano for line in read_journal(data_dir, job_id))
+
+
+def journalled_jobs(data_dir: Path) -> list[str]:
+    """Return the ids of the jobs that have a journal."""
+    return sorted(path.stem for path in (data_dir / FOLDER).glob("job_*.jsonl"))

@@ -1,0 +1,175 @@
+"""One attempt at a training, from the stored plan to the published release."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from service import artifacts, jobs, ledger
+from service.audit.receipts import keep_receipt
+from service.audit.signing import open_signing_key
+from service.db.session import transaction
+from service.errors import Conflict, LedgerCorruption
+from service.failpoints import failpoint
+from workers.recipes.interface import Trainer
+from workers.supervise.attempts import release_id_of, work_directory
+from workers.train.checkpoints import SealedFolder
+from workers.train.followers import followed, processes_wanted
+from workers.train.orders import Context, Order, public_parts, read_order, train_as_ordered
+from workers.train.planned_work import training_work
+from workers.train.progress import ReportedProgress
+from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
+from workers.train.spending import HeldBudget, Journal, journalled_nano
+
+_TRAINED = "trained"  # what the recipe handed over, kept until it is published
+
+
+def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer]) -> None:
+    """Train and publish; goes on where an earlier attempt was lost.
+
+    Raises:
+        NothingUseful: the budget ended before there was anything worth publishing; so does BudgetExceeded.
+        Cancelled: the attempt was told to stop at once.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the dataset has no content.
+    """
+    data_dir = context.settings.data_dir
+    finished = artifacts.directory_of(data_dir, release_id_of(job_id))
+    work = work_directory(data_dir, job_id)
+    if not finished.is_dir():
+        order = read_order(context, job_id)
+        budget = HeldBudget(
+            context.factory,
+            context.attempt,
+            hold_id=order.hold_id,
+            privacy_filter=order.privacy_filter,
+            planned={stage.name: stage.event for stage in order.plan.stages},
+            journal=Journal(data_dir, job_id, context.attempt.number),
+            charged_nano=order.charged_nano,
+        )
+        if order.job.ended_early is not None:  # this attempt is there to publish what was paid for
+            budget.close()
+        progress = ReportedProgress(
+            context.factory,
+            context.attempt,
+            budget=budget,
+            planned_nano=order.plan.price_nano,
+            privacy_filter=order.privacy_filter,
+            stop=context.stop,
+            work=(*training_work(order.plan, order.facts), *publishing_work(order)),
+        )
+        trained = work / _TRAINED
+        if not trained.is_dir():
+            _train(context, order, trainers, budget=budget, progress=progress, work=work, trained=trained)
+        with artifacts.staged_directory(data_dir, finished.name) as staging:
+            write_artifact(staging, trained=trained, order=order, context=context, progress=progress)
+            failpoint("artifact.before")
+            _put_in_place(staging, finished)
+            failpoint("artifact.after")
+    publish(context, job_id, finished)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def publish(context: Context, job_id: str, directory: Path) -> None:
+    """Make a finished artifact a release: capture, release row and success in one transaction."""
+    described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
+    if described["job_id"] != job_id:
+        raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
+    digest = artifacts.digest_directory(directory)
+    key = open_signing_key(context.settings.ledger_key_path)
+    released_nano = journalled_nano(context.settings.data_dir, job_id)
+    with transaction(context.factory) as session:
+        _require_charged(session, job_id, released_nano)
+        release = jobs.publish(
+            session,
+            job_id=job_id,
+            attempt=context.attempt.number,
+            release_id=directory.name,
+            name=described["name"],
+            kind=described["kind"],
+            artifact_sha256=digest,
+            artifact_dir=directory.relative_to(context.settings.data_dir).as_posix(),
+            card=described["card"],
+            summary=described["summary"],
+            incomplete=described.get("incomplete"),
+            key=key,
+            now=datetime.now(UTC),
+        )
+        failpoint("publish.before")
+    failpoint("publish.after")
+    keep_receipt(context.settings.data_dir, release.receipt)
+
+
+def _require_charged(session: Session, job_id: str, released_nano: int) -> None:
+    """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
+
+    Raises:
+        LedgerCorruption: the runners' journal shows more than the hold's charges.
+    """
+    hold_id = jobs.get_job(session, job_id).hold_id
+    charged_nano = 0 if hold_id is None else ledger.get_hold(session, hold_id).charged_nano
+    if released_nano > charged_nano:
+        raise LedgerCorruption(
+            "The journal of this job shows releases for which the ledger has no charge.",
+            job_id=job_id,
+            released_nano=released_nano,
+            charged_nano=charged_nano,
+        )
+
+
+def _train(
+    context: Context,
+    order: Order,
+    trainers: Mapping[str, Trainer],
+    *,
+    budget: HeldBudget,
+    progress: ReportedProgress,
+    work: Path,
+    trained: Path,
+) -> None:
+    """Arm, open the private data, train, and keep the outcome under `trained`, whole or not at all.
+
+    Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
+    after arming and are gone when the outcome is there.
+    """
+    trainer = trainers[order.plan.recipe]
+    public = public_parts(context.settings, order)
+    processes = 1 if budget.closed else processes_wanted(context.settings, trainer, context.device)
+    with transaction(context.factory) as session:
+        ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+        failpoint("arm.before")
+    failpoint("arm.after")
+    with followed(context, processes, work) as device:
+        outcome = train_as_ordered(
+            context,
+            order,
+            trainer,
+            public,
+            budget=budget,
+            progress=progress,
+            checkpoints=lambda key: SealedFolder(work, key, f"checkpoint {order.job.id}"),
+            device=device,
+        )
+    partial = work / f"{_TRAINED}.{context.attempt.number}.tmp"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
+    outcome.save(partial)
+    failpoint("trained.before")
+    _put_in_place(partial, trained)
+    failpoint("trained.after")
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_in_place(staging: Path, target: Path) -> None:
+    """Publish a folder, unless an attempt that was thought lost has just put its own there.
+
+    That one is as good: whatever an attempt released was charged to the same hold before it existed.
+    """
+    with suppress(Conflict):
+        artifacts.publish_directory(staging, target)
