@@ -22,7 +22,7 @@ from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import Hold, LimitRequest
+from service.db.ledger_tables import HoldRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 
 CLASSES = [f"class {number}" for number in range(10)]
@@ -134,11 +134,11 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
 
 def _holds(factory: SessionFactory, ids: list[str], running: set[str], count: int) -> Sequence[Any]:
     """Return holds: those of the running jobs, and captured ones of all accounts."""
-    columns = (Hold.id, Hold.job_id, Hold.account_id, Hold.amount_nano)
+    columns = (HoldRow.id, HoldRow.job_id, HoldRow.account_id, HoldRow.amount_nano)
     with transaction(factory, read_only=True) as session:
-        armed = session.execute(select(*columns).where(Hold.id.in_(running))).all()
+        armed = session.execute(select(*columns).where(HoldRow.id.in_(running))).all()
         # Ids are random, so this takes from all accounts.
-        ended = select(*columns).where(Hold.account_id.in_(ids), Hold.id.not_in(running)).order_by(Hold.id)
+        ended = select(*columns).where(HoldRow.account_id.in_(ids), HoldRow.id.not_in(running)).order_by(HoldRow.id)
         return [*armed, *session.execute(ended.limit(count - len(armed))).all()]
 
 

@@ -18,7 +18,7 @@ from service.artifacts import digest_directory
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Account, Entry, Hold
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import DatasetState, EntryKind, HoldState
 from service.errors import Conflict, NotFound
@@ -120,8 +120,8 @@ def _look_at_jobs(found: Audit, factory: SessionFactory, accepted: set[str]) -> 
         rows = session.execute(select(Job.id, Job.state, Job.attempt, Job.attempts_lost)).all()
         told = [
             Counter(session.scalars(select(Release.job_id))),
-            Counter(session.scalars(select(Hold.job_id))),
-            Counter(session.scalars(select(Entry.job_id).where(Entry.kind == EntryKind.CAPTURE))),
+            Counter(session.scalars(select(HoldRow.job_id))),
+            Counter(session.scalars(select(EntryRow.job_id).where(EntryRow.kind == EntryKind.CAPTURE))),
         ]
     found.jobs_twice = len({job for counts in told for job, times in counts.items() if times > 1})
     known = {row.id for row in rows}
@@ -147,9 +147,10 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        captured = {row.job_id: row.captured_nano for row in session.execute(select(Hold.job_id, Hold.captured_nano))}
-        states = session.scalars(select(Hold.state)).all()
-        found.held_nano = int(session.scalar(select(func.sum(Account.held_nano))) or 0)
+        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano))
+        captured = {row.job_id: row.captured_nano for row in rows}
+        states = session.scalars(select(HoldRow.state)).all()
+        found.held_nano = int(session.scalar(select(func.sum(AccountRow.held_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(settings.data_dir):
         released_nano = journalled_nano(settings.data_dir, job_id)
@@ -160,7 +161,7 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
 
 def _look_at_files(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        details = session.scalars(select(Entry.details).where(Entry.kind == EntryKind.CAPTURE)).all()
+        details = session.scalars(select(EntryRow.details).where(EntryRow.kind == EntryKind.CAPTURE)).all()
         rows = session.execute(select(Release.id, Release.artifact_sha256))
         releases = {row.id: row.artifact_sha256 for row in rows}
         live = set(session.scalars(select(Job.id).where(Job.state.not_in(ENDED))))

@@ -33,7 +33,7 @@ from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import Account, LimitRequest
+from service.db.ledger_tables import AccountRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 from service.logs import configure_logging
 from service.main import create_app, utc_now
@@ -46,7 +46,7 @@ PHASES = "examples,coverage,fuzzing,stateful"
 SEED = 20261122
 IDS_MAX = 8  # of each kind, from which requests choose
 KINDS: dict[str, Any] = {
-    "account_id": Account,
+    "account_id": AccountRow,
     "dataset_id": Dataset,
     "evaluation_dataset_id": Dataset,
     "job_id": Job,

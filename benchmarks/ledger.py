@@ -30,7 +30,7 @@ from benchmarks.ledger_clients import Step, Work, one_job, throughput
 from benchmarks.ledger_databases import database, durability, fdatasync_ms
 from benchmarks.ledger_log import fill, open_accounts
 from service.audit.verify import verify
-from service.db.ledger_tables import Entry, Hold
+from service.db.ledger_tables import EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import HoldState
 
@@ -114,8 +114,8 @@ def check(url: str, accounts: list[str], work: Work, run: dict[str, float]) -> N
     """
     engine = make_engine(url)
     with transaction(make_session_factory(engine), read_only=True) as session:
-        open_holds = session.scalar(select(func.count()).select_from(Hold).where(Hold.state.in_(OPEN))) or 0
-        entries = session.scalar(select(func.count()).select_from(Entry)) or 0
+        open_holds = session.scalar(select(func.count()).select_from(HoldRow).where(HoldRow.state.in_(OPEN))) or 0
+        entries = session.scalar(select(func.count()).select_from(EntryRow)) or 0
     engine.dispose()
     steps = 2 if work == "pair" else ENTRIES_OF_A_JOB
     expected = len(accounts) + 3 * run["armed_before"] + steps * run["jobs_in_all"]

@@ -13,7 +13,7 @@ from privacy.accounting.filters import open_filter
 from privacy.plans.plan import Stage
 from service import ledger
 from service.db.base import new_id
-from service.db.ledger_tables import Account, Entry, Hold
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, HoldState
 from service.ledger.chain import canonical_json, entry_hash
@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 20_000
 EPSILON, DELTA = 8.0, 1e-5
 COUNT_MAX = 20  # of the releases that a job plans
 EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budget outlasts the benchmark
-ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (Account, Entry, Hold))
+ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (AccountRow, EntryRow, HoldRow))
 
 
 _UNIT_NANO = open_filter("gdp", EPSILON, DELTA).unit_price_nano(EVENT)

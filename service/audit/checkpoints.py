@@ -20,7 +20,7 @@ from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import Witness, read_receipt, receipts_folder
 from service.audit.rows import checkpoints_after, moment
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
-from service.db.ledger_tables import Account, Checkpoint
+from service.db.ledger_tables import AccountRow, Checkpoint
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
 
 FORMAT = "obscura checkpoint"
@@ -59,7 +59,7 @@ def checkpoint_due(session: Session, *, now: datetime) -> bool:
         newest = newest_checkpoint(session)
     except ValueError:  # it cannot be read: verification says so
         return True
-    accounts, entries = session.execute(select(func.count(Account.id), func.sum(Account.head_sequence))).one()
+    accounts, entries = session.execute(select(func.count(AccountRow.id), func.sum(AccountRow.head_sequence))).one()
     if newest is None:
         return bool(accounts)
     moved = int(entries or 0) - sum(int(head[0]) for head in newest.heads.values())

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from service.audit.findings import Finding, FindingCode
 from service.audit.rows import RowReader
 from service.db.base import Base
-from service.db.ledger_tables import Entry
+from service.db.ledger_tables import EntryRow
 from service.db.words import EntryKind
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
@@ -34,21 +34,21 @@ _PAGE_ROWS = 500
 _TABLES = Base.metadata.tables
 _ENTRIES: Any = (
     select(
-        Entry.account_id,
-        Entry.sequence,
-        Entry.hold_id,
-        Entry.job_id,
-        cast(Entry.kind, Text).label("kind"),
-        cast(Entry.details, Text).label("details"),
+        EntryRow.account_id,
+        EntryRow.sequence,
+        EntryRow.hold_id,
+        EntryRow.job_id,
+        cast(EntryRow.kind, Text).label("kind"),
+        cast(EntryRow.details, Text).label("details"),
     )
-    .where(Entry.kind.in_((EntryKind.HOLD, EntryKind.CAPTURE, EntryKind.SAMPLE, EntryKind.FACT)))
-    .where(Entry.account_id == bindparam("account_id"), Entry.sequence > bindparam("after"))
-    .order_by(Entry.sequence)
+    .where(EntryRow.kind.in_((EntryKind.HOLD, EntryKind.CAPTURE, EntryKind.SAMPLE, EntryKind.FACT)))
+    .where(EntryRow.account_id == bindparam("account_id"), EntryRow.sequence > bindparam("after"))
+    .order_by(EntryRow.sequence)
     .limit(_PAGE_ROWS)
 )
 _ENDS: Any = select(
-    Entry.hold_id, cast(Entry.kind, Text).label("kind"), cast(Entry.details, Text).label("details")
-).where(Entry.kind.in_((EntryKind.CAPTURE, EntryKind.RELEASE)))
+    EntryRow.hold_id, cast(EntryRow.kind, Text).label("kind"), cast(EntryRow.details, Text).label("details")
+).where(EntryRow.kind.in_((EntryKind.CAPTURE, EntryKind.RELEASE)))
 # The table that each part of an order is read from.
 _PARTS = {"dataset": "datasets", "evaluation": "datasets", "anchors": "datasets", "sweep": "sweeps"}
 # What is found when a row is not what an entry of the kind `fact` says, by the row's table.
@@ -136,7 +136,7 @@ class _Checks:
                 yield said.found(FindingCode.JOB_MISMATCH, what)
 
     def _ends(self, page: Sequence[_Said]) -> dict[str | None, tuple[str, dict[str, Any]]]:
-        rows = self._session.execute(_ENDS.where(Entry.hold_id.in_([said.hold_id for said in page])))
+        rows = self._session.execute(_ENDS.where(EntryRow.hold_id.in_([said.hold_id for said in page])))
         return {row.hold_id: (row.kind, _read(row.details)) for row in rows}
 
     def _releases(self, page: Sequence[_Said]) -> Iterator[Finding]:

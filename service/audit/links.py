@@ -13,48 +13,52 @@ from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Account, Entry, Hold, LimitRequest
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
 from service.db.words import EntryKind, LimitRequestState
 
 _PAGE_ROWS = 500
 _WITHOUT_ACCOUNT = (
-    select(Entry.account_id, func.min(Entry.sequence).label("sequence"))
-    .where(~select(Account.id).where(Account.id == Entry.account_id).exists())
-    .group_by(Entry.account_id)
+    select(EntryRow.account_id, func.min(EntryRow.sequence).label("sequence"))
+    .where(~select(AccountRow.id).where(AccountRow.id == EntryRow.account_id).exists())
+    .group_by(EntryRow.account_id)
     .limit(FINDINGS_MAX)
 )
 _OPENED_TWICE = (
-    select(func.min(Entry.account_id).label("account_id"), func.max(Entry.sequence).label("sequence"))
-    .where(Entry.kind == EntryKind.HOLD)
-    .group_by(Entry.hold_id)
+    select(func.min(EntryRow.account_id).label("account_id"), func.max(EntryRow.sequence).label("sequence"))
+    .where(EntryRow.kind == EntryKind.HOLD)
+    .group_by(EntryRow.hold_id)
     .having(func.count() > 1)
     .limit(FINDINGS_MAX)
 )
 _NEVER_OPENED = (
-    select(Hold.id, Hold.account_id)
+    select(HoldRow.id, HoldRow.account_id)
     .outerjoin(
-        Entry,
-        and_(Entry.hold_id == Hold.id, Entry.kind == EntryKind.HOLD, Entry.account_id == Hold.account_id),
+        EntryRow,
+        and_(
+            EntryRow.hold_id == HoldRow.id,
+            EntryRow.kind == EntryKind.HOLD,
+            EntryRow.account_id == HoldRow.account_id,
+        ),
     )
-    .where(Entry.hold_id.is_(None))
+    .where(EntryRow.hold_id.is_(None))
     .limit(FINDINGS_MAX)
 )
 _STRAYED_JOBS = (
     select(Job.id, Job.account_id)
-    .outerjoin(Hold, Hold.id == Job.hold_id)
+    .outerjoin(HoldRow, HoldRow.id == Job.hold_id)
     .where(
         Job.hold_id.is_not(None),
         or_(
-            Hold.id.is_(None),
-            Hold.account_id != Job.account_id,
-            Hold.job_id != Job.id,
-            Hold.attempt != Job.attempt,
+            HoldRow.id.is_(None),
+            HoldRow.account_id != Job.account_id,
+            HoldRow.job_id != Job.id,
+            HoldRow.attempt != Job.attempt,
         ),
     )
     .limit(FINDINGS_MAX)
 )
-_LIMITS = select(Entry.account_id, Entry.sequence, cast(Entry.details, Text).label("details")).where(
-    Entry.kind == EntryKind.LIMIT
+_LIMITS = select(EntryRow.account_id, EntryRow.sequence, cast(EntryRow.details, Text).label("details")).where(
+    EntryRow.kind == EntryKind.LIMIT
 )
 _APPROVED = select(
     LimitRequest.id,
@@ -73,13 +77,13 @@ _RELEASES: Any = (
         Release.account_id,
         Release.artifact_sha256,
         cast(Release.receipt, Text).label("receipt"),
-        Entry.account_id.label("payer"),
-        Entry.sequence,
-        Entry.hash,
-        cast(Entry.details, Text).label("details"),
+        EntryRow.account_id.label("payer"),
+        EntryRow.sequence,
+        EntryRow.hash,
+        cast(EntryRow.details, Text).label("details"),
     )
     .outerjoin(Job, Job.id == Release.job_id)
-    .outerjoin(Entry, and_(Entry.hold_id == Job.hold_id, Entry.kind == EntryKind.CAPTURE))
+    .outerjoin(EntryRow, and_(EntryRow.hold_id == Job.hold_id, EntryRow.kind == EntryKind.CAPTURE))
     .where(Release.id > bindparam("after"))
     .order_by(Release.id)
     .limit(_PAGE_ROWS)

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
 from service.db.job_tables import Release
-from service.db.ledger_tables import Account, Entry
+from service.db.ledger_tables import AccountRow, EntryRow
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import body_hash, entry_body
@@ -58,7 +58,7 @@ def make_receipt(session: Session, *, hold_id: str, release_id: str, key: Signin
     Raises:
         LedgerCorruption: the entry does not match its hash, or nothing was captured.
     """
-    entry = session.scalar(select(Entry).where(Entry.hold_id == hold_id, Entry.kind == EntryKind.CAPTURE))
+    entry = session.scalar(select(EntryRow).where(EntryRow.hold_id == hold_id, EntryRow.kind == EntryKind.CAPTURE))
     if entry is None:
         raise LedgerCorruption("Ledger: a release without a capture has no receipt.", hold_id=hold_id)
     body = entry_body(
@@ -81,7 +81,7 @@ def make_receipt(session: Session, *, hold_id: str, release_id: str, key: Signin
             account_id=entry.account_id,
             sequence=entry.sequence,
         )
-    account = session.get_one(Account, entry.account_id)
+    account = session.get_one(AccountRow, entry.account_id)
     terms = {
         "id": account.id,
         "epsilon": account.epsilon,

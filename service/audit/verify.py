@@ -28,7 +28,7 @@ from service.audit.replay import TERMS, LogReplay
 from service.audit.replay_holds import HoldReplay, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
 from service.db.base import is_id
-from service.db.ledger_tables import Account, Entry, Hold
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.words import EntryKind, HoldState
 
 _HOLDS_AT_A_TIME = 500
@@ -113,7 +113,7 @@ def _verify(
 
 def count_entries(session: Session) -> int:
     """Return how many entries a full verification would read, as the accounts' rows tell it."""
-    return int(session.scalar(select(func.sum(Account.head_sequence))) or 0)
+    return int(session.scalar(select(func.sum(AccountRow.head_sequence))) or 0)
 
 
 class _Reading:
@@ -183,8 +183,8 @@ class _Reading:
         log.terms = {name: opening.details[name] for name in TERMS}
         log.created_at, log.epsilon = opening.created_at, opening.details["epsilon"]
         for kinds, name in (((EntryKind.LIMIT,), "epsilon"), ((EntryKind.LIMIT, EntryKind.FREEZE), "frozen")):
-            newest = select(func.max(Entry.sequence)).where(
-                Entry.account_id == log.account_id, Entry.kind.in_(kinds), Entry.sequence <= sequence
+            newest = select(func.max(EntryRow.sequence)).where(
+                EntryRow.account_id == log.account_id, EntryRow.kind.in_(kinds), EntryRow.sequence <= sequence
             )
             number = self._session.scalar(newest)
             said = None if number is None else self._one(log, number)
@@ -194,8 +194,9 @@ class _Reading:
         log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
         terms = log.terms
         self._prices.use(terms["filter"], log.epsilon, terms["delta"], terms["filter_order"])
-        is_open = Hold.state.in_((HoldState.HELD, HoldState.ARMED))
-        for job_id in self._session.scalars(select(Hold.job_id).where(Hold.account_id == log.account_id, is_open)):
+        is_open = HoldRow.state.in_((HoldState.HELD, HoldState.ARMED))
+        job_ids = select(HoldRow.job_id).where(HoldRow.account_id == log.account_id, is_open)
+        for job_id in self._session.scalars(job_ids):
             self._adopt(log, job_id, sequence)
         log.find_hold = lambda line: self._adopt(log, line.job_id, sequence)
 

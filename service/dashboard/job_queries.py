@@ -16,7 +16,7 @@ from service import ledger
 from service.dashboard.wording import FAILURES, RECIPE_TITLES
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import Account, Hold
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobKind, JobState
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
@@ -97,13 +97,13 @@ _JOB = (
 _ROWS = (
     select(
         *_JOB,
-        *(Account.id, Account.name),
+        *(AccountRow.id, AccountRow.name),
         *(Dataset.id, Dataset.name),
-        *(Hold.state, Hold.amount_nano, Hold.charged_nano, Hold.captured_nano),
+        *(HoldRow.state, HoldRow.amount_nano, HoldRow.charged_nano, HoldRow.captured_nano),
     )
-    .outerjoin(Account, Account.id == Job.account_id)
+    .outerjoin(AccountRow, AccountRow.id == Job.account_id)
     .outerjoin(Dataset, Dataset.id == Job.dataset_id)
-    .outerjoin(Hold, Hold.id == Job.hold_id)
+    .outerjoin(HoldRow, HoldRow.id == Job.hold_id)
 )
 
 
@@ -230,10 +230,10 @@ _SWEEP_SUMS = (
         Job.sweep_id,
         func.count(),
         func.sum(case((Job.state.in_(ACTIVE), 0), else_=1)),
-        func.sum(case((Hold.state.in_((HoldState.HELD, HoldState.ARMED)), Hold.amount_nano), else_=0)),
-        func.sum(Hold.captured_nano),
+        func.sum(case((HoldRow.state.in_((HoldState.HELD, HoldState.ARMED)), HoldRow.amount_nano), else_=0)),
+        func.sum(HoldRow.captured_nano),
     )
-    .join(Hold, Hold.id == Job.hold_id)
+    .join(HoldRow, HoldRow.id == Job.hold_id)
     .where(Job.sweep_id.in_(bindparam("sweeps", expanding=True)))
     .group_by(Job.sweep_id)
 )

@@ -15,7 +15,7 @@ from service import ledger
 from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.ledger_tables import Account, Entry, Hold, LimitRequest
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
 from service.db.words import DatasetState, LimitRequestState, Visibility
 from service.errors import NotFound
 from service.jobs.evaluations import newest_evaluations, with_figures
@@ -32,8 +32,8 @@ CHART_POINTS_MAX = 120  # on 640 pixels
 
 _ASKING, _DECIDING = aliased(Admin), aliased(Admin)
 _LIMIT_REQUESTS = (
-    select(LimitRequest, Account.name, _ASKING.name, _DECIDING.name)
-    .join(Account, Account.id == LimitRequest.account_id)
+    select(LimitRequest, AccountRow.name, _ASKING.name, _DECIDING.name)
+    .join(AccountRow, AccountRow.id == LimitRequest.account_id)
     .join(_ASKING, _ASKING.id == LimitRequest.requested_by_admin)
     .outerjoin(_DECIDING, _DECIDING.id == LimitRequest.decided_by_admin)
     .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
@@ -173,19 +173,19 @@ def list_limit_requests(
     ]
 
 
-def list_open_holds(session: Session, account_id: str) -> Sequence[Hold]:
+def list_open_holds(session: Session, account_id: str) -> Sequence[HoldRow]:
     """Return the holds of an account that reserve budget now, oldest first."""
     # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
-    query = select(Hold).where(Hold.account_id == account_id, text("state IN ('held', 'armed')"))
-    return session.scalars(query.order_by(Hold.created_at).limit(ROWS_MAX)).all()
+    query = select(HoldRow).where(HoldRow.account_id == account_id, text("state IN ('held', 'armed')"))
+    return session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
 
 
 def read_spending(session: Session, account: ledger.Account) -> list[SpendPoint]:
     """Return the latest balances over time, oldest first, as parts of the present capacity."""
     query = (
-        select(Entry.created_at, Entry.spent_nano, Entry.held_nano)
-        .where(Entry.account_id == account.id)
-        .order_by(Entry.sequence.desc())
+        select(EntryRow.created_at, EntryRow.spent_nano, EntryRow.held_nano)
+        .where(EntryRow.account_id == account.id)
+        .order_by(EntryRow.sequence.desc())
         .limit(CHART_POINTS_MAX)
     )
     capacity = account.capacity_nano

@@ -22,7 +22,7 @@ from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, not_,
 from sqlalchemy.orm import Session
 
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.ledger_tables import Account
+from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
 from service.db.words import Adjacency, Unit
 from service.errors import InvalidInput
@@ -254,10 +254,10 @@ def settle(session: Session, dataset: Dataset, digests: Fingerprints, known: Kno
     if known.public:
         raise KnownAsPublic
     concerned = set(known.accounts)
-    own = session.get_one(Account, dataset.account_id)
+    own = session.get_one(AccountRow, dataset.account_id)
     if concerned - {own.id} and own.unit is Unit.SUBJECT and _has_had_content(session, own.id, besides=dataset.id):
         concerned.add(own.id)
-    payer = session.get_one(Account, concerned.pop()) if concerned else own
+    payer = session.get_one(AccountRow, concerned.pop()) if concerned else own
     if concerned or not at_least_as_strict(payer, own):
         raise OverlapRefused
     return payer.id

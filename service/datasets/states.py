@@ -19,7 +19,7 @@ from service.datasets.fingerprints import Known
 from service.datasets.reading import DatasetFacts, ReceivedContent
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.ledger_tables import Account
+from service.db.ledger_tables import AccountRow
 from service.db.words import DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
 from service.ledger.commitments import columns_of, dataset_facts
@@ -108,7 +108,7 @@ def _check_subjects(
         if subjects_declared is not None:
             raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
         return
-    account = session.get(Account, account_id)
+    account = session.get(AccountRow, account_id)
     if account is None:
         raise NotFound(f"There is no account {account_id}.")
     if account.unit is not Unit.SUBJECT:

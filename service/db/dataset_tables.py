@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, ForeignKey, LargeBinary, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
-from service.db.ledger_tables import Account
+from service.db.ledger_tables import AccountRow
 from service.db.words import DatasetState, Visibility
 
 
@@ -58,7 +58,7 @@ class Dataset(Base):
     upload_lease_until: Mapped[datetime | None]
     unchecked: Mapped[bool] = mapped_column(default=False, server_default=false())
 
-    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
 
 class Fingerprint(Base):

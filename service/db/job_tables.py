@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
-from service.db.ledger_tables import Account, Hold
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.words import EarlyEnd, FailureCode, JobKind, JobState, ReleaseKind, SampleFormat
 
 
@@ -87,12 +87,12 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 
-    account: Mapped[Account | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[AccountRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset | None] = relationship(lazy="raise_on_sql", viewonly=True, foreign_keys=[dataset_id])
     evaluation_dataset: Mapped[Dataset | None] = relationship(
         lazy="raise_on_sql", viewonly=True, foreign_keys=[evaluation_dataset_id]
     )
-    hold: Mapped[Hold | None] = relationship(lazy="raise_on_sql", viewonly=True)
+    hold: Mapped[HoldRow | None] = relationship(lazy="raise_on_sql", viewonly=True)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, kind={self.kind!r}, state={self.state!r}, attempt={self.attempt!r})"
@@ -123,7 +123,7 @@ class Release(Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
-    account: Mapped[Account] = relationship(lazy="raise_on_sql", viewonly=True)
+    account: Mapped[AccountRow] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
 
 

@@ -14,7 +14,7 @@ from service.db.words import Adjacency, EntryKind, FilterName, HoldState, LimitR
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 
 
-class Account(Base):
+class AccountRow(Base):
     """A population with one lifetime privacy budget.
 
     `spent_nano`, `held_nano`, `head_sequence` and `head_hash` are cached from the entries (invariant I8).
@@ -50,7 +50,7 @@ class Account(Base):
     created_at: Mapped[datetime] = mapped_column(index=True)
 
 
-class Entry(Base):
+class EntryRow(Base):
     """One immutable row of an account's log; triggers of the migration refuse UPDATE and DELETE.
 
     `sequence` counts 1, 2, 3, ... per account without a gap. `capacity_nano`, `spent_nano` and `held_nano` are the
@@ -93,7 +93,7 @@ class Entry(Base):
     created_at: Mapped[datetime]
 
 
-class Hold(Base):
+class HoldRow(Base):
     """Budget reserved for one job.
 
     `attempt` is the only attempt that may write; `armed_attempt` is the last one that opened the private data

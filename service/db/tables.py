@@ -4,7 +4,7 @@ from service.db.access_tables import Admin, AdminRequest, ApiKey, Idempotency, O
 from service.db.base import Base
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
-from service.db.ledger_tables import Account, ArmingStop, Checkpoint, Entry, Hold, LimitRequest, Verification
+from service.db.ledger_tables import AccountRow, ArmingStop, Checkpoint, EntryRow, HoldRow, LimitRequest, Verification
 from service.db.words import (
     Adjacency,
     AdminAction,
@@ -27,7 +27,7 @@ from service.db.words import (
 )
 
 __all__ = [
-    "Account",
+    "AccountRow",
     "Adjacency",
     "Admin",
     "AdminAction",
@@ -41,13 +41,13 @@ __all__ = [
     "Dataset",
     "DatasetState",
     "EarlyEnd",
-    "Entry",
     "EntryKind",
+    "EntryRow",
     "Evaluation",
     "FailureCode",
     "FilterName",
     "Fingerprint",
-    "Hold",
+    "HoldRow",
     "HoldState",
     "Idempotency",
     "Job",

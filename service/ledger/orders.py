@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.ledger_tables import Entry
+from service.db.ledger_tables import EntryRow
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger import records
@@ -50,7 +50,7 @@ def require_as_held(session: Session, job: Job, secret: str) -> None:
         LedgerCorruption: something was changed since, or there is no such hold.
     """
     row = session.execute(
-        select(*Entry.__table__.c).where(Entry.hold_id == job.hold_id, Entry.kind == EntryKind.HOLD)
+        select(*EntryRow.__table__.c).where(EntryRow.hold_id == job.hold_id, EntryRow.kind == EntryKind.HOLD)
     ).one_or_none()
     if row is None:
         raise LedgerCorruption("Ledger: a training has no entry that holds its price.", job_id=job.id)

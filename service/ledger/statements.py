@@ -29,14 +29,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from service.db import ledger_tables as tables
+from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.prepared import Prepared
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.checks import corrupt
 from service.ledger.records import Account, Entry, Hold
 
-ACCOUNTS, HOLDS, ENTRIES = (cast(Table, table.__table__) for table in (tables.Account, tables.Hold, tables.Entry))
+ACCOUNTS, HOLDS, ENTRIES = (cast(Table, row.__table__) for row in (AccountRow, HoldRow, EntryRow))
 _LAST = ENTRIES.alias("last")  # the newest entry about a hold; ENTRIES itself is the head of the account's log
 _IS_HEAD = and_(ENTRIES.c.account_id == ACCOUNTS.c.id, ENTRIES.c.sequence == ACCOUNTS.c.head_sequence)
 _IS_LAST = and_(_LAST.c.account_id == HOLDS.c.account_id, _LAST.c.sequence == HOLDS.c.last_sequence)

@@ -11,7 +11,7 @@ from benchmarks.api_stock import Stock, lay_in
 from service.audit.findings import FindingCode
 from service.audit.verify import verify
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Account, Entry
+from service.db.ledger_tables import AccountRow, EntryRow
 from service.db.session import SessionFactory, transaction
 
 STOCK = Stock("acc_a", "ds_a", "job_a", "swp_a", "rel_a", "smp_a", "lim_a", "token")
@@ -30,12 +30,13 @@ def test_what_is_laid_in_is_as_much_as_was_asked_for_and_its_logs_are_sound(
 ) -> None:
     stock = lay_in(factory, tmp_path, accounts=4, jobs=100, entries=1200)
     with transaction(factory, read_only=True, snapshot=True) as session:
-        counts = {table: session.scalar(select(func.count()).select_from(table)) for table in (Account, Job, Entry)}
+        tables = (AccountRow, Job, EntryRow)
+        counts = {table: session.scalar(select(func.count()).select_from(table)) for table in tables}
         report = verify(session, trusted={})
         assert session.get(Release, stock.release_id) is not None
-    assert counts[Account] == 4
+    assert counts[AccountRow] == 4
     assert counts[Job] == 100
-    assert 1000 <= (counts[Entry] or 0) <= 1300
+    assert 1000 <= (counts[EntryRow] or 0) <= 1300
     chains = {
         FindingCode.ENTRY_MISSING,
         FindingCode.HASH_MISMATCH,

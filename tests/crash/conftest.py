@@ -21,7 +21,7 @@ from benchmarks.chaos_audit import audit
 from service import ledger
 from service.artifacts import directory_of
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Entry
+from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
 from service.db.words import EntryKind
 from tests.workers.conftest import Workshop, build
@@ -160,7 +160,7 @@ class Scene:
         """Every job has ended, every journal is paid for, every artifact is captured, and the ledger verifies."""
         with transaction(self.shop.factory, read_only=True) as session:
             everything = set(session.scalars(select(Job.id)))
-            captured = session.scalars(select(Entry.job_id).where(Entry.kind == EntryKind.CAPTURE)).all()
+            captured = session.scalars(select(EntryRow.job_id).where(EntryRow.kind == EntryKind.CAPTURE)).all()
         found = audit(self.shop.settings, everything, {})
         assert found.sound, found
         assert len(captured) == len(set(captured))

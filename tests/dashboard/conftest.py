@@ -18,7 +18,7 @@ from service import dashboard, ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import Account, Hold
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.settings import Settings
 from tests.service.people import make_key
@@ -77,7 +77,7 @@ class Site:
     def add_job(self, account_id: str, dataset_id: str, *, epsilon: float, state: str = "queued", **facts) -> str:
         """Write a training job with its hold, as far as its state says."""
         with transaction(self.factory) as session:
-            account = session.get_one(Account, account_id)
+            account = session.get_one(AccountRow, account_id)
             nano = ledger.filter_of(account).nano_of(epsilon)
             job_id = new_id("job")
             hold = ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=nano, now=self.now)
@@ -202,12 +202,12 @@ class Site:
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def hold_of(self, job_id: str) -> Hold:
+    def hold_of(self, job_id: str) -> HoldRow:
         """Return the hold of a job."""
         with transaction(self.factory, read_only=True) as session:
             job = session.get_one(Job, job_id)
             assert job.hold_id is not None
-            return session.get_one(Hold, job.hold_id)
+            return session.get_one(HoldRow, job.hold_id)
 
 
 @dataclass

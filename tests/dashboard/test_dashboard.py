@@ -15,7 +15,7 @@ from service.dashboard import wording
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.ledger_tables import Account
+from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.db.words import EarlyEnd, HoldState, JobKind, JobState
 
@@ -96,7 +96,7 @@ def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
     assert "Held, data not opened yet" in shown
     assert "Charged ahead: Votes" in shown
     with transaction(site.factory, read_only=True) as session:
-        head = session.get_one(Account, stock.account).head_hash
+        head = session.get_one(AccountRow, stock.account).head_hash
     assert head in shown.replace(" ", "")
 
 

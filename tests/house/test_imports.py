@@ -68,7 +68,7 @@ def test_a_planted_violation_is_caught(copied: Path, contract: str, file: str, l
 
 def test_only_the_ledger_writes_its_tables() -> None:
     """Elsewhere the rows may be read, but never be made, updated or deleted."""
-    tables = {"Account", "Entry", "Hold"}
+    tables = {"AccountRow", "EntryRow", "HoldRow"}
     writers = []
     for package in ("service", "workers"):
         for path in sorted((ROOT / package).rglob("*.py")):

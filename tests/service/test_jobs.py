@@ -21,7 +21,7 @@ from service.audit.signing import SigningKey
 from service.db.access_tables import Idempotency, Outbox
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import Hold
+from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, transaction
 from service.db.words import DatasetState, EntryKind, HoldState, JobKind, JobState
 from service.errors import (
@@ -103,7 +103,7 @@ class Desk:
         with transaction(self.factory, read_only=True) as session:
             return {
                 table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
-                for table in (Job, Hold, Outbox, Idempotency, Sample)
+                for table in (Job, HoldRow, Outbox, Idempotency, Sample)
             }
 
     def balance(self) -> ledger.Balance:

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from service import jobs, ledger
 from service.db.access_tables import Idempotency, Outbox
 from service.db.job_tables import Job, Sweep
-from service.db.ledger_tables import Hold
+from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, transaction
 from service.db.words import DatasetState, HoldState, JobState
 from service.errors import (
@@ -84,7 +84,7 @@ class Desk:
         with transaction(self.factory, read_only=True) as session:
             return {
                 table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
-                for table in (Sweep, Job, Hold, Outbox, Idempotency)
+                for table in (Sweep, Job, HoldRow, Outbox, Idempotency)
             }
 
     def balance(self) -> ledger.Balance:
@@ -282,7 +282,7 @@ def test_sweeps_and_jobs_at_once_never_leave_half_a_sweep(desk: Desk) -> None:
     with transaction(desk.factory, read_only=True) as session:
         sweeps = session.scalars(select(Sweep)).all()
         of_each = dict(session.execute(select(Job.sweep_id, func.count()).group_by(Job.sweep_id)).all())
-        held_nano = session.scalar(select(func.sum(Hold.amount_nano)).where(Hold.state == HoldState.HELD))
+        held_nano = session.scalar(select(func.sum(HoldRow.amount_nano)).where(HoldRow.state == HoldState.HELD))
     assert len(sweeps) == outcomes.count("sweep") > 0
     assert {sweep.id: of_each[sweep.id] for sweep in sweeps} == {sweep.id: 4 for sweep in sweeps}
     assert of_each.get(None, 0) == outcomes.count("job")

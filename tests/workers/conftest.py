@@ -26,7 +26,7 @@ from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job
-from service.db.ledger_tables import Hold
+from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import DatasetState, HoldState, JobState, Visibility
 from service.ingest.array_files import (
@@ -123,7 +123,7 @@ class Workshop:
         with transaction(self.factory, read_only=True) as session:
             return jobs.get_job(session, job_id)
 
-    def hold(self, job_id: str) -> Hold:
+    def hold(self, job_id: str) -> HoldRow:
         with transaction(self.factory, read_only=True) as session:
             hold_id = jobs.get_job(session, job_id).hold_id
             assert hold_id is not None

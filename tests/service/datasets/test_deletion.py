@@ -20,7 +20,7 @@ from service.artifacts import directory_of
 from service.datasets import deletion, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.ledger_tables import Entry
+from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import DatasetState, JobState
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
@@ -92,7 +92,7 @@ def state_of(factory: SessionFactory, dataset_id: str) -> DatasetState:
 def books(factory: SessionFactory) -> tuple[object, ...]:
     """Every entry and every job."""
     with transaction(factory, read_only=True) as session:
-        entries = session.scalars(select(Entry.hash).order_by(Entry.account_id, Entry.sequence)).all()
+        entries = session.scalars(select(EntryRow.hash).order_by(EntryRow.account_id, EntryRow.sequence)).all()
         return list(entries), session.scalars(select(Job.id).order_by(Job.id)).all()
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from service import jobs, ledger
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import Account, Entry, Hold
+from service.db.ledger_tables import HoldRow
 from service.db.words import EntryKind, HoldState, JobState
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
@@ -40,7 +40,8 @@ def charge_without_an_entry(patch: Patch) -> None:
     def broken(session: Session, *, hold_id: str, attempt: int, amount_nano: int, now: datetime, **_: Any) -> int:
         _account, reserved = rows.lock_hold(session, hold_id)
         rows.require_attempt(reserved, attempt)
-        session.execute(update(Hold).where(Hold.id == hold_id).values(charged_nano=Hold.charged_nano + amount_nano))
+        more = {"charged_nano": HoldRow.charged_nano + amount_nano}
+        session.execute(update(HoldRow).where(HoldRow.id == hold_id).values(more))
         return reserved.charged_nano + amount_nano
 
     patch.setattr(ledger, "charge", broken)
@@ -49,7 +50,7 @@ def charge_without_an_entry(patch: Patch) -> None:
 def refund_of_an_armed_hold(patch: Patch) -> None:
     """A hold that was armed is returned in full."""
 
-    def broken(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
+    def broken(session: Session, *, hold_id: str, reason: str, now: datetime) -> ledger.Hold:
         account, reserved = rows.lock_hold(session, hold_id)
         if reserved.state in (HoldState.HELD, HoldState.ARMED):
             _return_all(session, account, reserved, now)
@@ -74,7 +75,7 @@ def capture_that_keeps_the_rest(patch: Patch) -> None:
     """What was held and not charged stays held for ever."""
     append = rows.append
 
-    def broken(*args: Any, **more: Any) -> Entry:
+    def broken(*args: Any, **more: Any) -> ledger.Entry:
         if more.get("spent", 0) > 0:
             more["held"] = -more["spent"]
         return append(*args, **more)
@@ -87,7 +88,7 @@ def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
     """A capture that spends nothing of what was charged."""
     append = rows.append
 
-    def broken(*args: Any, **more: Any) -> Entry:
+    def broken(*args: Any, **more: Any) -> ledger.Entry:
         return append(*args, **{**more, "spent": 0})
 
     patch.setattr(rows, "append", broken)
@@ -122,7 +123,8 @@ def drain_that_refunds(patch: Patch) -> None:
     def broken(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
         give_back(session, job_id=job_id, attempt=attempt, now=now)
         hold_id = jobs.get_job(session, job_id).hold_id
-        session.execute(update(Hold).where(Hold.id == hold_id, Hold.state == HoldState.ARMED).values(charged_nano=0))
+        armed = update(HoldRow).where(HoldRow.id == hold_id, HoldRow.state == HoldState.ARMED)
+        session.execute(armed.values(charged_nano=0))
 
     patch.setattr(jobs, "give_back", broken)
 
@@ -176,7 +178,7 @@ def arming_on_a_frozen_account(patch: Patch) -> None:
     """A job that was held before the freeze still reads the data."""
     lock = rows.lock_hold
 
-    def broken(session: Session, hold_id: str) -> tuple[Any, Hold]:
+    def broken(session: Session, hold_id: str) -> tuple[Any, ledger.Hold]:
         account, reserved = lock(session, hold_id)
         return _Thawed(account), reserved
 
@@ -192,7 +194,7 @@ def any_limit_is_a_lower_one(patch: Patch) -> None:
     """One key raises a limit by lowering it to more."""
     lower = ledger.lower_limit
 
-    def broken(session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime) -> Account:
+    def broken(session: Session, *, account_id: str, epsilon: float, reason: str, now: datetime) -> ledger.Account:
         with suppress(InvalidInput):
             return lower(session, account_id=account_id, epsilon=epsilon, reason=reason, now=now)
         account = rows.lock_account(session, account_id)
@@ -231,13 +233,13 @@ BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
 }
 
 
-def _return_all(session: Session, account: Account, reserved: Hold, now: datetime) -> None:
+def _return_all(session: Session, account: ledger.Account, reserved: ledger.Hold, now: datetime) -> None:
     """Return a whole hold, whatever was charged to it."""
     reason = {"reason": "refunded"}
     facts = {"amount_nano": reserved.amount_nano, "held": -reserved.amount_nano, "details": reason, "now": now}
     entry = rows.append(session, account, EntryKind.RELEASE, reserved, **facts)
     moves = {"state": HoldState.RELEASED, "charged_nano": 0, "armed_attempt": 0, "last_sequence": entry.sequence}
-    session.execute(update(Hold).where(Hold.id == reserved.id).values(**moves))
+    session.execute(update(HoldRow).where(HoldRow.id == reserved.id).values(**moves))
     for name, value in moves.items():
         setattr(reserved, name, value)
 
@@ -245,7 +247,7 @@ def _return_all(session: Session, account: Account, reserved: Hold, now: datetim
 class _Thawed:
     """An account that says it is not frozen."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ledger.Account) -> None:
         self.__dict__["account"] = account
 
     def __getattr__(self, name: str) -> Any:

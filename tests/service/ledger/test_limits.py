@@ -16,7 +16,7 @@ from privacy.accounting.filters import open_filter
 from service import auth, ledger
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
-from service.db.ledger_tables import Entry, LimitRequest
+from service.db.ledger_tables import EntryRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, LimitRequestState
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
@@ -95,7 +95,7 @@ class Board:
         with transaction(self.factory, read_only=True) as session:
             return ledger.balance(session, self.account_id)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[EntryRow]:
         with transaction(self.factory, read_only=True) as session:
             return list(ledger.entries(session, self.account_id, 0, 1000))
 
@@ -352,7 +352,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     assert all(after.spent_nano >= before.spent_nano for before, after in pairwise(entries))
     assert board.balance().spent_nano == 5060
     with transaction(board.factory, read_only=True) as session:
-        limits = session.scalars(select(Entry).where(Entry.kind == EntryKind.LIMIT)).all()
+        limits = session.scalars(select(EntryRow).where(EntryRow.kind == EntryKind.LIMIT)).all()
     raises = [entry for entry in limits if entry.details["epsilon"] > entry.details["epsilon_before"]]
     assert raises
     assert all(entry.details["requested_by_admin"] != entry.details["approved_by_admin"] for entry in raises)

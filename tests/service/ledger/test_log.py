@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from service import ledger
-from service.db.ledger_tables import Account
+from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.db.words import EntryKind
 from service.errors import InvalidInput, LedgerCorruption
@@ -214,4 +214,4 @@ def test_reading_cannot_write(account_book: AccountBook) -> None:
         session.execute(text("UPDATE accounts SET frozen = frozen"))
     account_book.hold(1)  # the same connection writes again afterwards
     with transaction(account_book.factory, read_only=True) as session:
-        assert session.get(Account, account_book.account_id) is not None
+        assert session.get(AccountRow, account_book.account_id) is not None
