@@ -12,14 +12,11 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 
 from service import admins, dashboard, queue
-from service.api import limits, problems
+from service.api import middleware, problems
 from service.api.deps import Service
-from service.api.document import describe_problems
 from service.api.events import StreamLimits, StreamSlots
-from service.api.gate import Gate
-from service.api.routes import accounts, health, jobs, keys, ledger, limit_requests, plans, releases, samples, sweeps
-from service.api.routes import admins as admin_routes
-from service.api.routes import datasets as dataset_routes
+from service.api.routes import ROUTERS
+from service.api.routes.health import VERSION
 from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
@@ -58,7 +55,7 @@ def create_app(
     """
     app = FastAPI(
         title="Obscura",
-        version=health.VERSION,
+        version=VERSION,
         summary="Private synthetic images behind a budget that cannot be overspent.",
         description=(
             "Upload images once, set a privacy budget, train a generator under differential privacy, and sample it "
@@ -89,27 +86,13 @@ def create_app(
     )
     app.state.workers = workers
     problems.install(app)
-    for module in (
-        health,
-        accounts,
-        limit_requests,
-        admin_routes,
-        dataset_routes,
-        plans,
-        jobs,
-        sweeps,
-        releases,
-        samples,
-        keys,
-        ledger,
-    ):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     dashboard.mount(app)
-    describe_problems(app)
-    app.add_middleware(limits.BodyLimit, bytes_max=settings.body_bytes_max)
-    app.add_middleware(Gate)
-    app.add_middleware(limits.CloseUnread)
-    app.add_middleware(limits.SecurityHeaders)
+    app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
+    app.add_middleware(middleware.Gate)
+    app.add_middleware(middleware.CloseUnread)
+    app.add_middleware(middleware.SecurityHeaders)
     return app
 
 

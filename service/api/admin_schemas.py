@@ -1,4 +1,4 @@
-"""What the routes about admins take and give."""
+"""What the routes about admins and keys take and give; see `service.api.schemas`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from service.api.schemas import ApiRecord, Name, ReasonRequest
+from service.api.schemas import ApiRecord, ApiRequest, Name, ReasonRequest, Scope
 
 
 class AdmissionRequest(ReasonRequest):
@@ -58,3 +58,28 @@ class AdminAnswer(ApiRecord):
 
     admin: AdminRecord | None
     request: AdminRequestRecord | None
+
+
+class KeyRequest(ApiRequest):
+    """Create an API key."""
+
+    name: Name
+    scopes: list[Scope] = Field(min_length=1, max_length=4)
+
+
+class KeyRecord(ApiRecord):
+    """An API key without its secret."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
+    created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class NewKeyRecord(KeyRecord):
+    """A fresh API key. The token is shown this once and stored nowhere."""
+
+    token: str

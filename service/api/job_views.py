@@ -1,4 +1,4 @@
-"""Jobs and sweeps as wire records; see `service.api.views`."""
+"""Jobs, sweeps and what they make as wire records; see `service.api.views`."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from privacy.errors import InvalidParameter
 from privacy.plans.plan import plan_from_json
 from privacy.plans.registry import useful_from_nano
 from service import ledger
-from service.api.schemas import (
+from service.api.job_schemas import (
     FINAL_STATES,
+    EvaluationRecord,
     EventRecord,
     FailureFacts,
+    HistogramFacts,
+    IncompleteFacts,
     JobRecord,
     ProgressFacts,
+    ReleaseRecord,
+    SampleRecord,
     SweepRecord,
     SweepTotals,
     TrialFacts,
 )
 from service.api.views import minute, record
 from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
-from service.db.words import FailureCode, JobKind
+from service.db.words import FailureCode, JobKind, ReleaseKind
 from service.errors import LedgerCorruption
-from service.jobs.evaluations import newest_on_own_dataset, with_figures
+from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
 
 # What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
@@ -264,3 +269,57 @@ def _sample_ids(session: Session, job_ids: Sequence[str]) -> dict[str, str]:
         return {}
     rows = session.execute(select(Sample.job_id, Sample.id).where(Sample.job_id.in_(job_ids)))
     return {row.job_id: row.id for row in rows}
+
+
+# What is shown of a release; its card and its receipt, which are long, have addresses of their own.
+RELEASES = select(
+    Release.id,
+    Release.kind,
+    Release.job_id,
+    Release.account_id,
+    Release.dataset_id,
+    Release.name,
+    Release.artifact_sha256,
+    Release.summary,
+    Release.incomplete,
+    Release.created_at,
+)
+
+
+def releases(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
+    """Releases, whole or as RELEASES finds them, with the figures of their newest evaluations.
+
+    Their cards and files have addresses of their own.
+    """
+    newest = newest_evaluations(session, [row.id for row in rows])
+    return [_release(row, newest.get(row.id)) for row in rows]
+
+
+def _release(row: Release | Row[Any], newest: Evaluation | None) -> ReleaseRecord:
+    summary = with_figures(row.summary, newest)
+    histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
+    return record(
+        ReleaseRecord,
+        row,
+        summary=summary,
+        incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
+        histogram=None if histogram is None else HistogramFacts(**histogram),
+    )
+
+
+def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
+    """An evaluation; its state is its job's."""
+    results = row.results or {}
+    return record(
+        EvaluationRecord,
+        row,
+        state=job.state,
+        accuracy=results.get("accuracy"),
+        accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
+        failure=failure(job),
+    )
+
+
+def sample(row: Sample, job: Job) -> SampleRecord:
+    """A sample; its state is its job's."""
+    return record(SampleRecord, row, state=job.state, failure=failure(job))

@@ -13,7 +13,6 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
-from service.api.limits import SECURITY_HEADERS
 from service.api.schemas import FieldError, Problem
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
@@ -22,6 +21,16 @@ from service.logs import get_logger
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
 RETRY_SECONDS = 2
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Cache-Control": "no-store",
+}
 
 # code -> (status, title). A code that is missing here is a bug of ours, hence 500.
 STATUSES: dict[str, tuple[int, str]] = {
@@ -130,7 +139,8 @@ class TooManyStreams(ApiError):
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of `app` a problem document."""
+    """Make every error of `app` a problem document, and describe them in its OpenAPI document."""
+    _describe(app)
     app.add_exception_handler(ObscuraError, _on_obscura_error)
     app.add_exception_handler(PrivacyError, _on_privacy_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -262,3 +272,19 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_jsonable(item) for item in value]
     return str(value)
+
+
+def _describe(app: FastAPI) -> None:
+    """Add the schema of problem documents to what `app.openapi()` returns."""
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain()
+        schemas = document["components"]["schemas"]
+        if "Problem" not in schemas:
+            schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas["Problem"] = schema
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document

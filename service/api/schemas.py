@@ -6,13 +6,41 @@ so a new column (a secret, a lease owner) stays inside until someone writes it d
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
-from service.api.plain import plain
+
+DEPTH_MAX = 8
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Let JSON pass that both databases can keep and the ledger can hash.
+
+    Raises:
+        ValueError: It nests deeply, or holds a NUL, half a character, an infinity, NaN, or more than 63 bits.
+    """
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
+    match value:
+        case str() if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("texts hold neither a NUL character nor half of a surrogate pair")
+        case float() if not math.isfinite(value):
+            raise ValueError("numbers are finite")
+        case int() if not -(2**63) <= value < 2**63:
+            raise ValueError("whole numbers have at most 63 bits")
+        case dict():
+            for name, item in value.items():
+                plain(name, depth)
+                plain(item, depth + 1)
+        case list():
+            for item in value:
+                plain(item, depth + 1)
+    return value
+
 
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # what a column of the database holds
@@ -28,7 +56,6 @@ FilterName = Literal["gdp", "rdp"]
 Visibility = Literal["private", "public"]
 UploadFormat = Literal["zip", "npz", "idx"]
 SampleFormat = Literal["imagefolder", "npz"]
-FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class ApiRequest(BaseModel):
@@ -200,230 +227,7 @@ class DatasetRecord(ApiRecord):
     ready_at: datetime | None
 
 
-# --- plans and jobs -------------------------------------------------------------------------------------------------
-
-
-class PlanRequest(ApiRequest):
-    """Ask what a training would do and cost. No data is touched."""
-
-    dataset_id: Identifier
-    recipe: Name
-    epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
-    options: Options = Field(default_factory=dict)
-
-
-class JobRequest(PlanRequest):
-    """Ask for a training; its price is held on the account at once."""
-
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
-
-
-class CancelRequest(ApiRequest):
-    """How to end a job, or the trials of a sweep."""
-
-    discard: bool = Field(
-        default=False,
-        description="Publish nothing. Without it, a training that has charged publishes what it has, as incomplete.",
-    )
-
-
-class TrialRequest(ApiRequest):
-    """One training of a sweep."""
-
-    options: Options = Field(default_factory=dict)
-    epsilon: Epsilon | None = Field(default=None, description="Of this trial; absent: that of the sweep.")
-
-
-class SweepRequest(ApiRequest):
-    """Ask for a hyper-parameter search; the price of all its trials is held at once, or nothing is."""
-
-    name: Name
-    dataset_id: Identifier
-    recipe: Name
-    epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
-    trials: list[TrialRequest] = Field(min_length=2, max_length=64)
-    evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
-
-
-class StageFacts(ApiRecord):
-    """One kind of noisy release in a plan."""
-
-    name: str
-    releases: int
-    noise_multiplier: float
-    price_nano: int
-
-
-class BudgetFacts(ApiRecord):
-    """The account before this job, and what would be left after it."""
-
-    account_id: str
-    limit_epsilon: float
-    left_epsilon: float
-    left_nano: int
-    left_after_epsilon: float
-    left_after_nano: int
-    affordable: bool
-
-
-class PlanRecord(ApiRecord):
-    """What a job would do and cost, computed from public parameters only."""
-
-    recipe: str
-    dataset_id: str
-    epsilon: float = Field(description="Asked for.")
-    delta: float
-    unit: str
-    adjacency: str
-    filter: str
-    price_nano: int
-    price_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
-    stages: list[StageFacts]
-    buys: dict[str, Any]
-    notes: list[str]
-    config: dict[str, Any]
-    budget: BudgetFacts
-
-
-class ProgressFacts(ApiRecord):
-    """The only things a running job says about itself: steps and prices that were planned from public numbers."""
-
-    stage: str | None = None
-    step: int | None = None
-    steps: int | None = None
-    charged_nano: int = 0
-    planned_nano: int = 0
-    charged_epsilon: float = 0.0
-    planned_epsilon: float = 0.0
-    eta_seconds: float | None = Field(
-        default=None, description="Roughly until the job ends, from planned work; null while its pace is not known."
-    )
-
-
-class FailureFacts(ApiRecord):
-    """Why a job did not succeed, from a closed set."""
-
-    code: str
-    message: str
-
-
-class JobRecord(ApiRecord):
-    """A requested training, sampling or evaluation."""
-
-    id: str
-    kind: str
-    state: str
-    account_id: str | None
-    dataset_id: str | None
-    evaluation_dataset_id: str | None
-    recipe: str | None
-    epsilon: float | None
-    options: dict[str, Any]
-    price_nano: int
-    price_epsilon: float
-    cancel_requested: bool
-    ended_early: str | None = Field(
-        description="Why a training charges no more and publishes what it has: `cancelled`, or the code of a failure. "
-        "`discarded`: it publishes nothing."
-    )
-    publishes_if_cancelled: bool | None = Field(
-        description="Whether cancelling a training now would publish what it has paid for; null where it has ended or "
-        "costs nothing. Before its first useful step there is nothing to publish, and what was charged stays spent."
-    )
-    progress: ProgressFacts
-    failure: FailureFacts | None
-    release_id: str | None = Field(
-        description="The release that a training published, a sampling draws from, or an evaluation measures."
-    )
-    sample_id: str | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-class TrialFacts(ApiRecord):
-    """One training of a sweep: what it holds or has spent, and how good its release is on public data."""
-
-    job_id: str
-    state: str
-    options: dict[str, Any]
-    epsilon: float
-    held_nano: int = Field(description="Still reserved; 0 once the trial has ended.")
-    charged_nano: int
-    spent_nano: int
-    spent_epsilon: float
-    accuracy: dict[str, float] | None = Field(description="On the public evaluation dataset, by classifier.")
-    failure: FailureFacts | None
-    release_id: str | None
-    incomplete: bool = Field(description="It ended early; its release is what had been made by then.")
-
-
-class SweepTotals(ApiRecord):
-    """Sums over the trials, in nano-units of the account's filter and, together, as epsilons at its delta."""
-
-    price_nano: int
-    held_nano: int
-    spent_nano: int
-    returned_nano: int
-    price_epsilon: float
-    spent_epsilon: float
-
-
-class SweepRecord(ApiRecord):
-    """A hyper-parameter search. Every trial is paid for; choosing the best by public data costs nothing more."""
-
-    id: str
-    name: str
-    account_id: str
-    dataset_id: str
-    recipe: str
-    state: str = Field(
-        description="`open` while a trial, or the evaluation of one, is queued or running; else `ended`."
-    )
-    trials: list[TrialFacts]
-    totals: SweepTotals
-    best_job_id: str | None = Field(description="The trial with the highest accuracy of the CNN on public data.")
-    created_at: datetime
-
-
-class EventRecord(ApiRecord):
-    """The data of one server-sent event."""
-
-    job_id: str
-    state: str
-    cancel_requested: bool
-    progress: ProgressFacts
-    failure: FailureFacts | None
-    release_id: str | None
-    sample_id: str | None
-
-
-# --- keys -----------------------------------------------------------------------------------------------------------
-
-
-class KeyRequest(ApiRequest):
-    """Create an API key."""
-
-    name: Name
-    scopes: list[Scope] = Field(min_length=1, max_length=4)
-
-
-class KeyRecord(ApiRecord):
-    """An API key without its secret."""
-
-    id: str
-    name: str
-    scopes: list[str]
-    admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
-    created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
-    created_at: datetime
-    revoked_at: datetime | None
-
-
-class NewKeyRecord(KeyRecord):
-    """A fresh API key. The token is shown this once and stored nowhere."""
-
-    token: str
+# --- health and errors -----------------------------------------------------------------------------------------------
 
 
 class HealthRecord(ApiRecord):
@@ -436,9 +240,6 @@ class HealthRecord(ApiRecord):
         description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
         "operator. Everything that was published stays readable. Told by readiness, not by liveness.",
     )
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
 
 
 class FieldError(ApiRecord):

@@ -1,7 +1,7 @@
 """Table rows as wire records: what a record's schema does not name does not leave the service.
 
 Functions take rows that were read in the caller's transaction. Those of jobs and of releases, which need more rows, are
-in `service.api.job_views` and `service.api.release_views`.
+in `service.api.job_views`.
 """
 
 from __future__ import annotations
@@ -11,20 +11,9 @@ from typing import Any, TypeVar
 
 from privacy.plans.plan import Plan
 from service import admins, ledger
-from service.api.admin_schemas import AdminRecord, AdminRequestRecord
-from service.api.schemas import (
-    AccountRecord,
-    ApiRecord,
-    BalanceFacts,
-    BudgetFacts,
-    DatasetRecord,
-    EntryRecord,
-    KeyRecord,
-    LimitRequestRecord,
-    PlanRecord,
-    PlanRequest,
-    StageFacts,
-)
+from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from service.api.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from service.api.schemas import AccountRecord, ApiRecord, BalanceFacts, DatasetRecord, EntryRecord, LimitRequestRecord
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import LimitRequest

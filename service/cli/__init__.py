@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from service.cli import accounts, admins, datasets, jobs, ledger, releases, server, sweeps
-from service.cli.options import Target
+from service.cli.connection import Target
 
 app = typer.Typer(
     name="obscura",

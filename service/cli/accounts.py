@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import FilterName, Unit
-from service.cli.connection import resolve_account
-from service.cli.options import Json, connected
+from service.cli.connection import Json, connected, resolve_account
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from service.cli.connection import Json, connected
 from service.cli.console import CliError, Exit, reporting
 from service.cli.ledger import open_database
-from service.cli.options import Json, connected
 from service.private_files import new_private_file, write_through
 
 admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")

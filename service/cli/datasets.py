@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import resolve_account, resolve_dataset
-from service.cli.console import CliError, Exit
-from service.cli.options import Json, connected
+from service.cli.connection import Json, connected, resolve_account, resolve_dataset
+from service.cli.console import CliError, Exit, byte_progress
 from service.cli.packing import Package, pack
-from service.cli.progress import byte_progress
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (

@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-from service.api.schemas import PlanRecord
-from service.cli.connection import resolve_dataset
-from service.cli.console import CliError, Exit, Output
-from service.cli.options import Epsilon, Json, Preset, Recipe, Settings, connected, recipe_options
-from service.cli.progress import job_progress
+from service.api.job_schemas import PlanRecord
+from service.cli.connection import (
+    Epsilon,
+    Json,
+    OptionPairs,
+    Preset,
+    Recipe,
+    connected,
+    recipe_options,
+    resolve_dataset,
+)
+from service.cli.console import CliError, Exit, Output, job_progress
 from service.client import Job
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
@@ -29,7 +36,7 @@ def plan(
     dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
-    option: Settings = None,
+    option: OptionPairs = None,
     preset: Preset = None,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +52,7 @@ def train(
     dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
-    option: Settings = None,
+    option: OptionPairs = None,
     preset: Preset = None,
     evaluate: Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the release on.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the training until its release is there.")] = False,

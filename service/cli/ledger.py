@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.connection import Json, Target
 from service.cli.console import CliError, Exit, Output, reporting
-from service.cli.options import Json, Target
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def verify(
 @ledger.command("status")
 def status(context: typer.Context, as_json: Json = False) -> None:
     """Show which trainings are stopped and why, when the ledger was last verified, and the newest checkpoint."""
-    from service.api.ledger_state import read_ledger
+    from service.api.routes.ledger import read_ledger
     from service.db.session import transaction
 
     with open_database(context, as_json) as (_, factory, output):

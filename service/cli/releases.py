@@ -9,11 +9,9 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import SampleFormat
-from service.cli.connection import resolve_dataset
-from service.cli.console import CliError, Exit, Output
+from service.cli.connection import Json, connected, resolve_dataset
+from service.cli.console import CliError, Exit, Output, byte_progress
 from service.cli.jobs import follow
-from service.cli.options import Json, connected
-from service.cli.progress import byte_progress
 from service.client import Sample
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from service.cli.connection import Json, Target
 from service.cli.console import CliError, Exit, reporting
-from service.cli.options import Json, Target
 from service.settings import Settings
 
 
@@ -43,7 +43,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Do the main job from upload to private synthetic images, through a real service on this machine."""
-    from service.demo import run_demo
+    from service.cli.demo import run_demo
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the demo's service too, like Ctrl-C
     with reporting(as_json) as output:

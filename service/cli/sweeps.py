@@ -8,10 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.connection import resolve_dataset
+from service.cli.connection import (
+    Epsilon,
+    Json,
+    OptionPairs,
+    Preset,
+    Recipe,
+    connected,
+    recipe_options,
+    resolve_dataset,
+)
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import confirm
-from service.cli.options import Epsilon, Json, Preset, Recipe, Settings, connected, recipe_options
 from service.client import Sweep
 
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
@@ -44,7 +52,7 @@ def sweep(
             "--grid", "-g", metavar="NAME=VALUE,VALUE,...", help="Values to try; several grids give all combinations."
         ),
     ],
-    option: Settings = None,
+    option: OptionPairs = None,
     preset: Preset = None,
     evaluate: Annotated[
         str | None, typer.Option(help="Public dataset (name or id) to compare the releases on.")

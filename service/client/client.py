@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import BaseModel
-
-from service.api import admin_schemas, release_schemas, schemas
+from service.api import admin_schemas, job_schemas, schemas
 from service.client.errors import ApiError, ConnectionFailed
 from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
-from service.client.transport import Transport
-
-Record = TypeVar("Record", bound=BaseModel)
+from service.client.transport import Record, Transport
 
 
 class Client:
@@ -61,8 +56,7 @@ class Client:
     ) -> schemas.AccountRecord:
         """Open an account with a lifetime budget."""
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
-        content = self._post("/v1/accounts", {**body, "adjacency": adjacency, "filter": filter})
-        return schemas.AccountRecord.model_validate_json(content)
+        return self._post(schemas.AccountRecord, "/v1/accounts", {**body, "adjacency": adjacency, "filter": filter})
 
     def account(self, account_id: str) -> schemas.AccountRecord:
         """Read an account with its balance."""
@@ -70,25 +64,25 @@ class Client:
 
     def accounts(self) -> Iterator[schemas.AccountRecord]:
         """All accounts."""
-        return self._pages(schemas.AccountRecord, "/v1/accounts")
+        return self.transport.pages(schemas.AccountRecord, "/v1/accounts")
 
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
-        return self._pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
+        return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
 
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> schemas.AccountRecord:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
-        content = self._post(f"/v1/accounts/{account_id}/lower-limit", {"epsilon": epsilon, "reason": reason})
-        return schemas.AccountRecord.model_validate_json(content)
+        body = {"epsilon": epsilon, "reason": reason}
+        return self._post(schemas.AccountRecord, f"/v1/accounts/{account_id}/lower-limit", body)
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
         """Ask for a higher limit. Another admin must approve it."""
-        content = self._post(f"/v1/accounts/{account_id}/limit-requests", {"epsilon": epsilon, "reason": reason})
-        return schemas.LimitRequestRecord.model_validate_json(content)
+        body = {"epsilon": epsilon, "reason": reason}
+        return self._post(schemas.LimitRequestRecord, f"/v1/accounts/{account_id}/limit-requests", body)
 
     def limit_requests(self) -> Iterator[schemas.LimitRequestRecord]:
         """All requests to raise a limit, newest first."""
-        return self._pages(schemas.LimitRequestRecord, "/v1/limit-requests")
+        return self.transport.pages(schemas.LimitRequestRecord, "/v1/limit-requests")
 
     def approve_raise(self, request_id: str) -> schemas.LimitRequestRecord:
         """Raise a limit as another admin has asked for.
@@ -96,23 +90,19 @@ class Client:
         Raises:
             AuthError: You asked for it yourself.
         """
-        content = self._post(f"/v1/limit-requests/{request_id}/approve", {}, repeatable=True)
-        return schemas.LimitRequestRecord.model_validate_json(content)
+        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/approve")
 
     def decline_raise(self, request_id: str) -> schemas.LimitRequestRecord:
         """Leave a limit as it is; also withdraws one's own request."""
-        content = self._post(f"/v1/limit-requests/{request_id}/decline", {}, repeatable=True)
-        return schemas.LimitRequestRecord.model_validate_json(content)
+        return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
 
     def freeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
         """Take no new jobs and let no waiting one open its data."""
-        content = self._post(f"/v1/accounts/{account_id}/freeze", {"reason": reason}, repeatable=True)
-        return schemas.AccountRecord.model_validate_json(content)
+        return self._repeat(schemas.AccountRecord, f"/v1/accounts/{account_id}/freeze", {"reason": reason})
 
     def unfreeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
         """Open a frozen account again."""
-        content = self._post(f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}, repeatable=True)
-        return schemas.AccountRecord.model_validate_json(content)
+        return self._repeat(schemas.AccountRecord, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason})
 
     # --- datasets ---
 
@@ -131,25 +121,26 @@ class Client:
     ) -> Dataset:
         """Declare a dataset; every argument becomes public. Then `push` its content."""
         body = {"name": name, "visibility": visibility, "classes": classes, "height": height, "width": width}
-        facts = {"channels": channels, "records_declared": records_declared, "subjects_declared": subjects_declared}
-        return Dataset.bound(self, self._post("/v1/datasets", {**body, **facts, "account_id": account_id}))
+        body |= {"channels": channels, "records_declared": records_declared, "subjects_declared": subjects_declared}
+        body["account_id"] = account_id
+        return Dataset.bound(self.transport, self.transport.request("POST", Dataset.PATH, json=body).content)
 
     def dataset(self, dataset_id: str) -> Dataset:
         """Read a dataset's declaration and state."""
-        return Dataset.bound(self, self.transport.request("GET", f"/v1/datasets/{dataset_id}").content)
+        return Dataset.read(self.transport, dataset_id)
 
     def datasets(self) -> Iterator[schemas.DatasetRecord]:
         """All datasets, newest first."""
-        return self._pages(schemas.DatasetRecord, "/v1/datasets")
+        return self.transport.pages(schemas.DatasetRecord, Dataset.PATH)
 
-    # --- plans and jobs ---
+    # --- plans, jobs and sweeps ---
 
     def plan(
         self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None
-    ) -> schemas.PlanRecord:
+    ) -> job_schemas.PlanRecord:
         """What a training would do and cost. No data is touched."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
-        return schemas.PlanRecord.model_validate_json(self._post("/v1/plans", body, repeatable=True))
+        return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
 
     def train(
         self,
@@ -168,17 +159,15 @@ class Client:
         """
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         body["evaluation_dataset_id"] = evaluation_dataset_id
-        return Job.bound(self, self.create("/v1/jobs", body, idempotency_key))
+        return Job.bound(self.transport, self.transport.create(Job.PATH, body, idempotency_key))
 
     def job(self, job_id: str) -> Job:
         """Read a job."""
-        return Job.bound(self, self.transport.request("GET", f"/v1/jobs/{job_id}").content)
+        return Job.read(self.transport, job_id)
 
-    def jobs(self) -> Iterator[schemas.JobRecord]:
+    def jobs(self) -> Iterator[job_schemas.JobRecord]:
         """All jobs, newest first."""
-        return self._pages(schemas.JobRecord, "/v1/jobs")
-
-    # --- sweeps ---
+        return self.transport.pages(job_schemas.JobRecord, Job.PATH)
 
     def sweep_over(
         self,
@@ -207,46 +196,35 @@ class Client:
         """
         body = {"name": name, "dataset_id": dataset_id, "recipe": recipe, "trials": trials, "epsilon": epsilon}
         body["evaluation_dataset_id"] = evaluation_dataset_id
-        return Sweep.bound(self, self.create("/v1/sweeps", body, idempotency_key))
+        return Sweep.bound(self.transport, self.transport.create(Sweep.PATH, body, idempotency_key))
 
     def sweep(self, sweep_id: str) -> Sweep:
         """Read a sweep with its trials."""
-        return Sweep.bound(self, self.transport.request("GET", f"/v1/sweeps/{sweep_id}").content)
+        return Sweep.read(self.transport, sweep_id)
 
-    def sweeps(self) -> Iterator[schemas.SweepRecord]:
+    def sweeps(self) -> Iterator[job_schemas.SweepRecord]:
         """All sweeps, newest first."""
-        return self._pages(schemas.SweepRecord, "/v1/sweeps")
+        return self.transport.pages(job_schemas.SweepRecord, Sweep.PATH)
 
     # --- releases and samples ---
 
     def release(self, release_id: str) -> Release:
         """Read a release."""
-        return Release.bound(self, self.transport.request("GET", f"/v1/releases/{release_id}").content)
+        return Release.read(self.transport, release_id)
 
-    def releases(self) -> Iterator[release_schemas.ReleaseRecord]:
+    def releases(self) -> Iterator[job_schemas.ReleaseRecord]:
         """All releases, newest first."""
-        return self._pages(release_schemas.ReleaseRecord, "/v1/releases")
+        return self.transport.pages(job_schemas.ReleaseRecord, Release.PATH)
 
     def evaluations(self, release_id: str) -> Iterator[Evaluation]:
         """All evaluations of a release, newest first."""
-        for record in self._pages(Evaluation, f"/v1/releases/{release_id}/evaluations"):
-            yield Evaluation.bound(self, record.model_dump_json().encode())
+        return Evaluation.of_release(self.transport, release_id)
 
     def sample(self, sample_id: str) -> Sample:
         """Read a sample."""
-        return Sample.bound(self, self.transport.request("GET", f"/v1/samples/{sample_id}").content)
+        return Sample.read(self.transport, sample_id)
 
-    # --- keys ---
-
-    def create_key(self, *, name: str, scopes: list[str]) -> schemas.NewKeyRecord:
-        """Create an API key; its token is shown this once."""
-        return schemas.NewKeyRecord.model_validate_json(self._post("/v1/keys", {"name": name, "scopes": scopes}))
-
-    def keys(self) -> Iterator[schemas.KeyRecord]:
-        """All keys, without secrets."""
-        return self._pages(schemas.KeyRecord, "/v1/keys")
-
-    # --- admins ---
+    # --- admins and keys ---
 
     def admins(self) -> list[admin_schemas.AdminRecord]:
         """Everybody who is or was an admin."""
@@ -254,18 +232,16 @@ class Client:
 
     def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
         """What was asked about admins, newest first."""
-        return self._pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
+        return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
 
     def ask_admission(self, *, name: str, introduction: str, reason: str) -> admin_schemas.AdminAnswer:
         """Ask for a person to be admitted, who made a token and gave you its introduction."""
         body = {"name": name, "introduction": introduction, "reason": reason}
-        return admin_schemas.AdminAnswer.model_validate_json(self._post("/v1/admins", body))
+        return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
 
     def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
         """Ask for an admin to be removed."""
-        return admin_schemas.AdminRequestRecord.model_validate_json(
-            self._post(f"/v1/admins/{admin_id}/remove", {"reason": reason})
-        )
+        return self._post(admin_schemas.AdminRequestRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
 
     def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
         """Do what another admin has asked for.
@@ -273,38 +249,33 @@ class Client:
         Raises:
             AuthError: You asked for it yourself.
         """
-        content = self._post(f"/v1/admin-requests/{request_id}/approve", {}, repeatable=True)
-        return admin_schemas.AdminRequestRecord.model_validate_json(content)
+        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/approve")
 
     def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
         """Leave everything as it is; also withdraws one's own request."""
-        content = self._post(f"/v1/admin-requests/{request_id}/decline", {}, repeatable=True)
-        return admin_schemas.AdminRequestRecord.model_validate_json(content)
+        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
-    def revoke_key(self, key_id: str) -> schemas.KeyRecord:
+    def create_key(self, *, name: str, scopes: list[str]) -> admin_schemas.NewKeyRecord:
+        """Create an API key; its token is shown this once."""
+        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", {"name": name, "scopes": scopes})
+
+    def keys(self) -> Iterator[admin_schemas.KeyRecord]:
+        """All keys, without secrets."""
+        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys")
+
+    def revoke_key(self, key_id: str) -> admin_schemas.KeyRecord:
         """Revoke a key at once."""
-        response = self.transport.request("POST", f"/v1/keys/{key_id}/revoke", repeatable=True)
-        return schemas.KeyRecord.model_validate_json(response.content)
+        return self._repeat(admin_schemas.KeyRecord, f"/v1/keys/{key_id}/revoke")
 
     # --- shared by the above ---
-
-    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> bytes:
-        """POST with an Idempotency-Key, so that a retry after a broken connection starts nothing twice."""
-        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
-        return self.transport.request("POST", path, json=body, headers=headers).content
-
-    def _post(self, path: str, body: dict[str, Any], *, repeatable: bool = False) -> bytes:
-        return self.transport.request("POST", path, json=body, repeatable=repeatable).content
 
     def _get(self, record: type[Record], path: str) -> Record:
         return record.model_validate_json(self.transport.request("GET", path).content)
 
-    def _pages(self, record: type[Record], path: str) -> Iterator[Record]:
-        cursor: str | None = None
-        while True:
-            params = {"limit": 100} | ({"cursor": cursor} if cursor else {})
-            page = self.transport.request("GET", path, params=params).json()
-            yield from (record.model_validate(item) for item in page["items"])
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
+    def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
+        return record.model_validate_json(self.transport.request("POST", path, json=body).content)
+
+    def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
+        """POST what changes nothing the second time, and may therefore be tried again."""
+        answer = self.transport.request("POST", path, json=body, repeatable=True)
+        return record.model_validate_json(answer.content)

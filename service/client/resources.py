@@ -5,35 +5,85 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, PrivateAttr
 
-from service.api import release_schemas, schemas
+from service.api import job_schemas, schemas
 from service.client.download import download
 from service.client.errors import JobFailed, NotFoundError, WaitTimeout
-
-if TYPE_CHECKING:
-    from service.client.client import Client
+from service.client.transport import Transport
 
 UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 
-Live = TypeVar("Live", bound="_Live")
+OnEvent = Callable[[job_schemas.EventRecord], None]
 
 
 class _Live(BaseModel):
-    _client: Client = PrivateAttr()
+    """A record that remembers the connection it came over."""
+
+    PATH: ClassVar[str]
+    id: str
+    _transport: Transport = PrivateAttr()
 
     @classmethod
-    def bound(cls: type[Live], client: Client, content: bytes) -> Live:
-        """Parse an answer and remember the connection it came from."""
+    def bound(cls, transport: Transport, content: bytes) -> Self:
+        """Parse an answer and remember the connection it came over."""
         record = cls.model_validate_json(content)
-        record._client = client
+        record._transport = transport
         return record
+
+    @classmethod
+    def read(cls, transport: Transport, id: str) -> Self:
+        """Read the resource with this id."""
+        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}").content)
+
+    @property
+    def path(self) -> str:
+        """Where the resource stands."""
+        return f"{self.PATH}/{self.id}"
+
+    def refresh(self) -> Self:
+        """Read the resource again."""
+        return self.read(self._transport, self.id)
+
+
+class _Cancellable(_Live):
+    def cancel(self, *, discard: bool = False) -> Self:
+        """Ask a job, or every trial and evaluation of a sweep that has not ended, to end.
+
+        What was charged stays spent, and the rest of the hold returns.
+
+        Args:
+            discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
+                `publishes_if_cancelled` says whether there is anything.
+        """
+        body = {"discard": discard}
+        answer = self._transport.request("POST", f"{self.path}/cancel", json=body, repeatable=True)
+        return self.bound(self._transport, answer.content)
+
+
+class _MadeByJob(_Live):
+    job_id: str
+
+    def job(self) -> Job:
+        """The job that makes it."""
+        return Job.read(self._transport, self.job_id)
+
+    def wait(self, on_event: OnEvent | None = None) -> Self:
+        """Follow the job to its end.
+
+        Raises:
+            JobFailed: It failed or was cancelled. Ask again: it costs nothing.
+        """
+        self.job().wait(on_event)
+        return self.refresh()
 
 
 class Dataset(_Live, schemas.DatasetRecord):
     """A declared set of labelled images."""
+
+    PATH = "/v1/datasets"
 
     def push(self, body: Iterable[bytes], *, format: schemas.UploadFormat) -> Dataset:
         """Stream the content to the service; it is validated before this returns.
@@ -41,11 +91,10 @@ class Dataset(_Live, schemas.DatasetRecord):
         Raises:
             RequestError: The content breaks a rule; the message says which.
         """
-        path = f"/v1/datasets/{self.id}/content"
-        response = self._client.transport.upload(
-            path, body=body, params={"format": format}, timeout_seconds=UPLOAD_SECONDS_MAX
+        answer = self._transport.upload(
+            f"{self.path}/content", body=body, params={"format": format}, timeout_seconds=UPLOAD_SECONDS_MAX
         )
-        return Dataset.bound(self._client, response.content)
+        return self.bound(self._transport, answer.content)
 
     def delete(self, *, cancel_jobs: bool = False) -> Dataset:
         """Destroy the images for ever. What was spent stays spent; releases and the account's log stay.
@@ -57,50 +106,29 @@ class Dataset(_Live, schemas.DatasetRecord):
         Raises:
             ApiError: Trainings that need the dataset are queued or running, and are not to be cancelled.
         """
-        response = self._client.transport.request(
-            "DELETE", f"/v1/datasets/{self.id}", params={"cancel_jobs": cancel_jobs}, repeatable=True
-        )
-        return Dataset.bound(self._client, response.content)
+        answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
+        return self.bound(self._transport, answer.content)
 
 
-class Job(_Live, schemas.JobRecord):
+class Job(_Cancellable, job_schemas.JobRecord):
     """A requested training, sampling or evaluation."""
+
+    PATH = "/v1/jobs"
 
     @property
     def finished(self) -> bool:
         """Whether the job has reached a final state."""
-        return self.state in schemas.FINAL_STATES
+        return self.state in job_schemas.FINAL_STATES
 
-    def refresh(self) -> Job:
-        """Read the job again."""
-        return self._client.job(self.id)
-
-    def cancel(self, *, discard: bool = False) -> Job:
-        """Ask the job to end. What it has charged stays spent, and the rest of its hold returns.
-
-        Args:
-            discard: Publish nothing. Without it, a training that has charged publishes what it has made by then;
-                `publishes_if_cancelled` says whether there is anything.
-        """
-        response = self._client.transport.request(
-            "POST", f"/v1/jobs/{self.id}/cancel", json={"discard": discard}, repeatable=True
-        )
-        return Job.bound(self._client, response.content)
-
-    def events(self, last_event_id: str | None = None) -> Iterator[schemas.EventRecord]:
+    def events(self, last_event_id: str | None = None) -> Iterator[job_schemas.EventRecord]:
         """Yield what changes, the final state last. Broken connections resume where they broke off."""
-        for event in self._client.transport.events(f"/v1/jobs/{self.id}/events", last_event_id):
-            record = schemas.EventRecord.model_validate_json(event.data)
+        for event in self._transport.events(f"{self.path}/events", last_event_id):
+            record = job_schemas.EventRecord.model_validate_json(event.data)
             yield record
-            if record.state in schemas.FINAL_STATES:
+            if record.state in job_schemas.FINAL_STATES:
                 return
 
-    def wait(
-        self,
-        on_event: Callable[[schemas.EventRecord], None] | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> Job:
+    def wait(self, on_event: OnEvent | None = None, *, timeout_seconds: float | None = None) -> Job:
         """Follow the job to its end and return it.
 
         Raises:
@@ -111,7 +139,7 @@ class Job(_Live, schemas.JobRecord):
         for event in self.events():
             if on_event is not None:
                 on_event(event)
-            if deadline is not None and time.monotonic() > deadline and event.state not in schemas.FINAL_STATES:
+            if deadline is not None and time.monotonic() > deadline and event.state not in job_schemas.FINAL_STATES:
                 raise WaitTimeout(f"Job {self.id} is still {event.state}.")
         job = self.refresh()
         if job.state != "succeeded":
@@ -123,27 +151,18 @@ class Job(_Live, schemas.JobRecord):
         """The release that this training published."""
         if self.release_id is None:
             raise JobFailed(self.id, self.state, self.state, "It has published no release.")
-        return self._client.release(self.release_id)
+        return Release.read(self._transport, self.release_id)
 
 
-class Sweep(_Live, schemas.SweepRecord):
+class Sweep(_Cancellable, job_schemas.SweepRecord):
     """A hyper-parameter search whose whole price was held at once."""
+
+    PATH = "/v1/sweeps"
 
     @property
     def finished(self) -> bool:
         """Whether every trial has reached a final state."""
         return self.state == "ended"
-
-    def refresh(self) -> Sweep:
-        """Read the sweep again."""
-        return self._client.sweep(self.id)
-
-    def cancel(self, *, discard: bool = False) -> Sweep:
-        """End every trial and evaluation that has not ended, as `Job.cancel` does."""
-        response = self._client.transport.request(
-            "POST", f"/v1/sweeps/{self.id}/cancel", json={"discard": discard}, repeatable=True
-        )
-        return Sweep.bound(self._client, response.content)
 
     def wait(self, on_change: Callable[[Sweep], None] | None = None, *, poll_seconds: float = 2.0) -> Sweep:
         """Wait until every trial has ended, well or not, and return the sweep.
@@ -160,7 +179,7 @@ class Sweep(_Live, schemas.SweepRecord):
             if sweep.finished:
                 return sweep
             seen = sweep
-            self._client.transport.sleep(poll_seconds)
+            self._transport.sleep(poll_seconds)
 
     def best(self) -> Release:
         """The release that is best on public data. Choosing it is post-processing: it costs nothing.
@@ -171,20 +190,22 @@ class Sweep(_Live, schemas.SweepRecord):
         found = [trial.release_id for trial in self.trials if trial.job_id == self.best_job_id]
         if not found or found[0] is None:
             raise NotFoundError("not_found", 404, f"No trial of sweep {self.id} has a measured release yet.", {}, [])
-        return self._client.release(found[0])
+        return Release.read(self._transport, found[0])
 
 
-class Release(_Live, release_schemas.ReleaseRecord):
+class Release(_Live, job_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
+
+    PATH = "/v1/releases"
 
     def card(self) -> dict[str, Any]:
         """The privacy card: what is guaranteed, what was assumed public, and what is not covered."""
-        card: dict[str, Any] = self._client.transport.request("GET", f"/v1/releases/{self.id}/card").json()
+        card: dict[str, Any] = self._transport.request("GET", f"{self.path}/card").json()
         return card
 
     def receipt(self) -> dict[str, Any]:
         """The signed receipt: the entry that paid for this release, the account's terms, and the signature."""
-        receipt: dict[str, Any] = self._client.transport.request("GET", f"/v1/releases/{self.id}/receipt").json()
+        receipt: dict[str, Any] = self._transport.request("GET", f"{self.path}/receipt").json()
         return receipt
 
     def save_receipt(self, path: Path) -> Path:
@@ -209,23 +230,12 @@ class Release(_Live, release_schemas.ReleaseRecord):
     ) -> Evaluation:
         """Ask for a measurement on a public dataset. It costs nothing, and adds its section to the report."""
         body = {"dataset_id": dataset_id, "samples": samples, "seed": seed}
-        response = self._client.create(f"/v1/releases/{self.id}/evaluations", body, idempotency_key)
-        return Evaluation.bound(self._client, response)
+        content = self._transport.create(f"{self.path}/evaluations", body, idempotency_key)
+        return Evaluation.bound(self._transport, content)
 
     def evaluations(self) -> Iterator[Evaluation]:
         """What was measured, and is being measured, newest first."""
-        return self._client.evaluations(self.id)
-
-    def refresh(self) -> Release:
-        """Read the release again, with the figures of its newest evaluation."""
-        return self._client.release(self.id)
-
-    def _save(self, name: str, path: Path) -> Path:
-        headers = {"Accept": "*/*"}
-        content = self._client.transport.request("GET", f"/v1/releases/{self.id}/{name}", headers=headers).content
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
+        return Evaluation.of_release(self._transport, self.id)
 
     def sample(
         self,
@@ -238,50 +248,35 @@ class Release(_Live, release_schemas.ReleaseRecord):
     ) -> Sample:
         """Ask for synthetic images. The seed is public: the same request gives the same bytes."""
         body = {"count": count, "seed": seed, "format": format, "classes": classes}
-        response = self._client.create(f"/v1/releases/{self.id}/samples", body, idempotency_key)
-        return Sample.bound(self._client, response)
+        content = self._transport.create(f"{self.path}/samples", body, idempotency_key)
+        return Sample.bound(self._transport, content)
+
+    def _save(self, name: str, path: Path) -> Path:
+        content = self._transport.request("GET", f"{self.path}/{name}", headers={"Accept": "*/*"}).content
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
 
 
-class Evaluation(_Live, release_schemas.EvaluationRecord):
-    """One measurement of a release on a public dataset."""
+class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
+    """One measurement of a release on a public dataset. It is read in the list of its release."""
 
-    def job(self) -> Job:
-        """The job that measures."""
-        return self._client.job(self.job_id)
+    @classmethod
+    def of_release(cls, transport: Transport, release_id: str) -> Iterator[Self]:
+        """Yield the evaluations of a release, newest first."""
+        for record in transport.pages(cls, f"{Release.PATH}/{release_id}/evaluations"):
+            record._transport = transport
+            yield record
 
-    def refresh(self) -> Evaluation:
+    def refresh(self) -> Self:
         """Read the evaluation again."""
-        return next(found for found in self._client.evaluations(self.release_id) if found.id == self.id)
-
-    def wait(self, on_event: Callable[[schemas.EventRecord], None] | None = None) -> Evaluation:
-        """Follow the evaluation to its end.
-
-        Raises:
-            JobFailed: It failed or was cancelled. The release is as it was; ask again.
-        """
-        self.job().wait(on_event)
-        return self.refresh()
+        return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
 
 
-class Sample(_Live, release_schemas.SampleRecord):
+class Sample(_MadeByJob, job_schemas.SampleRecord):
     """A set of synthetic images."""
 
-    def refresh(self) -> Sample:
-        """Read the sample again."""
-        return self._client.sample(self.id)
-
-    def job(self) -> Job:
-        """The job that draws the images."""
-        return self._client.job(self.job_id)
-
-    def wait(self, on_event: Callable[[schemas.EventRecord], None] | None = None) -> Sample:
-        """Follow the sampling to its end.
-
-        Raises:
-            JobFailed: It failed or was cancelled.
-        """
-        self.job().wait(on_event)
-        return self.refresh()
+    PATH = "/v1/samples"
 
     def download(self, path: Path | str, on_bytes: Callable[[int, int], None] | None = None) -> Path:
         """Download the content to `path`; a broken download goes on where it stopped and its SHA-256 is checked.
@@ -295,5 +290,4 @@ class Sample(_Live, release_schemas.SampleRecord):
             DownloadCorrupt: The bytes do not match the recorded SHA-256.
         """
         record = self if self.sha256 else self.refresh()
-        url = f"/v1/samples/{self.id}/content"
-        return download(self._client.transport, url, Path(path), record.sha256, record.bytes, on_bytes)
+        return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from json import dumps
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from service.client.errors import ConnectionFailed, error_of
 
@@ -17,6 +19,9 @@ RETRIES_MAX = 5
 BACKOFF_SECONDS_MAX = 8.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 seconds
+ITEMS_A_PAGE = 100
+
+Record = TypeVar("Record", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,22 @@ class Transport:
                 raise error_of(response)
             return response
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def create(self, path: str, body: dict[str, Any], idempotency_key: str | None) -> bytes:
+        """POST with an Idempotency-Key, so that a retry after a broken connection starts nothing twice."""
+        headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
+        return self.request("POST", path, json=body, headers=headers).content
+
+    def pages(self, record: type[Record], path: str) -> Iterator[Record]:
+        """Yield every item of a list, page by page."""
+        cursor: str | None = None
+        while True:
+            params = {"limit": ITEMS_A_PAGE} | ({"cursor": cursor} if cursor else {})
+            page = self.request("GET", path, params=params).json()
+            yield from (record.model_validate(item) for item in page["items"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
 
     def upload(
         self, path: str, *, body: Iterable[bytes], params: dict[str, Any], timeout_seconds: float

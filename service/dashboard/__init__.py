@@ -7,31 +7,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
-from service.dashboard import (
-    access_routes,
-    admin_routes,
-    dataset_routes,
-    job_routes,
-    page_routes,
-    people_routes,
-    release_routes,
-    sweep_routes,
-)
+from service.dashboard import accounts, admin, data, jobs, sign_in
 from service.dashboard.access import Dashboard, Doorbell
 
 __all__ = ["PARTS", "mount", "router"]
 
-_MODULES = (
-    page_routes,
-    job_routes,
-    sweep_routes,
-    dataset_routes,
-    release_routes,
-    admin_routes,
-    people_routes,
-    access_routes,
-)
-PARTS = tuple(module.router for module in _MODULES)
+PARTS = tuple(module.router for module in (accounts, jobs, data, admin, sign_in))
 router = APIRouter(include_in_schema=False)
 for part in PARTS:
     router.include_router(part)

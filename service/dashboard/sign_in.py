@@ -1,105 +1,98 @@
-"""Who is looking: a session opened with an API key, or anybody on this machine where the operator allows it.
-
-The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
-are looked up on every request, so signing out, or revoking the key, ends every copy of the cookie at once. Forms carry
-a token made from the cookie, beside SameSite.
-"""
+"""What nobody needs a key for: signing in and out, and the static files."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
-import threading
-from collections import deque
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+import mimetypes
+import time
+from pathlib import Path
+from typing import Annotated
 
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
+import structlog
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from service.auth import Principal, Scope, principal_of
-from service.db.access_tables import ApiKey, SignIn
+from service.auth import Scope, authenticate
+from service.dashboard.access import (
+    COOKIE,
+    SESSION_SECONDS,
+    Form,
+    Running,
+    close_session,
+    may_read,
+    open_session,
+    read_form,
+)
+from service.dashboard.pages import PageRoute, Throttled, page
+from service.db.session import transaction
+from service.errors import NotFound, Unauthorized
 
-COOKIE = "obscura_session"
-SESSION_SECONDS = 8 * 3600
-SESSIONS_PER_KEY_MAX = 20  # the oldest make room
-_TOKEN_BYTES = 32
-_READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
-
-
-def open_session(session: Session, key_id: str, *, now: datetime) -> str:
-    """Open a session of a key and return its cookie, which is stored nowhere. Expired sessions are removed."""
-    session.execute(delete(SignIn).where(SignIn.expires_at <= now))
-    open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
-    for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
-        session.delete(oldest)
-    cookie = secrets.token_hex(_TOKEN_BYTES)
-    expires_at = now + timedelta(seconds=SESSION_SECONDS)
-    session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
-    session.flush()
-    return cookie
+router = APIRouter(route_class=PageRoute)
+_STATIC = Path(__file__).parent / "static"
+NEXT_CHARACTERS_MAX = 500
 
 
-def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
-    """Return the caller behind a cookie whose session is open and whose key is valid and may read."""
-    row = session.get(SignIn, _digest(cookie))
-    if row is None or row.expires_at <= now:
-        return None
-    key = session.get(ApiKey, row.key_id)
-    if key is None or key.revoked_at is not None:
-        return None
-    principal = principal_of(key)
-    return principal if may_read(principal) else None
+@router.get("/login")
+def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CHARACTERS_MAX)] = "/") -> HTMLResponse:
+    """Show the form."""
+    return page(request, "login.html", next=_local_path(next), message=None)
 
 
-def close_session(session: Session, cookie: str) -> None:
-    """End a session for good; one that has ended stays so."""
-    session.execute(delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)))
+@router.post("/login")
+def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
+    """Check a key and begin a session."""
+    address = request.client.host if request.client is not None else "unknown"
+    wait = dashboard.throttle.wait_seconds(address, now_seconds=time.monotonic())
+    if wait > 0:
+        raise Throttled(f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.")
+    target = _local_path(form.get("next", "/"))
+    try:
+        with transaction(dashboard.factory, read_only=True) as session:
+            principal = authenticate(session, form.get("key", "").strip())
+    except Unauthorized as error:
+        dashboard.throttle.record_failure(address, now_seconds=time.monotonic())
+        structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=address)
+        return page(request, "login.html", status_code=401, next=target, message=error.message)
+    if not may_read(principal):
+        message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
+        return page(request, "login.html", status_code=403, next=target, message=message)
+    response = RedirectResponse(target, status_code=303)
+    with transaction(dashboard.factory) as session:
+        cookie = open_session(session, principal.id, now=dashboard.clock())
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response
 
 
-def form_token(cookie: str) -> str:
-    """Return the token that forms of this session must carry."""
-    return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
+@router.post("/logout", dependencies=[Depends(read_form)])
+def sign_out(request: Request, dashboard: Running) -> Response:
+    """End the session, in this browser and wherever else its cookie may be."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is not None:
+        with transaction(dashboard.factory) as session:
+            close_session(session, cookie)
+    response = RedirectResponse("/login", status_code=303)
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return response
 
 
-def may_read(principal: Principal) -> bool:
-    """Tell whether a key may look at the dashboard."""
-    return bool(principal.scopes & _READING_SCOPES)
+@router.get("/static/{name}")
+def static_file(name: str) -> Response:
+    """Serve a style, script or picture of the dashboard; its address changes with its content."""
+    files = {path.name: path for path in _STATIC.iterdir()}
+    if name not in files:
+        raise NotFound("There is no such file.")
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(files[name].read_bytes(), media_type=kind, headers=headers)
 
 
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
-
-
-@dataclass
-class SignInThrottle:
-    """Slow down guessing: a few failures an address, and a bound on all together, within a sliding window.
-
-    Keys have 256 random bits, so this keeps the log and the processor quiet more than it keeps guessers out.
-    """
-
-    failures_max: int = 10
-    failures_in_all_max: int = 200
-    window_seconds: float = 300.0
-    _failures: deque[tuple[str, float]] = field(default_factory=deque)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait_seconds(self, address: str, *, now_seconds: float) -> float:
-        """Return how long this address has to wait; 0 when it may try."""
-        with self._lock:
-            while self._failures and self._failures[0][1] <= now_seconds - self.window_seconds:
-                self._failures.popleft()
-            all_times = [time for _, time in self._failures]
-            own_times = [time for failed, time in self._failures if failed == address]
-        for times, most in ((all_times, self.failures_in_all_max), (own_times, self.failures_max)):
-            if len(times) >= most:
-                return times[-most] + self.window_seconds - now_seconds
-        return 0.0
-
-    def record_failure(self, address: str, *, now_seconds: float) -> None:
-        """Count a wrong key."""
-        with self._lock:
-            self._failures.append((address, now_seconds))
-            while len(self._failures) > self.failures_in_all_max:
-                self._failures.popleft()
+def _local_path(target: str) -> str:
+    """Return a path of this site; anything else becomes the overview."""
+    plain = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
+    return target if plain and len(target) <= NEXT_CHARACTERS_MAX else "/"

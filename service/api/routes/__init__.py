@@ -1,1 +1,20 @@
-"""One module a resource."""
+"""One module for each family of resources; `ROUTERS` is all of them."""
+
+from __future__ import annotations
+
+from service.api.routes import accounts, admins, datasets, health, jobs, ledger, releases
+
+ROUTERS = (
+    health.router,
+    accounts.router,
+    accounts.limit_router,
+    admins.router,
+    datasets.router,
+    jobs.plan_router,
+    jobs.router,
+    jobs.sweep_router,
+    releases.router,
+    releases.sample_router,
+    admins.key_router,
+    ledger.router,
+)

@@ -1,4 +1,4 @@
-"""Jobs: ask for a training, follow it, stop it."""
+"""Plans, jobs and sweeps: what a training would cost; ask for it, follow it, stop it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,49 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Request, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from service import auth, jobs
-from service.api import job_views
+from service import auth, jobs, ledger
+from service.api import job_views, views
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Reader, Running, Service, Trainer
 from service.api.events import EventStream, Snapshot, follow
+from service.api.job_schemas import (
+    FINAL_STATES,
+    CancelRequest,
+    JobRecord,
+    JobRequest,
+    PlanRecord,
+    PlanRequest,
+    SweepRecord,
+    SweepRequest,
+)
 from service.api.pages import cut, newest_first
-from service.api.schemas import FINAL_STATES, CancelRequest, Identifier, JobRecord, JobRequest, Page
-from service.db.job_tables import Job
+from service.api.schemas import Identifier, Page
+from service.datasets import states
+from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
+from service.errors import InvalidInput
 from service.extractors import require_extractor
 from service.failpoints import failpoint
+
+plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
+
+
+@plan_router.post("", dependencies=[READ], response_model=PlanRecord, summary="Plan a training")
+def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
+    """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
+    with transaction(service.factory, read_only=True) as session:
+        plan = jobs.plan_job(
+            session, dataset_id=body.dataset_id, recipe=body.recipe, epsilon=body.epsilon, options=body.options
+        )
+        require_extractor(service.settings.data_dir, plan.to_json())
+        account_id = states.find(session, body.dataset_id).account_id
+        if account_id is None:
+            raise InvalidInput("Training needs a private dataset, which belongs to an account.")
+        return views.plan(plan, ledger.get_account(session, account_id), body)
+
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
 JobId = Annotated[Identifier, Path()]
@@ -112,3 +143,78 @@ def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
             return None
         job = jobs.get_job(session, job_id)
         return Snapshot(job.progress_version, job_views.event(session, job))
+
+
+sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
+SweepId = Annotated[Identifier, Path()]
+SWEEPS_A_PAGE_MAX = 6  # each is shown with up to 64 trials and their holds
+
+
+@sweep_router.post("", status_code=202, response_model=SweepRecord, summary="Ask for a hyper-parameter search")
+def create_sweep(
+    service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: SweepRequest
+) -> Response:
+    """Hold the price of all trials in one transaction and queue them, or do nothing.
+
+    409 with every number, and with how many trials would fit, when the account cannot pay for all. Every trial is paid
+    for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
+    """
+    trials = [_trial(body, position) for position in range(len(body.trials))]
+    with transaction(service.factory) as session:
+        sweep = jobs.submit_sweep(
+            session,
+            principal=principal.id,
+            idempotency_key=key,
+            name=body.name,
+            dataset_id=body.dataset_id,
+            recipe=body.recipe,
+            trials=trials,
+            evaluation_dataset_id=body.evaluation_dataset_id,
+            now=service.clock(),
+        )
+        for trial in jobs.jobs_of_sweep(session, sweep.id):
+            require_extractor(service.settings.data_dir, trial.plan)
+        record = _record(session, sweep)
+    service.ring()
+    return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
+
+
+@sweep_router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
+def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
+    """List the sweeps with their trials, newest first, at most six on a page."""
+    limit = min(page.limit, SWEEPS_A_PAGE_MAX)
+    with transaction(service.factory, read_only=True) as session:
+        query = newest_first(select(Sweep), Sweep.created_at, Sweep.id, page.cursor, limit)
+        rows, cursor = cut(session.scalars(query).all(), limit)
+        shown = job_views.sweeps(session, rows)
+    return answer(request, Page[SweepRecord](items=shown, next_cursor=cursor))
+
+
+@sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")
+def read_sweep(service: Running, request: Request, sweep_id: SweepId) -> Response:
+    """Read a sweep: each trial's state, what it holds or has spent, and how good its release is on public data."""
+    with transaction(service.factory, read_only=True) as session:
+        record = _record(session, jobs.get_sweep(session, sweep_id))
+    return answer(request, record, headers={} if record.state == "ended" else {"Retry-After": "2"})
+
+
+@sweep_router.post("/{sweep_id}/cancel", dependencies=[TRAIN], response_model=SweepRecord, summary="Cancel a sweep")
+def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: CancelRequest | None = None) -> Response:
+    """End every trial and evaluation that has not ended, as `cancel` of a job does. Holds of queued trials return."""
+    discard = body is not None and body.discard
+    with transaction(service.factory) as session:
+        made = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)
+        record = _record(session, made)
+    return answer(request, record)
+
+
+def _trial(body: SweepRequest, position: int) -> jobs.Trial:
+    asked = body.trials[position]
+    epsilon = body.epsilon if asked.epsilon is None else asked.epsilon
+    if epsilon is None:
+        raise InvalidInput(f"Trial {position + 1} has no epsilon: give one to it, or to the sweep for all trials.")
+    return jobs.Trial(epsilon, asked.options)
+
+
+def _record(session: Session, sweep: Sweep) -> SweepRecord:
+    return job_views.sweeps(session, [sweep])[0]

@@ -7,18 +7,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import select
-from sqlalchemy.orm import joinedload
+from sqlalchemy.orm import Session, joinedload
 
 from service import artifacts, jobs, reports
-from service.api import release_views
+from service.api import job_views
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Service, Trainer
+from service.api.job_schemas import (
+    FINAL_STATES,
+    EvaluationRecord,
+    EvaluationRequest,
+    ReleaseRecord,
+    SampleRecord,
+    SampleRequest,
+)
 from service.api.pages import cut, newest_first
-from service.api.release_schemas import EvaluationRecord, EvaluationRequest, ReleaseRecord, SampleRecord, SampleRequest
+from service.api.problems import JobNotSucceeded, Pending
 from service.api.schemas import Identifier, Page
-from service.db.job_tables import Evaluation, Job, Release
+from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.db.words import ReleaseKind
+from service.db.words import ReleaseKind, SampleFormat
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
@@ -37,9 +45,9 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 def list_releases(service: Running, request: Request, page: Paging) -> Response:
     """List the releases, newest first."""
     with transaction(service.factory, read_only=True) as session:
-        query = newest_first(release_views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
+        query = newest_first(job_views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
         rows, cursor = cut(session.execute(query).all(), page.limit)
-        shown = release_views.releases(session, rows)
+        shown = job_views.releases(session, rows)
     return answer(request, Page[ReleaseRecord](items=shown, next_cursor=cursor))
 
 
@@ -47,7 +55,7 @@ def list_releases(service: Running, request: Request, page: Paging) -> Response:
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = release_views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = job_views.releases(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -129,7 +137,7 @@ def create_sample(
             count_max=service.settings.samples_max,
             **body.model_dump(),
         )
-        record = release_views.sample(jobs.sample_of(session, job.id), job)
+        record = job_views.sample(jobs.sample_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
 
@@ -156,7 +164,7 @@ def create_evaluation(
             samples_max=service.settings.samples_max,
             **body.model_dump(),
         )
-        record = release_views.evaluation(jobs.evaluation_of(session, job.id), job)
+        record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
@@ -175,7 +183,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
         query = query.where(Evaluation.release_id == release_id)
         ordered = newest_first(query, Evaluation.created_at, Evaluation.id, page.cursor, page.limit)
         rows, cursor = cut(session.scalars(ordered).all(), page.limit)
-        shown = [release_views.evaluation(row, row.job) for row in rows]
+        shown = [job_views.evaluation(row, row.job) for row in rows]
     return answer(request, Page[EvaluationRecord](items=shown, next_cursor=cursor))
 
 
@@ -201,3 +209,55 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
     release = _require_generator(service, release_id, name)
     path = artifacts.find_file(service.settings.data_dir, release.id, name)
     return send_file(request, path, sha256=artifacts.digest_file(path), media_type=media_type)
+
+
+sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
+SampleId = Annotated[Identifier, Path()]
+
+MEDIA_TYPES = {
+    SampleFormat.IMAGEFOLDER: ("application/zip", "zip"),
+    SampleFormat.NPZ: ("application/octet-stream", "npz"),
+}
+_CONTENT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The whole content.", "content": {"application/zip": {}, "application/octet-stream": {}}},
+    206: {"description": "The range asked for."},
+    304: {"description": "The client has it."},
+    409: {"description": "Pending (with Retry-After), or the sampling failed."},
+    416: {"description": "The range lies outside the content."},
+}
+
+
+@sample_router.get("/{sample_id}", dependencies=[READ], response_model=SampleRecord, summary="Read a sample")
+def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
+    """Read a sample: its state, and its SHA-256 and size once it is there."""
+    with transaction(service.factory, read_only=True) as session:
+        record = job_views.sample(*_find(session, sample_id))
+    headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
+    return answer(request, record, headers=headers)
+
+
+@sample_router.get(
+    "/{sample_id}/content",
+    dependencies=[READ],
+    response_class=Response,
+    responses=_CONTENT,
+    summary="Download a sample",
+)
+def read_content(service: Running, request: Request, sample_id: SampleId) -> Response:
+    """Download the images, whole or by range. The ETag is the content's SHA-256."""
+    with transaction(service.factory, read_only=True) as session:
+        sample, job = _find(session, sample_id)
+    if job.state.value not in FINAL_STATES:
+        raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
+    if sample.sha256 is None or sample.path is None:
+        raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
+    media_type, suffix = MEDIA_TYPES[sample.format]
+    path = artifacts.find_file(service.settings.data_dir, sample.id, sample.path.rpartition("/")[2])
+    return send_file(request, path, sha256=sample.sha256, media_type=media_type, filename=f"{sample.id}.{suffix}")
+
+
+def _find(session: Session, sample_id: str) -> tuple[Sample, Job]:
+    sample = session.get(Sample, sample_id)
+    if sample is None:
+        raise NotFound("There is no such sample.", sample_id=sample_id)
+    return sample, jobs.get_job(session, sample.job_id)

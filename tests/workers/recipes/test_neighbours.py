@@ -29,7 +29,7 @@ from privacy.accounting import certificate
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
 from service import artifacts, ledger
-from service.api import job_views, release_views, views
+from service.api import job_views, views
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
@@ -115,7 +115,7 @@ def form(value: Any) -> Any:
 def release_facts(shop: Any, job: Job) -> dict[str, Any]:
     with transaction(shop.factory, read_only=True) as session:
         row = session.get_one(Release, job.release_id)
-        record = release_views.releases(session, [row])[0].model_dump(mode="json")
+        record = job_views.releases(session, [row])[0].model_dump(mode="json")
         card, receipt = dict(row.card), dict(row.receipt)
     folder = artifacts.directory_of(shop.settings.data_dir, row.id)
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}

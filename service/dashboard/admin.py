@@ -1,0 +1,182 @@
+"""Pages and forms for admins: freezing, limits that two of them change, and who is one."""
+
+from __future__ import annotations
+
+import math
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import select
+
+from service import admins, ledger
+from service.auth import Principal, Scope
+from service.dashboard import wording
+from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
+from service.dashboard.pages import PageRoute, SignInNeeded, page
+from service.db.access_tables import AdminRequest
+from service.db.session import transaction
+from service.errors import InvalidInput
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+RECENT_REQUESTS = 50
+
+
+@router.post("/accounts/{account_id}/freeze")
+def freeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    """Take no new jobs and let no waiting one open its data."""
+    return _switch(dashboard, admin, form, account_id, frozen=True)
+
+
+@router.post("/accounts/{account_id}/unfreeze")
+def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    """Take jobs again."""
+    return _switch(dashboard, admin, form, account_id, frozen=False)
+
+
+@router.post("/accounts/{account_id}/lower-limit")
+def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    """Lower the limit at once; below what is spent and held the account is frozen."""
+    with transaction(dashboard.factory) as session:
+        ledger.lower_limit(
+            session,
+            account_id=account_id,
+            epsilon=_epsilon(form),
+            reason=_reason(form),
+            by=admin.id,
+            now=dashboard.clock(),
+        )
+    return _back_to_account(account_id)
+
+
+@router.post("/accounts/{account_id}/limit-requests")
+def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
+    """Ask for a higher limit, which another admin must approve."""
+    with transaction(dashboard.factory) as session:
+        ledger.request_raise(
+            session,
+            account_id=account_id,
+            epsilon=_epsilon(form),
+            reason=_reason(form),
+            requested_by=admin.id,
+            now=dashboard.clock(),
+        )
+    return _back_to_account(account_id)
+
+
+@router.post("/limit-requests/{request_id}/approve")
+def approve_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Raise the limit as another admin has asked for."""
+    with transaction(dashboard.factory) as session:
+        decided = ledger.approve_raise(session, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
+    return _back_to_account(decided.account_id)
+
+
+@router.post("/limit-requests/{request_id}/decline")
+def decline_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Leave the limit as it is."""
+    with transaction(dashboard.factory) as session:
+        decided = ledger.decline_raise(session, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
+    return _back_to_account(decided.account_id)
+
+
+def _switch(
+    dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
+) -> RedirectResponse:
+    with transaction(dashboard.factory) as session:
+        ledger.set_frozen(
+            session, account_id=account_id, frozen=frozen, reason=_reason(form), by=admin.id, now=dashboard.clock()
+        )
+    return _back_to_account(account_id)
+
+
+def _back_to_account(account_id: str) -> RedirectResponse:
+    return RedirectResponse(f"/accounts/{account_id}#control-title", status_code=303)
+
+
+def _reason(form: dict[str, str]) -> str:
+    """Read the reason of a form.
+
+    Raises:
+        InvalidInput: It is not one line.
+    """
+    reason = form.get("reason", "").strip()
+    if not reason.isprintable():
+        raise InvalidInput("A reason is one line of printable characters.")
+    return reason
+
+
+def _epsilon(form: dict[str, str]) -> float:
+    try:
+        epsilon = float(form.get("epsilon", ""))
+    except ValueError:
+        epsilon = math.nan
+    if not math.isfinite(epsilon):
+        raise InvalidInput("The limit must be a number.")
+    return epsilon
+
+
+@router.get("/admins")
+def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+    """Show the admins and what was asked about them, to admins."""
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an admin's key to see this page.")
+    viewer.principal.require(Scope.ADMIN)
+    now = dashboard.clock()
+    newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
+    with transaction(dashboard.factory, read_only=True) as session:
+        people, asked = admins.admins(session), session.scalars(newest).all()
+    return page(
+        request,
+        "admins.html",
+        admins=people,
+        names={admin.id: admin.name for admin in people},
+        requests=asked,
+        expired={row.id for row in asked if admins.has_expired(row, now)},
+        admission_words=wording.ADMISSIONS,
+        admin_request_words=wording.ADMIN_REQUESTS,
+    )
+
+
+@router.post("/admins")
+def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
+    """Ask for a person to be admitted."""
+    with transaction(dashboard.factory) as session:
+        admins.ask_admission(
+            session,
+            name=form.get("name", "").strip(),
+            introduction=form.get("introduction", ""),
+            reason=_reason(form),
+            asked_by=admin.admin_id,
+            now=dashboard.clock(),
+        )
+    return _back_to_admins()
+
+
+@router.post("/admins/{admin_id}/remove")
+def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
+    """Ask for an admin to be removed."""
+    with transaction(dashboard.factory) as session:
+        admins.ask_removal(
+            session, admin_id=admin_id, reason=_reason(form), asked_by=admin.admin_id, now=dashboard.clock()
+        )
+    return _back_to_admins()
+
+
+@router.post("/admin-requests/{request_id}/approve")
+def approve_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Do what another admin has asked for."""
+    with transaction(dashboard.factory) as session:
+        admins.approve(session, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
+    return _back_to_admins()
+
+
+@router.post("/admin-requests/{request_id}/decline")
+def decline_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Leave everything as it is."""
+    with transaction(dashboard.factory) as session:
+        admins.decline(session, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
+    return _back_to_admins()
+
+
+def _back_to_admins() -> RedirectResponse:
+    return RedirectResponse("/admins", status_code=303)

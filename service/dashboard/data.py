@@ -1,0 +1,219 @@
+"""Pages about datasets and releases, and the forms that delete images, draw new ones, and evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+
+from privacy.accounting.filters import open_filter
+from privacy.accounting.odds import sure_at_most
+from service import artifacts, jobs, ledger, reports
+from service.artifacts import directory_of, find_file
+from service.dashboard import job_queries, queries, wording
+from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
+from service.dashboard.pages import REPORT_POLICY, PageRoute, page
+from service.datasets import deletion, states
+from service.db.session import transaction
+from service.db.words import SampleFormat
+from service.errors import InvalidInput, NotFound
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+
+
+@router.get("/datasets/{dataset_id}")
+def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
+    """Show what was declared about a dataset, its jobs, and what deleting it would do."""
+    now = dashboard.clock()
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = states.find(session, dataset_id)
+        values: dict[str, Any] = {
+            "dataset": row,
+            "account": None if row.account_id is None else ledger.get_account(session, row.account_id),
+            "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
+            "needing": deletion.jobs_needing(session, dataset_id),
+        }
+    return page(request, "dataset.html", **values, state_words=wording.JOB_STATES, units=wording.UNITS)
+
+
+@router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
+def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
+    """Destroy the key of the images, and then the files. What was spent stays spent."""
+    if form.get("sure") != "yes":
+        raise InvalidInput("Confirm that the images are to be destroyed for ever.")
+    deletion.delete(
+        dashboard.settings,
+        dashboard.factory,
+        dataset_id,
+        cancel_jobs=form.get("cancel_jobs") == "yes",
+        now=dashboard.clock(),
+    )
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+# The files of a release that may be fetched by name; the rest of its folder is not served.
+DOWNLOADS = ("privacy_card.json", "report.json", *artifacts.DOWNLOADS)
+_KEPT = {"Cache-Control": "private, max-age=3600"}
+
+
+@router.get("/releases")
+def release_list(
+    request: Request, dashboard: Running, before: Annotated[str | None, Query(max_length=64)] = None
+) -> HTMLResponse:
+    """Show the releases with their sample grids, newest first."""
+    limit = queries.RELEASES_A_PAGE
+    with transaction(dashboard.factory, read_only=True) as session:
+        rows = queries.list_releases(session, limit=limit + 1, before=before)
+    older_than = rows[limit - 1].release.id if len(rows) > limit else None
+    return page(request, "releases.html", releases=rows[:limit], before=before, older_than=older_than)
+
+
+@router.get("/releases/{release_id}")
+def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
+    """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        view = queries.read_release(session, release_id)
+        row = view.release
+        samples = queries.list_samples(session, release_id)
+        evaluations = queries.list_evaluations(session, release_id)
+        public = queries.datasets_to_evaluate_on(session, row)
+    payer, hold = row.account, row.job.hold
+    limit = open_filter(payer.filter.value, payer.epsilon, payer.delta, payer.filter_order)
+    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
+    return page(
+        request,
+        "release.html",
+        release=row,
+        summary=view.summary,
+        sure=sure_at_most(limit, max(payer.capacity_nano, payer.spent_nano)),
+        used_share=None if hold is None else hold.captured_nano / payer.capacity_nano,
+        samples=samples,
+        evaluations=evaluations,
+        public=public,
+        early_words=wording.EARLY_ENDS,
+        present=present,
+        downloads=[name for name in DOWNLOADS if name in present],
+        adjacencies=wording.ADJACENCIES,
+        units=wording.UNITS,
+        state_words=wording.JOB_STATES,
+        formats=[choice.value for choice in SampleFormat],
+        samples_max=dashboard.settings.samples_max,
+    )
+
+
+@router.get("/releases/{release_id}/grid.png")
+def grid(dashboard: Running, release_id: str) -> FileResponse:
+    """Serve the picture of sampled images."""
+    path = _file(dashboard, release_id, "grid.png")
+    return FileResponse(path, media_type="image/png", headers=_KEPT)
+
+
+@router.get("/releases/{release_id}/report")
+def report(dashboard: Running, release_id: str) -> Response:
+    """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
+    page = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, reports.PAGE)
+    return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+@router.get("/releases/{release_id}/receipt")
+def receipt(dashboard: Running, release_id: str) -> JSONResponse:
+    """Serve the signed receipt as a download: whoever keeps it can prove what was paid."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = jobs.get_release(session, release_id)
+    attachment = f'attachment; filename="{row.id}-receipt.json"'
+    return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
+
+
+@router.get("/releases/{release_id}/files/{name}")
+def release_file(dashboard: Running, release_id: str, name: str) -> Response:
+    """Serve one of the release's files as a download; the report's data with what was measured since."""
+    if name not in DOWNLOADS:
+        raise NotFound("There is no such file.")
+    if name == reports.DATA:
+        data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        attachment = f'attachment; filename="{release_id}-{name}"'
+        return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
+    path = _file(dashboard, release_id, name)
+    return FileResponse(path, filename=f"{release_id}-{name}", media_type="application/octet-stream")
+
+
+@router.post("/releases/{release_id}/samples")
+def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Draw images from a release. It costs nothing, however often."""
+    count, seed = _whole(form, "count"), _whole(form, "seed")
+    with transaction(dashboard.factory) as session:
+        job = jobs.submit_sample(
+            session,
+            principal=trainer.id,
+            idempotency_key=None,
+            release_id=release_id,
+            count=count,
+            classes=None,
+            seed=seed,
+            format=form.get("format", ""),
+            now=dashboard.clock(),
+            count_max=dashboard.settings.samples_max,
+        )
+    dashboard.ring()
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.post("/releases/{release_id}/evaluations")
+def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Measure a release on a public dataset. It costs nothing, however often."""
+    with transaction(dashboard.factory) as session:
+        job = jobs.submit_evaluation(
+            session,
+            principal=trainer.id,
+            idempotency_key=None,
+            release_id=release_id,
+            dataset_id=form.get("dataset", ""),
+            samples=_whole(form, "samples") if form.get("samples") else None,
+            seed=_whole(form, "seed") if form.get("seed") else None,
+            now=dashboard.clock(),
+            samples_max=dashboard.settings.samples_max,
+        )
+    dashboard.ring()
+    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+
+
+@router.get("/samples/{sample_id}/content")
+def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
+    """Serve a finished drawing as a download."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        sample = queries.read_sample(session, sample_id)
+    assert sample.path is not None
+    folder = directory_of(dashboard.settings.data_dir, sample.id)
+    stored = dashboard.settings.data_dir / sample.path
+    path = find_file(dashboard.settings.data_dir, sample.id, stored.name)
+    if stored.parent.resolve() != folder.resolve():
+        raise NotFound("There is no such file.")
+    return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
+
+
+def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
+    """Find a file of a release that is published: a folder alone is not enough.
+
+    Raises:
+        NotFound: There is no such release, or it has no such file.
+    """
+    with transaction(dashboard.factory, read_only=True) as session:
+        jobs.get_release(session, release_id)
+    return find_file(dashboard.settings.data_dir, release_id, name)
+
+
+def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
+    try:
+        find_file(dashboard.settings.data_dir, release_id, name)
+    except NotFound:
+        return False
+    return True
+
+
+def _whole(form: dict[str, str], field: str) -> int:
+    text = form.get(field, "").strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
+    return int(text)

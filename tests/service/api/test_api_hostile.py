@@ -1,0 +1,220 @@
+"""Requests that once met a 5xx, each of which is the caller's fault and is told so. Both databases."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from service.api.pages import encode_cursor
+from service.db.session import transaction
+from service.settings import Settings
+from tests.service.api.test_connections import address
+
+ACCOUNT = {"name": "people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
+ACCOUNT |= {"adjacency": "add_remove", "filter": "gdp"}
+LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    """Settings of a service on either database."""
+    return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery", page_size_max=5)
+
+
+def raw(served: Any, request: bytes) -> bytes:
+    """Send bytes that no client library would, and return the answer's head."""
+    with socket.create_connection(address(served.url), timeout=60) as connection:
+        connection.sendall(request)
+        found = b""
+        while b"\r\n\r\n" not in found and (more := connection.recv(65536)):
+            found += more
+    return found
+
+
+def test_budgets_that_mean_nothing_are_refused(served: Any) -> None:
+    for changes in (
+        {"delta": 1e-309},
+        {"delta": 5e-324},
+        {"delta": 1e-300, "epsilon": 1e-300},
+        {"delta": 0.5},
+        {"epsilon": 1e-6},
+        {"epsilon": 1001},
+    ):
+        for filter_name in ("gdp", "rdp"):
+            answer = served.client().post("/v1/accounts", json=ACCOUNT | changes | {"filter": filter_name})
+            assert answer.status_code == 422, (changes, answer.text)
+    assert served.client().get("/v1/accounts").json()["items"] == []
+
+
+def test_every_budget_that_is_taken_can_be_shown(served: Any) -> None:
+    for number, terms in enumerate(product(("gdp", "rdp"), (0.001, 1000), (1e-30, 0.1))):
+        asked = ACCOUNT | dict(zip(("filter", "epsilon", "delta"), terms, strict=True)) | {"name": f"people {number}"}
+        answer = served.client().post("/v1/accounts", json=asked)
+        assert answer.status_code in (201, 422), answer.text  # too little to buy anything with is refused
+    shown = served.client().get("/v1/accounts").json()["items"]
+    assert shown
+    assert all(math.isfinite(value) for item in shown for value in item["balance"].values())
+    served.client().post("/login", data={"key": served.tokens["admin"]})
+    assert served.client().get("/").status_code == 200
+
+
+def test_a_stored_delta_that_is_out_of_range_breaks_no_page(served: Any) -> None:
+    """It was taken once, and stands in the ledger for ever."""
+    sound, odd = served.account(), served.account()
+    with transaction(served.factory) as session:
+        session.execute(text("UPDATE accounts SET delta = 1e-309 WHERE id = :id"), {"id": odd["id"]})
+    client = served.client()
+    client.post("/login", data={"key": served.tokens["admin"]})
+    for page in ("/", "/parts/budgets", f"/accounts/{odd['id']}", "/v1/accounts", f"/v1/accounts/{odd['id']}"):
+        assert client.get(page).status_code == 200, page
+    assert sound["name"] in client.get("/").text
+
+
+def test_a_host_that_is_none_is_a_bad_request(served: Any) -> None:
+    for host in (b"[", b"[::1", b"a b", b"\xff", b"", b"[zz]", b"x:y", b"a,b"):
+        for path in (b"/", b"/login", b"/v1/accounts", b"/v1/health/live", b"/nothing"):
+            answer = raw(served, b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 400"), (host, path, answer)
+    for host in (b"localhost", b"127.0.0.1:8420", b"[::1]:8420", b"obscura.example"):
+        answer = raw(served, b"GET /v1/health/live HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200"), (host, answer)
+
+
+def test_an_origin_that_is_none_is_another_site(served: Any) -> None:
+    for origin in ("http://[", "http://[::1", "//", "null", "http://elsewhere"):
+        answer = served.client(None).post("/login", data={"key": "x"}, headers={"Origin": origin})
+        assert answer.status_code == 403, (origin, answer.text)
+
+
+def cursor(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+CURSORS = [
+    cursor(["2030-01-01T00:00:00+00:00", "\ud800"]),
+    cursor(["\ud800", "x"]),
+    cursor(["2030-01-01T00:00:00+00:00", "\0"]),
+    cursor(["0001-01-01T00:00:00+14:00", "x"]),
+    cursor(["9999-12-31T23:59:59-14:00", "x"]),
+    cursor(["\0"]),
+    cursor(["\ud800"]),
+    cursor(["x" * 300]),
+    cursor([10**30]),
+    cursor([-1]),
+    cursor([2**63]),
+    cursor([True]),
+    cursor({}),
+    encode_cursor(["x", "y", "z"]),
+    "%00",
+    "é",
+    "A" * 499,
+    "A" * 600,
+]
+
+
+def test_cursors_that_no_list_gave_out(served: Any) -> None:
+    account = served.account()
+    for path in (*LISTS, f"accounts/{account['id']}/entries"):
+        for value in CURSORS:
+            answer = served.client().get(f"/v1/{path}", params={"cursor": value})
+            assert 400 <= answer.status_code < 500, (path, value, answer.text)
+
+
+PATHS = ["/v1/{}/%00", "/v1/{}/x%00y", "/v1/{}/%ff", "/v1/{}/%ed%a0%80", "/v1/{}/" + "x" * 5000, "/v1/{}/%F0%9F%98%80"]
+
+
+def test_ids_that_are_none(served: Any) -> None:
+    client = served.client()
+    client.post("/login", data={"key": served.tokens["admin"]})
+    for path in PATHS:
+        for kind in ("accounts", "datasets", "jobs", "releases", "samples", "sweeps", "limit-requests"):
+            assert 400 <= client.get(path.format(kind)).status_code < 500, (path, kind)
+        for kind in ("accounts", "datasets", "jobs", "releases", "sweeps"):
+            assert 400 <= client.get(path.removeprefix("/v1").format(kind)).status_code < 500, (path, kind)
+    assert 400 <= client.get("/v1/limit-requests?account_id=%00").status_code < 500
+    assert 400 <= client.get("/jobs?before=%00").status_code < 500
+    assert 400 <= client.get("/?after=%00").status_code < 500
+
+
+OPTIONS = [
+    '{"a": "\\u0000"}',
+    '{"\\u0000": 1}',
+    '{"a": "\\ud800"}',
+    '{"a": {"\\udfff": 1}}',
+    '{"a": NaN}',
+    '{"a": [Infinity]}',
+    '{"a": 1e400}',
+    '{"a": 1' + "0" * 400 + "}",
+    '{"a": ' + "[" * 200 + "]" * 200 + "}",
+    '{"a": ' + "[" * 20_000 + "]" * 20_000 + "}",
+]
+
+
+def test_options_that_cannot_be_kept(served: Any) -> None:
+    dataset = served.ready_dataset(served.account()["id"])
+    for options in OPTIONS:
+        _refused(served, dataset, options)
+
+
+def _refused(served: Any, dataset: dict[str, Any], options: str) -> None:
+    body = f'{{"dataset_id": "{dataset["id"]}", "recipe": "datalens", "epsilon": 1, "options": {options}}}'
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    for path in ("/v1/plans", "/v1/jobs"):
+        answer = served.client().post(path, content=body, headers=headers)
+        assert answer.status_code in (400, 422), answer.text
+    trials = f'[{{"options": {options}}}, {{}}]'
+    body = f'{{"name": "s", "dataset_id": "{dataset["id"]}", "recipe": "datalens", "epsilon": 1, "trials": {trials}}}'
+    assert served.client().post("/v1/sweeps", content=body, headers=headers).status_code in (400, 422)
+
+
+def test_numbers_beyond_the_columns(served: Any) -> None:
+    body = {"name": "d", "visibility": "public", "classes": ["a"], "height": 1, "width": 1, "channels": 1}
+    for records in (2**31, 2**63, 10**400):
+        answer = served.client().post("/v1/datasets", json=body | {"records_declared": records})
+        assert answer.status_code == 422, answer.text
+    assert served.client().get(f"/v1/jobs?limit={10**30}").status_code == 200
+    assert served.client().get(f"/accounts/acc_x?before={10**30}").status_code in (303, 404, 422)
+
+
+def test_the_same_account_at_the_same_moment(served: Any) -> None:
+    """One of them opens it, the others are told that it is there."""
+
+    def open_account(number: int) -> int:
+        with httpx.Client(base_url=served.url, timeout=60) as client:
+            headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
+            body = ACCOUNT | {"name": f"people {number // 6}"}
+            return client.post("/v1/accounts", json=body, headers=headers).status_code
+
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(open_account, range(36)))
+    assert sorted(statuses) == [201] * 6 + [409] * 30
+
+
+def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served: Any) -> None:
+    """What the database refuses as a duplicate is a conflict wherever it arises."""
+    from service import auth
+    from service.db.access_tables import ApiKey
+    from service.main import utc_now
+
+    @served.app.get("/v1/doubles")
+    def doubles() -> None:
+        for _ in range(2):
+            with transaction(served.factory) as session:
+                key, _token = auth.create_key(session, name="a", scopes=["read"], now=utc_now())
+                session.expunge(key)
+                session.execute(text("UPDATE api_keys SET id = 'key_same' WHERE id = :id"), {"id": key.id})
+                assert session.get(ApiKey, "key_same") is not None
+
+    served.app.router.routes.insert(0, served.app.router.routes.pop())
+    answer = served.client().get("/v1/doubles")
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")

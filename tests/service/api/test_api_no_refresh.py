@@ -1,0 +1,251 @@
+"""Nothing gives spent budget back: no request that the service takes, no page's form, no passing of time."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from service import cli, ledger
+from service.admins import introduce
+from service.dashboard import router as pages
+from service.db.base import new_id
+from service.db.session import transaction
+from service.main import create_app, utc_now
+from service.settings import Settings
+from tests.service.api.conftest import Served, _broker_that_is_away, running
+from workers.supervise.reconcile import reconcile
+
+SPENT_NANO = 1000
+RAISES = {"/v1/limit-requests/{request_id}/approve", "/limit-requests/{request_id}/approve"}
+
+
+def routes(router: Any) -> Iterator[Any]:
+    """Every route, those of included routers too."""
+    for route in router.routes:
+        inner = getattr(route, "original_router", None)
+        yield from [route] if inner is None else routes(inner)
+
+
+class Watched:
+    """Sends requests and compares the account's balance before and after each.
+
+    Args:
+        served: the service.
+        account_id: whose balance.
+    """
+
+    def __init__(self, served: Any, account_id: str) -> None:
+        self.served, self.account_id = served, account_id
+        self.sent: set[tuple[str, str]] = set()
+        self.token = ""
+
+    def balance(self) -> ledger.Balance:
+        with transaction(self.served.factory, read_only=True) as session:
+            return ledger.balance(session, self.account_id)
+
+    def __call__(
+        self, method: str, template: str, body: Any = None, *, client: httpx.Client | None = None, **more: Any
+    ) -> Any:
+        """Send a request whose path is a route's, with its placeholders filled, and expect it to succeed."""
+        ids = {name: more.pop(name) for name in re.findall(r"{(\w+)}", template)}
+        before = self.balance()
+        client = client or self.served.client()
+        page = not template.startswith("/v1/")
+        if page:
+            more |= {"data": {"token": self.token, **(body or {})}, "headers": {"Origin": self.served.url}}
+        elif body is not None:
+            more["json"] = body
+        answer = client.request(method, template.format(**ids), **more)
+        assert answer.status_code < 400, (template, answer.text)
+        self.sent.add((method, template))
+        self.compare(before, template)
+        return None if page else answer.json()
+
+    def compare(self, before: ledger.Balance, template: str) -> None:
+        after = self.balance()
+        assert after.spent_nano >= before.spent_nano, template
+        assert after.capacity_nano <= before.capacity_nano or template in RAISES, template
+        assert after.left_nano <= max(after.capacity_nano - SPENT_NANO, 0), template
+
+
+@pytest.fixture
+def served(settings: Settings) -> Iterator[Served]:
+    """The running service of a new installation, with nobody but the first admin, who names the second alone."""
+    app = create_app(settings, send=_broker_that_is_away)
+    with running(app) as url:
+        token = (settings.data_dir / "admin.key").read_text("ascii").strip()
+        served = Served(app, url, settings.data_dir, app.state.factory, {"admin": token})
+        yield served
+        for client in served.http.values():
+            client.close()
+
+
+@pytest.fixture
+def watched(served: Any, released: Callable[[], tuple[dict[str, Any], str]]) -> tuple[Watched, str]:
+    """An account that has spent, and the release it paid for."""
+    account, release_id = released()
+    watch = Watched(served, account["id"])
+    assert watch.balance().spent_nano == SPENT_NANO
+    return watch, release_id
+
+
+def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: Callable[..., bytes]) -> None:
+    ask, release_id = watched
+    account = {"account_id": ask.account_id}
+    release = {"release_id": release_id}
+    why = {"reason": "why not"}
+
+    people = {"name": "the same people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
+    ask("POST", "/v1/accounts", people | {"unit": "record", "adjacency": "add_remove", "filter": "gdp"})
+    keys = [ask("POST", "/v1/keys", {"name": name, "scopes": ["admin"]}) for name in ("alice", "alice's spare")]
+    token_of_alice, (token_of_bob, introduction_of_bob) = keys[0]["token"], introduce()
+    alice, bob = (
+        httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        for token in (token_of_alice, token_of_bob)
+    )
+
+    def person(name: str, introduction: str = "") -> dict[str, str]:
+        return why | {"name": name, "introduction": introduction or introduce()[1]}
+
+    def asked() -> dict[str, str]:
+        return {"request_id": alice.get("/v1/admin-requests").json()["items"][0]["id"]}
+
+    named = ask("POST", "/v1/admins", person("bob", introduction_of_bob), client=alice)
+    assert named["request"] is None, "the second person is admitted at once"
+    assert ask("POST", "/v1/admins", person("carol"), client=alice)["admin"] is None, "the third is asked for"
+    carol = ask("POST", "/v1/admin-requests/{request_id}/approve", client=bob, **asked())
+    ask("POST", "/v1/admins", person("nobody"), client=alice)
+    ask("POST", "/v1/admin-requests/{request_id}/decline", client=bob, **asked())
+    ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
+    ask("POST", "/v1/admin-requests/{request_id}/approve", client=alice, **asked())
+    declared = {"name": "again", "visibility": "private", "classes": ["cat", "dog"], "height": 4, "width": 4}
+    declared |= {"channels": 1, "records_declared": 100, **account}
+    dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
+    ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=make_npz(10))
+    order: dict[str, Any] = {**dataset, "recipe": "datalens", "epsilon": 0.1, "options": {"teachers": 10, "top_k": 4}}
+    ask("POST", "/v1/plans", order)
+
+    def key() -> dict[str, str]:
+        return {"Idempotency-Key": new_id("key")}
+
+    def job() -> dict[str, str]:
+        return {"job_id": ask("POST", "/v1/jobs", order, headers=key())["id"]}
+
+    def sweep() -> dict[str, str]:
+        options = order["options"]
+        search = {"name": "two", "trials": [{"options": options}, {"options": {**options, "vote_share": 0}}]}
+        search |= {name: value for name, value in order.items() if name != "options"}
+        return {"sweep_id": ask("POST", "/v1/sweeps", search, headers=key())["id"]}
+
+    def higher(client: httpx.Client, epsilon: float) -> dict[str, str]:
+        made = ask(
+            "POST", "/v1/accounts/{account_id}/limit-requests", why | {"epsilon": epsilon}, client=client, **account
+        )
+        return {"request_id": made["id"]}
+
+    ask("POST", "/v1/jobs/{job_id}/cancel", **job())
+    ask("POST", "/v1/sweeps/{sweep_id}/cancel", **sweep())
+    ask("POST", "/v1/releases/{release_id}/samples", {"count": 5, "seed": 1, "format": "npz"}, headers=key(), **release)
+    public = {"dataset_id": served.public_like_a_training()}
+    ask("POST", "/v1/releases/{release_id}/evaluations", public, headers=key(), **release)
+    ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
+    ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
+    ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))
+    ask("POST", "/v1/limit-requests/{request_id}/approve", client=bob, **higher(alice, 3.0))
+    ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
+    ask("POST", "/v1/keys/{key_id}/revoke", key_id=keys[1]["id"])
+
+    with httpx.Client(base_url=served.url, timeout=20, follow_redirects=True) as browser:
+
+        def sign_in(token: str) -> None:
+            ask("POST", "/login", {"key": token}, client=browser)
+            html = browser.get(f"/accounts/{ask.account_id}").text
+            ask.token = re.findall(r'name="token" value="(\w+)"', html)[0]
+
+        sign_in(token_of_alice)
+        for action in ("freeze", "unfreeze"):
+            ask("POST", f"/accounts/{{account_id}}/{action}", why, client=browser, **account)
+        ask("POST", "/accounts/{account_id}/limit-requests", why | {"epsilon": 2.5}, client=browser, **account)
+        newest = served.client().get("/v1/limit-requests").json()["items"][0]["id"]
+        ask("POST", "/limit-requests/{request_id}/decline", client=browser, request_id=newest)
+        request = higher(alice, 2.5)
+        ask("POST", "/admins", person("nobody"), client=browser)
+        ask("POST", "/admin-requests/{request_id}/decline", client=browser, **asked())
+        ask("POST", "/admins", person("dave"), client=browser)
+        sign_in(token_of_bob)
+        ask("POST", "/limit-requests/{request_id}/approve", client=browser, **request)
+        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
+        dave = alice.get("/v1/admins").json()["items"][-1]
+        ask("POST", "/admins/{admin_id}/remove", why, client=browser, admin_id=dave["id"])
+        sign_in(token_of_alice)
+        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
+        ask("POST", "/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, client=browser, **account)
+        ask("POST", "/jobs/{job_id}/cancel", client=browser, **job())
+        ask("POST", "/sweeps/{sweep_id}/cancel", client=browser, **sweep())
+        fields = {"count": "5", "seed": "2", "format": "npz"}
+        ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
+        ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)
+        ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
+        ask("POST", "/logout", client=browser)
+    ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
+    people_now = [(row["name"], row["removed_at"] is None) for row in alice.get("/v1/admins").json()["items"]]
+    assert people_now == [("first admin", True), ("bob", True), ("carol", False), ("dave", False)]
+    alice.close(), bob.close()
+
+    document = json.loads(served.client().get("/v1/openapi.json").text)["paths"]
+    known = {(method.upper(), path) for path, methods in document.items() for method in methods if method != "get"}
+    known |= {(method, route.path) for route in routes(pages) for method in route.methods - {"GET", "HEAD"}}
+    assert ask.sent == known, "every request that may change something was looked at"
+    balance = ask.balance()
+    assert (balance.spent_nano, balance.held_nano) == (SPENT_NANO, 0)
+
+
+@pytest.mark.parametrize("passed", [timedelta(days=31), timedelta(days=366), timedelta(days=36_500)])
+def test_no_month_or_year_returns_what_was_spent(served: Any, settings: Any, watched: Any, passed: timedelta) -> None:
+    watch, _release = watched
+    before = watch.balance()
+    later: datetime = utc_now() + passed
+    reconcile(settings, served.factory, send=lambda *_: None, now=later)
+    assert watch.balance() == before
+
+
+def test_no_command_returns_what_was_spent(served: Any, watched: Any, tmp_path: Path) -> None:
+    """Commands send the requests above. Those which work on the database itself are run here."""
+    watch, _release = watched
+    before = watch.balance()
+
+    def run(*arguments: str) -> int:
+        code = CliRunner().invoke(cli.app, ["--data-dir", str(served.data_dir), *arguments]).exit_code
+        assert watch.balance() == before, arguments
+        return code
+
+    for arguments in (["verify"], ["verify", "--clear"], ["status"], ["checkpoint"], ["public-key"]):
+        run("ledger", *arguments)
+    commands = {"verify", "status", "checkpoint", "public-key"}
+    assert {command.name for command in cli.ledger.ledger.registered_commands} == commands
+
+    assert run("admins", "restore", "operator", "--out", str(tmp_path / "operator.key")) == 0
+    restored = served.client().get("/v1/admins").json()["items"][-1]
+    assert (restored["name"], restored["admission"]) == ("operator", "machine")
+    sources = {command.name: inspect.getsource(command.callback) for command in cli.admins.admins.registered_commands}
+    assert {name for name, source in sources.items() if "open_database(" in source} == {"restore"}
+
+    for module in sorted(Path(cli.__file__).parent.glob("*.py")):
+        if module.stem not in ("ledger", "server", "serving"):
+            text = module.read_text()
+            if module.stem == "admins":  # the database, but neither the ledger nor jobs, and in what was run here alone
+                assert sources["restore"] in text
+                allowed = re.sub(r"service\.db\b|open_database\(", "", sources["restore"])
+                text = text.replace(sources["restore"], allowed)
+            assert not re.search(
+                r"service\.(db|ledger|jobs)\b|service import .*(db|ledger|jobs)|open_database\(", text
+            ), module

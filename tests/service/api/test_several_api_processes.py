@@ -1,0 +1,172 @@
+"""Several web processes on one data folder and one database: none touches what another one is receiving."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_SECONDS = 120
+LEASE_SECONDS = 3
+
+
+class ApiProcess:
+    """One web process, and a client of it."""
+
+    def __init__(self, data_dir: Path, database_url: str) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OBSCURA_DATA_DIR": str(data_dir),
+            "OBSCURA_DATABASE_URL": database_url,
+            "OBSCURA_MODE": "celery",
+            "OBSCURA_LEASE_SECONDS": str(LEASE_SECONDS),
+            "OBSCURA_HEARTBEAT_SECONDS": "0.5",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("api_process.py"))],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+        self._key = data_dir / "admin.key"
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_SECONDS)
+
+    def ready(self) -> ApiProcess:
+        """Wait until it answers."""
+        wait_for(lambda: self._key.exists() and self._answers(), "the process does not serve")
+        self.http.headers["Authorization"] = f"Bearer {self.token}"
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/v1/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    @property
+    def token(self) -> str:
+        return self._key.read_text().strip()
+
+    def state(self, dataset_id: str) -> str:
+        return str(self.http.get(f"/v1/datasets/{dataset_id}").json()["state"])
+
+    def declare(self) -> str:
+        body = {"name": "pictures", "visibility": "public", "classes": ["cat", "dog"], "height": 4, "width": 4}
+        answer = self.http.post("/v1/datasets", json=body | {"channels": 1, "records_declared": 100})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def upload(self, dataset_id: str, body: bytes) -> httpx.Response:
+        return self.http.put(f"/v1/datasets/{dataset_id}/content", params={"format": "npz"}, content=body)
+
+    @contextmanager
+    def half_an_upload(self, dataset_id: str, body: bytes) -> Iterator[Callable[[], bytes]]:
+        """Send the first half of a body. Yields what sends the rest and returns the answer's beginning."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
+            connection.sendall(
+                f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
+                f"Authorization: Bearer {self.token}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                + body[: len(body) // 2]
+            )
+
+            def finish() -> bytes:
+                connection.sendall(body[len(body) // 2 :])
+                return connection.recv(65536)
+
+            yield finish
+
+    def kill(self) -> None:
+        self.http.close()
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def wait_for(condition: Callable[[], Any], why: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path: Path, database_url: str) -> Iterator[Callable[[], ApiProcess]]:
+    """Start a web process on the folder and the database of the test."""
+    with ExitStack() as stack:
+
+        def started() -> ApiProcess:
+            made = ApiProcess(tmp_path / "data", database_url)
+            stack.callback(made.kill)
+            return made
+
+        yield started
+
+
+def npz(seed: int) -> bytes:
+    buffer = io.BytesIO()
+    images = np.random.default_rng(seed).integers(0, 256, (60, 4, 4), dtype=np.uint8)
+    np.savez(buffer, images=images, labels=np.arange(60) % 2)
+    return buffer.getvalue()
+
+
+def left(data_dir: Path) -> list[Path]:
+    return [*data_dir.glob("quarantine/*"), *data_dir.glob("datasets/*.tmp")]
+
+
+def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_those_of_the_dead(
+    start: Callable[[], ApiProcess], tmp_path: Path
+) -> None:
+    first = start().ready()
+    going_on, stranded = first.declare(), first.declare()
+    with first.half_an_upload(going_on, npz(0)) as finish, first.half_an_upload(stranded, npz(1)):
+        for dataset_id in (going_on, stranded):
+            wait_for(lambda dataset_id=dataset_id: first.state(dataset_id) == "receiving", "no upload began")
+        wait_for(lambda: len(left(tmp_path / "data")) == 2, "nothing is in quarantine")
+        second = start().ready()
+        assert second.state(going_on) == "receiving", "the start of a process ended the upload of another"
+        assert len(left(tmp_path / "data")) == 2
+        assert finish().startswith(b"HTTP/1.1 200 ")
+        assert second.state(going_on) == "ready"
+        taken = second.upload(stranded, npz(2))
+        assert (taken.status_code, taken.json()["state"]) == (409, "receiving")
+        first.kill()
+    wait_for(lambda: second.upload(stranded, npz(2)).status_code == 200, "nobody took over from the dead process")
+    wait_for(lambda: not left(tmp_path / "data"), "what the dead process wrote is still there")
+    third = start().ready()
+    assert [third.state(dataset_id) for dataset_id in (going_on, stranded)] == ["ready", "ready"]
+
+
+def test_processes_that_start_together_serve_together(start: Callable[[], ApiProcess], tmp_path: Path) -> None:
+    several = [start() for _ in range(3)]
+    for process in several:
+        process.ready()
+    assert [path.name for path in (tmp_path / "data" / "keys").glob("fingerprints*")] == ["fingerprints.key"]
+    declared = [several[0].declare() for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        uploads = [
+            pool.submit(several[number % 3].upload, dataset_id, npz(number))
+            for number, dataset_id in enumerate(declared)
+        ]
+        assert [done.result(PATIENCE_SECONDS).status_code for done in uploads] == [200] * 6
+    same = several[0].declare()
+    with ThreadPoolExecutor(3) as pool:
+        racing = [pool.submit(process.upload, same, npz(9)) for process in several]
+        assert sorted(done.result(PATIENCE_SECONDS).status_code for done in racing) == [200, 409, 409]

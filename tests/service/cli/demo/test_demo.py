@@ -1,0 +1,52 @@
+"""The demo from end to end, on the bundled digits and made small."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from service.cli.console import CliError, Output
+from service.cli.demo import DOWNLOAD_COUNT, run_demo
+from service.cli.demo import images as demo_images
+
+SMALL = {"teachers": 20, "images": 20, "evaluation_samples": 300}
+NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images_aggregated", "peak_memory_bytes")
+
+
+@pytest.mark.slow
+def test_the_demo_does_everything_and_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", SMALL)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    out = tmp_path / "demo"
+    run_demo(out, Output(as_json=True), images="digits")
+    shown = capsys.readouterr()
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    assert json.loads(shown.out) == summary
+    assert "/dashboard" in shown.err or "The dashboard is at http://127.0.0.1:" in shown.err
+    assert (summary["dataset"], summary["recipe"], summary["filter"]) == ("digits", "datalens", "gdp")
+    assert (summary["unit"], summary["adjacency"]) == ("record", "add_remove")
+    assert all(summary[name] > 0 for name in NUMBERS)
+    assert summary["spent"] <= summary["price"] <= summary["capacity"]
+    assert {"setup", "ingest", "job", "sample", "evaluation"} == set(summary["seconds"])
+    assert set(summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
+    assert set(summary["accuracy_warm_start_only"]) == set(summary["accuracy"])
+    for name in ("download", "grid", "report", "privacy_card"):
+        assert Path(summary[name]).stat().st_size > 0
+    with zipfile.ZipFile(summary["download"]) as archive:
+        pictures = [name for name in archive.namelist() if name.endswith(".png")]
+    assert len(pictures) == DOWNLOAD_COUNT
+    assert not (out / "service" / "service.url").exists()  # it has stopped
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "service" / "obscura.db"
+    mine.parent.mkdir()
+    mine.write_bytes(b"precious")
+    with pytest.raises(CliError, match="choose another"):
+        run_demo(tmp_path, Output(as_json=True), images="digits")
+    assert mine.read_bytes() == b"precious"

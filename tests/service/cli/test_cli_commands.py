@@ -1,0 +1,197 @@
+"""Commands against a real service: results on stdout, notices on stderr, exit codes by class of failure."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"
+SMALL = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=200")
+LONG = ("-o", "teachers=10", "-o", "top_k=4", "-o", "images=100000", "-o", "rounds=1000", "-o", "teacher_steps=20")
+MakeImages = Callable[[Path, int], Path]
+
+
+@pytest.fixture
+def account(shell: Any) -> str:
+    """The name of a fresh account with epsilon 2."""
+    name = f"people-{secrets.token_hex(4)}"
+    shell("accounts", "create", name, "-e", "2", "-d", "1e-3", "--unit", "record", "--filter", "gdp")
+    return name
+
+
+@pytest.fixture
+def dataset(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> str:
+    """The id of a pushed private dataset of that account."""
+    path = make_images(tmp_path / "private.npz", 200)
+    return str(shell("datasets", "push", str(path), "--account", account, "--json").json["id"])
+
+
+def test_accounts_and_budgets(shell: Any, account: str) -> None:
+    listed = shell("accounts", "list", "--json").json
+    (found,) = [item for item in listed if item["name"] == account]
+    assert shell("accounts", "show", account, "--json").json == found
+    assert shell("budget", "show", account, "--json").json["left_epsilon"] == pytest.approx(2.0)
+    assert shell("accounts", "entries", account, "--json").json[0]["kind"] == "open"
+    table = shell("budget", "show")
+    assert account in table.out
+    assert table.err == ""
+
+
+def test_pushing_tells_what_becomes_public(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> None:
+    path = make_images(tmp_path / "private.npz", 197)
+    pushed = shell("datasets", "push", str(path), "--account", account, "--classes", "cat,dog", "--json")
+    assert pushed.json["state"] == "ready"
+    assert pushed.json["classes"] == ["cat", "dog"]
+    assert pushed.json["records_declared"] == 200  # the count, rounded up
+    assert "public" in pushed.err
+    assert "cat, dog" in pushed.err
+    json.loads(pushed.out)
+
+
+def test_what_is_packed_is_what_the_service_takes(shell: Any, account: str, tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (6, 4), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
+    pushed = shell("datasets", "push", str(tmp_path / "pictures"), "--account", account, "--json").json
+    assert (pushed["state"], pushed["format"], pushed["channels"]) == ("ready", "zip", 3)
+    idx = tmp_path / "idx"
+    idx.mkdir()
+    (idx / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 4, 6) + bytes(96))
+    (idx / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + b"\0\1\0\1")
+    pushed = shell("datasets", "push", str(idx), "--public", "--json").json
+    assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")
+
+
+def test_a_plan_spends_nothing(shell: Any, account: str, dataset: str) -> None:
+    made = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL, "--json").json
+    assert made["budget"]["affordable"] is True
+    shown = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL)
+    assert "price" in shown.out
+    assert shell("budget", "show", account, "--json").json["held_nano"] == 0
+
+
+def test_wrong_use_is_exit_code_2(shell: Any, dataset: str) -> None:
+    train = (dataset, "-r", "datalens")
+    for arguments in (
+        ("plan", *train, "-e", "-1"),
+        ("plan", *train, "-e", "nan"),
+        ("plan", dataset, "-r", "alchemy", "-e", "1"),
+        ("plan", *train, "-e", "1", "-o", "teachers"),
+        ("plan", *train),
+        ("plan", "no-such-dataset", "-r", "datalens", "-e", "1"),
+        ("jobs", "show", "job_nothing"),
+        ("datasets", "push", "/no/such/folder", "--public"),
+        ("no-such-command",),
+    ):
+        ran = shell(*arguments, code=2)
+        assert ran.out == ""
+        assert ran.err
+
+
+def test_no_budget_is_exit_code_3_with_the_numbers(shell: Any, dataset: str) -> None:
+    ran = shell("train", dataset, "-r", "datalens", "-e", "5", *SMALL, "--json", code=3)
+    error = ran.json["error"]
+    assert error["code"] == "insufficient_budget"
+    assert error["requested_epsilon"] == 5
+    assert error["affordable_epsilon"] == 2
+    assert "ask for 2" in ran.err
+
+
+def test_no_key_is_exit_code_4(shell: Any, tmp_path: Path) -> None:
+    shell("accounts", "list", OBSCURA_TOKEN="obs_" + "a" * 20 + "_" + "0" * 64, code=4)
+    key = shell("keys", "create", "reader", "-s", "read", "--json").json
+    shell("accounts", "list", OBSCURA_TOKEN=key["token"])
+    denied = shell("keys", "list", OBSCURA_TOKEN=key["token"], code=4)
+    assert "admin" in denied.err
+    shell("keys", "revoke", key["id"])
+    shell("accounts", "list", OBSCURA_TOKEN=key["token"], code=4)
+    shell("--data-dir", str(tmp_path), "accounts", "list", code=4)
+
+
+def test_no_service_is_exit_code_1(shell: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    ran = shell("accounts", "list", OBSCURA_URL=f"http://127.0.0.1:{port}", code=1)
+    assert "No answer" in ran.err
+
+
+def test_listening_where_somebody_listens(shell: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = shell("--data-dir", str(tmp_path), "up", "--port", str(taken.getsockname()[1]), code=1)
+    assert "Cannot listen" in ran.err
+
+
+@pytest.mark.slow
+def test_from_training_to_download(
+    shell: Any, account: str, dataset: str, make_images: MakeImages, tmp_path: Path
+) -> None:
+    trained = shell("train", dataset, "-r", "datalens", "-e", "1", *SMALL, "--wait", "--json")
+    job = trained.json
+    assert job["state"] == "succeeded"
+    assert "training" in trained.err
+    assert f"obscura download {job['release_id']}" in trained.err
+    assert shell("jobs", "watch", job["id"], "--json").json["release_id"] == job["release_id"]
+    spent = shell("budget", "show", account, "--json").json
+    assert 0 < spent["spent_nano"] <= job["price_nano"]
+    assert spent["held_nano"] == 0
+    out = tmp_path / "images.zip"
+    drawn = shell("download", job["release_id"], "-n", "20", "--out", str(out), "--json").json
+    assert out.stat().st_size == drawn["bytes"]
+    again = tmp_path / "again.zip"
+    shell("download", drawn["id"], "--out", str(again))
+    assert again.read_bytes() == out.read_bytes()
+    arrays = shell("sample", job["release_id"], "-n", "10", "-f", "npz", "--wait", "--json").json
+    assert arrays["state"] == "succeeded"
+    # It is measured afterwards, on public images, as often as anybody likes.
+    public = shell("datasets", "push", str(make_images(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
+    on = ("evaluate", job["release_id"], "--on", public, "--samples", "100", "--wait", "--json")
+    measured = shell(*on).json
+    assert (measured["state"], set(measured["accuracy"])) == ("succeeded", {"logistic_regression", "mlp", "cnn"})
+    assert shell("releases", "evaluations", job["release_id"], "--json").json == [measured]
+    assert shell("releases", "show", job["release_id"], "--json").json["summary"]["accuracy"] == measured["accuracy"]
+    shell("releases", "report", job["release_id"], "--out", str(tmp_path / "report.html"))
+    report = (tmp_path / "report.html").read_text("utf-8")
+    assert "<html" in report
+    assert "trained on 100 synthetic images only" in report
+    assert shell("budget", "show", account, "--json").json["spent_nano"] == spent["spent_nano"]
+    # What was paid verifies as a whole, and its receipt without the service.
+    receipt, release_id = tmp_path / "receipt.json", job["release_id"]
+    shell("releases", "receipt", release_id, "--out", str(receipt))
+    verified = shell("ledger", "verify", "--receipt", str(receipt), "--json").json
+    assert verified["clean"]
+    assert verified["artifacts"] == verified["releases"] >= 1
+    key, folder = shell.data_dir / "keys" / "ledger.pub.pem", shell.data_dir / "releases" / release_id
+    command = [sys.executable, "-I", str(SCRIPT), str(receipt), "--key", str(key), "--artifact", str(folder)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"paid {spent['spent_nano']} nano-units for release {release_id}" in checked.stdout
+    printed = shell("releases", "receipt", release_id).json
+    assert printed == json.loads(receipt.read_text("utf-8"))
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_is_exit_code_5(shell: Any, account: str, dataset: str) -> None:
+    job = shell("train", dataset, "-r", "datalens", "-e", "1", *LONG, "--json").json
+    shell("jobs", "cancel", job["id"], "--discard", "--yes")
+    ran = shell("jobs", "watch", job["id"], "--json", code=5)
+    assert ran.json["error"]["state"] == "cancelled"
+    assert shell("jobs", "show", job["id"], "--json").json["state"] == "cancelled"
+    assert shell("budget", "show", account, "--json").json["held_nano"] == 0
+
+
+def test_nobody_else_may_read_what_the_service_keeps(shell: Any) -> None:
+    """Started with the usual umask; whatever the tests of this session have made by now."""
+    kept = [shell.data_dir, *shell.data_dir.rglob("*")]
+    open_to_others = [path.name for path in kept if path.lstat().st_mode & 0o077 and not path.is_symlink()]
+    assert open_to_others == []
+    assert {"obscura.db", "admin.key", "service.url", "keys"} <= {path.name for path in kept}

@@ -1,0 +1,172 @@
+"""`obscura ledger`: exit codes and what it writes, against a database of the test's own and no service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service import cli
+from service.artifacts import digest_directory
+from service.audit.checkpoints import CHECKPOINT_FILE
+from service.audit.receipts import receipts_folder
+from service.db.session import make_engine, make_session_factory, transaction
+from service.ledger.stops import arming_stops
+from tests.conftest import NOW
+from tests.service.audit.book import LedgerBook
+from tests.service.cli.conftest import Shell
+
+ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
+RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command wrote, and its exit code."""
+
+    code: int
+    out: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out[self.out.index("{\n") :])  # after what was logged
+
+
+@pytest.fixture
+def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
+    """A data folder with a ledger and one release, whose files are there."""
+    data_dir = tmp_path / "var"
+    data_dir.mkdir()
+    shutil.copyfile(sqlite_template, data_dir / "obscura.db")
+    engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
+    made = LedgerBook(make_session_factory(engine), data_dir, NOW)
+    made.open("patients")
+    job_id, hold_id = made.hold("patients")
+    made.claim(job_id)
+    made.arm(hold_id)
+    made.charge(hold_id, 1)
+    folder = tmp_path / "artifact"
+    folder.mkdir()
+    (folder / "generator.json").write_text("{}")
+    receipt = made.publish(job_id, sha256=digest_directory(folder))
+    shutil.copytree(folder, data_dir / "releases" / receipt["statement"]["release_id"])
+    yield made
+    engine.dispose()
+
+
+@pytest.fixture
+def run(book: LedgerBook, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `obscura ledger ...` in this process: `run("verify", code=1)`."""
+    monkeypatch.setattr("service.logs.configure_logging", lambda *_: None)  # it would hold for the tests after this one
+
+    def invoke(*arguments: str, code: int = 0) -> Answer:
+        done = CliRunner().invoke(cli.app, ["--data-dir", str(book.data_dir), "ledger", *arguments])
+        assert done.exit_code == code, f"{done.exit_code}\n{done.output}\n{done.exception!r}"
+        return Answer(done.exit_code, done.stdout)
+
+    return invoke
+
+
+def test_the_exit_codes_of_the_real_command(book: LedgerBook, tmp_path: Path) -> None:
+    shell = Shell(book.data_dir)
+    assert shell("ledger", "verify", "--json").json["clean"] is True
+    book.corrupt(ALTERED)
+    found = shell("ledger", "verify", code=1)
+    assert "hash_mismatch" in found.out
+    assert "entry 3" in found.out
+    assert found.err == ""  # what is found is the result, not a log
+    assert "no database" in Shell(tmp_path / "nowhere")("ledger", "verify", code=2).err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_sound_ledger_is_reported_in_numbers(run: Any) -> None:
+    report = run("verify", "--json").json
+    assert {name: report[name] for name in ("clean", "full", "accounts", "entries", "holds")} == {
+        "clean": True,
+        "full": True,
+        "accounts": 1,
+        "entries": 5,
+        "holds": 1,
+    }
+    assert (report["releases"], report["artifacts"], report["findings"], report["stops"]) == (1, 1, [], [])
+    assert "entries" in run("verify").out
+
+
+def test_what_is_found_stops_arming_until_it_is_mended_and_cleared(book: LedgerBook, run: Any) -> None:
+    account_id = book.accounts["patients"]
+    book.corrupt(ALTERED)
+    (finding,) = run("verify", "--json", code=1).json["findings"][:1]
+    assert (finding["code"], finding["account_id"], finding["sequence"]) == ("hash_mismatch", account_id, 3)
+    status = run("status", "--json").json
+    assert (status["trainings"], status["stops"][0]["account_id"]) == ("stopped", account_id)
+    assert (status["stops"][0]["code"], status["stops"][0]["sequence"]) == ("hash_mismatch", 3)
+    assert run("verify", "--clear", "--json", code=1).json["cleared"] == 0  # not while it is broken
+    book.corrupt(RESTORED)
+    assert run("verify", "--json").json["stops"] == [account_id]  # it does not fall by itself
+    assert run("verify", "--clear", "--json").json["cleared"] == 1
+    assert run("status", "--json").json["trainings"] == "open"
+
+
+def test_files_that_are_gone_are_reported_and_keep_nobody_from_clearing(book: LedgerBook, run: Any) -> None:
+    book.corrupt(ALTERED)
+    run("verify", code=1)
+    book.corrupt(RESTORED)
+    shutil.rmtree(book.data_dir / "releases")
+    report = run("verify", "--clear", "--json", code=1).json
+    assert [finding["code"] for finding in report["findings"]] == ["artifact_mismatch"]
+    assert (report["cleared"], report["stops"]) == (1, [])
+    assert run("verify", "--quick", "--json").json["artifacts"] == 0
+
+
+def test_a_receipt_that_a_user_holds_is_compared(book: LedgerBook, run: Any, tmp_path: Path) -> None:
+    kept = next(receipts_folder(book.data_dir).glob("acc_*.json"))
+    held = shutil.copyfile(kept, tmp_path / "held.json")
+    kept.unlink()
+    assert run("verify", "--receipt", str(held), "--json").json["witnesses"] == 1
+    held.write_text(held.read_text().replace("add_remove", "replace_one"))
+    report = run("verify", "--receipt", str(held), "--json", code=1).json
+    assert [finding["code"] for finding in report["findings"]] == ["receipt_refused"]
+    assert report["stops"] == []  # anybody may hand in anything
+    assert run("verify", "--receipt", str(tmp_path / "missing.json"), code=2)
+
+
+def test_a_checkpoint_is_signed_over_a_sound_ledger_alone(book: LedgerBook, run: Any) -> None:
+    assert run("checkpoint", "--json").json == {"sequence": 1, "accounts": 1, "entries": 5}
+    kept = json.loads((receipts_folder(book.data_dir) / CHECKPOINT_FILE).read_text())
+    assert kept["statement"]["heads"][book.accounts["patients"]][0] == 5
+    newest = run("status", "--json").json["checkpoint"]
+    assert (newest["sequence"], newest["key_id"]) == (1, book.key.key_id)
+    book.corrupt(ALTERED)
+    run("checkpoint", code=1)
+    with transaction(book.factory, read_only=True) as session:
+        assert not arming_stops(session)  # signing nothing is all that `checkpoint` does
+    assert run("status", "--json").json["checkpoint"]["sequence"] == 1
+
+
+def test_the_status_tells_when_it_was_last_verified(run: Any) -> None:
+    status = run("status", "--json").json
+    assert status == {"trainings": "open", "stops": [], "verifications": [], "checkpoint": None}
+    run("verify")
+    (verified,) = run("status", "--json").json["verifications"]
+    assert (verified["kind"], verified["entries"], verified["findings"]) == ("full", 5, 0)
+    assert "verifications" in run("status").out
+
+
+def test_the_public_key_is_shown_to_be_pinned(book: LedgerBook, run: Any) -> None:
+    shown = run("public-key", "--json").json
+    assert shown["fingerprint"] == book.key.key_id
+    assert shown["public_key"] == book.key.public_pem()
+    assert book.key.key_id in run("public-key").out
+    book.key_path.chmod(0o644)
+    assert run("public-key", code=2)
+
+
+def test_a_key_that_cannot_be_read_is_no_verdict(book: LedgerBook, run: Any) -> None:
+    book.key_path.with_suffix(".pub.pem").write_text("nothing")
+    assert run("verify", code=2)
