@@ -26,8 +26,8 @@ from torch import nn
 from benchmarks.budgets import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.gradients.build import build_estimator
+from privacy.gradients.estimator import Alone
 from privacy.gradients.freeze import random_mask
-from privacy.gradients.integers import Sums
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
@@ -71,7 +71,17 @@ def pool(kind: str, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
     return images, targets
 
 
-def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") -> Sums:
+class Keeper(Alone):
+    """Keeps the sum of a step, and adds no noise to it."""
+
+    kept: torch.Tensor
+
+    def release(self, private_sum: torch.Tensor, add_noise: object) -> torch.Tensor:  # noqa: ARG002 - the protocol's
+        self.kept = private_sum
+        return private_sum
+
+
+def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") -> torch.Tensor:
     """Return what one step adds noise to.
 
     Args:
@@ -81,7 +91,7 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         kind: of the pool.
 
     Returns:
-        By name, int64; a unit's part has norm `bound` at most, see `distance`.
+        (d,) int64; a unit's part has norm `bound` at most, see `distance`.
     """
     images, targets = pool(kind, clip)
     model = network()
@@ -93,6 +103,7 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         rank=1,
         learning_rate=1e-6,
     )
+    keeper = Keeper()
     estimator = build_estimator(
         config,
         model,
@@ -100,7 +111,7 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         expected_batch=len(units),
         steps=1,
         anchors=lambda network: trace_gradients(network, losses, images[:64], targets[:64]),
-        seed=0,
+        curator=keeper,
     )
     if contestant == FROZEN:
         estimator.freeze(random_mask(estimator.coordinates, 0.5, torch.Generator().manual_seed(0)))
@@ -112,23 +123,13 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
     task = Task(model, losses, rows, lambda: (images, targets), len(units))
     means = Means(budget=NoLedger(), secret=bytes(32))
     steps = PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0), 1, estimator, means)
-    found: Sums = {}
-
-    def keep(sums: Sums, _release: object) -> Sums:
-        found.update(sums)
-        return sums
-
-    estimator.release_together = keep
     steps.step()
-    return found
+    return keeper.kept
 
 
-def distance(first: Sums, second: Sums) -> float:
+def distance(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the L2 distance of two sums in steps of the grid, from its exact square."""
-    square = 0
-    for name, value in first.items():
-        square += sum(int(step) ** 2 for step in (value - second[name]).flatten().tolist())
-    return math.sqrt(square)
+    return math.sqrt(sum(int(step) ** 2 for step in (first - second).tolist()))
 
 
 def collection(kind: str, units: int) -> Units:

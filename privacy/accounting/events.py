@@ -38,12 +38,11 @@ def positive_finite(name: str, value: float) -> float:
     return float(value)
 
 
-def _count(value: int) -> int:
+def _check_count(value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidParameter("count", value, "the number of releases is an integer")
     if not 1 <= value <= COUNT_MAX:
         raise InvalidParameter("count", value, f"the number of releases is between 1 and {COUNT_MAX}")
-    return value
 
 
 def _repeat(event: dp_accounting.DpEvent, count: int) -> dp_accounting.DpEvent:
@@ -69,7 +68,7 @@ class GaussianEvent:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sensitivity", positive_finite("sensitivity", self.sensitivity))
         object.__setattr__(self, "stddev", positive_finite("stddev", self.stddev))
-        _count(self.count)
+        _check_count(self.count)
 
     @classmethod
     def of_discrete_noise(cls, sensitivity: float, stddev: float, count: int = 1) -> GaussianEvent:
@@ -104,10 +103,6 @@ class GaussianEvent:
         """`mu_squared` without rounding: what prices are computed from."""
         return (Fraction(self.sensitivity) / Fraction(self.stddev)) ** 2
 
-    def times(self, n: int) -> GaussianEvent:
-        """Return this event repeated `n` times over."""
-        return dataclasses.replace(self, count=_count(n) * self.count)
-
     def dp_event(self) -> dp_accounting.DpEvent:
         """Return the event in dp-accounting's vocabulary."""
         import dp_accounting
@@ -139,11 +134,7 @@ class PoissonGaussianEvent:
             raise InvalidParameter("sampling_probability", self.sampling_probability, "a probability is at most 1")
         object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
         object.__setattr__(self, "noise_multiplier", positive_finite("noise_multiplier", self.noise_multiplier))
-        _count(self.count)
-
-    def times(self, n: int) -> PoissonGaussianEvent:
-        """Return this event repeated `n` times over."""
-        return dataclasses.replace(self, count=_count(n) * self.count)
+        _check_count(self.count)
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """Return the event in dp-accounting's vocabulary."""

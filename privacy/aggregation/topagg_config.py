@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
-from typing import Any
 
 from privacy.accounting.events import GaussianEvent, positive_finite
 from privacy.errors import InvalidParameter
@@ -78,7 +77,3 @@ class TopAggConfig:
             InvalidParameter: images is not a positive integer, or stddev is too small for discrete noise.
         """
         return GaussianEvent.of_discrete_noise(self.sensitivity, self.stddev, images)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the parameters as a JSON-able dictionary."""
-        return dataclasses.asdict(self)

@@ -1,12 +1,12 @@
 """Arithmetic in which a record's gradient does not depend on the records beside it.
 
-Assumed of the machine, and measured by `places_alike` before the first step of a training: in passes of one shape, the
-operations of a network compute a row's numbers from that row alone, in the same way in every place of the batch. Then a
-unit more moves the others at most to another place, and what they contribute stays the same to the last bit. Passes of
-another shape may be computed by other kernels, so there are none: empty places are filled up. On a CPU matrix products
-may begin otherwise in rows that do not begin at a multiple of 64 bytes, so `aligned_linear` and `aligned_products` make
-them begin there; and element-wise functions may treat a rest of less than 32 numbers otherwise, so passes have a
-multiple of 32 places, or a power of two.
+Assumed of the machine, and measured before the first step of a training (`privacy.gradients.estimator.places_alike`):
+in passes of one shape, the operations of a network compute a row's numbers from that row alone, in the same way in
+every place of the batch. Then a unit more moves the others at most to another place, and what they contribute stays the
+same to the last bit. Passes of another shape may be computed by other kernels, so there are none: empty places are
+filled up. On a CPU matrix products may begin otherwise in rows that do not begin at a multiple of 64 bytes, so
+`aligned_linear` and `aligned_products` make them begin there; and element-wise functions may treat a rest of less than
+32 numbers otherwise, so passes have a multiple of 32 places, or a power of two.
 
 The numbers of a GPU are those of IEEE arithmetic in float32 and float64: TensorFloat-32 is off, operations have the
 same order in every run as far as torch has such kernels, and none is chosen by the time it takes.
@@ -15,21 +15,14 @@ same order in every run as far as torch has such kernels, and none is chosen by 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from privacy.gradients.estimator import Estimator
-    from privacy.gradients.integers import Sums
-    from privacy.gradients.per_sample import Traces
-
-_PLACES = 16  # of a pass that are compared
 _ALIGNED = 16  # float32 numbers: 64 bytes
 _IEEE = "ieee"
 
@@ -90,23 +83,3 @@ def _padded(rows: Tensor) -> Tensor:
 def is_aligned(layer: nn.Module) -> bool:
     """Tell whether a layer computes all rows alike as it is, as far as it is known."""
     return not isinstance(layer, nn.Linear) or layer.in_features % _ALIGNED == layer.out_features % _ALIGNED == 0
-
-
-def places_alike(estimator: Estimator, trace: Callable[[Tensor], Traces], size: int) -> bool:
-    """Tell whether a public record adds the same integers in every place of a pass, whoever stands in the others.
-
-    Args:
-        estimator: in a step that has begun, to which nothing was added yet.
-        trace: takes (size,) numbers of public records, and returns the traces of a pass with these.
-        size: of a pass.
-    """
-
-    def added(traces: Traces, place: int) -> Sums:
-        only = torch.arange(traces.records, device=traces.layers[0].backprops.device) == place
-        estimator.add(replace(traces, present=only))
-        return estimator.discard()
-
-    alone = added(trace(torch.arange(size)), 0)  # the first record, beside others
-    everywhere = trace(torch.zeros(size, dtype=torch.int64))
-    places = {round(place) for place in torch.linspace(0, size - 1, min(_PLACES, size)).tolist()}
-    return all(torch.equal(value, alone[name]) for at in places for name, value in added(everywhere, at).items())

@@ -6,7 +6,7 @@ from torch import nn
 
 from privacy.errors import InvalidParameter
 from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import Estimator, shapes_of
+from privacy.gradients.estimator import Common, Curator, Estimator, shapes_of
 from privacy.gradients.gep import AnchorTraces, Gep
 from privacy.gradients.per_sample import check_model
 from privacy.gradients.rgp import Rgp
@@ -22,7 +22,7 @@ def build_estimator(
     expected_batch: float,
     steps: int,
     anchors: AnchorTraces | None,
-    seed: int,
+    curator: Curator | None = None,
 ) -> Estimator:
     """Build the estimator that a plan names.
 
@@ -33,14 +33,16 @@ def build_estimator(
         expected_batch: q n.
         steps: of the whole training.
         anchors: public anchors; needed by GEP and B-GEP alone.
-        seed: of public randomness (power iterations, random carriers).
+        curator: adds the noise, where several processes share the steps.
 
     Raises:
         InvalidParameter: the network cannot be taken apart by record, GEP has no anchors, or a size does not fit.
     """
     check_model(model)
     shapes, name = shapes_of(model), config.estimator
-    common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
+    common: Common = {"noise_multiplier": noise_multiplier, "expected_batch": expected_batch}
+    if curator is not None:
+        common["curator"] = curator
     if name == "dpsgd":
         return DpSgd(shapes, clip=config.clip, freeze_after_clipping=config.freeze == "posterior", **common)
     if name == "topagg":
@@ -48,17 +50,14 @@ def build_estimator(
     if name in ("gep", "bgep"):
         if anchors is None:
             raise InvalidParameter("estimator", name, "a basis needs public anchor images")
-        residual = config.clip_residual if name == "gep" else None
-        size = config.basis_size
         return Gep(
             shapes,
             anchors,
-            basis_size=size,
+            basis_size=config.basis_size,
             clip=config.clip,
-            clip_residual=residual,
-            seed=seed,
-            noise_multiplier=noise_multiplier,
-            expected_batch=expected_batch,
+            clip_residual=config.clip_residual if name == "gep" else None,
+            seed=config.initial_seed,
+            **common,
         )
     if name in ("rgp", "rgp_random"):
         return Rgp(
@@ -68,7 +67,7 @@ def build_estimator(
             clip=config.clip,
             warm_up_steps=round(config.warm_up_share * steps),
             random=name == "rgp_random",
-            seed=seed,
+            seed=config.initial_seed,
             **common,
         )
     raise InvalidParameter("estimator", name, "no such gradient estimator")

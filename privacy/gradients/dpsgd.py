@@ -13,11 +13,12 @@ freeze, after it: dropping shortens, so the bound holds there as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 import torch
 
 from privacy.accounting.events import positive_finite
-from privacy.gradients.estimator import Estimator
+from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Outer, Sums, exact_sums, parted, squares, whole, whole_factors
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
@@ -30,8 +31,7 @@ class DpSgd(Estimator):
     Args:
         shapes: of the trainable parameters, by name.
         clip: C, the largest norm of one record's gradient. Public.
-        noise_multiplier: noise deviation over C. Public.
-        expected_batch: as for every estimator.
+        common: of every estimator; the noise multiplier is noise deviation over C.
         freeze_after_clipping: frozen coordinates still count towards the clip (posterior freeze). Public.
     """
 
@@ -40,11 +40,10 @@ class DpSgd(Estimator):
         shapes: Mapping[str, torch.Size],
         *,
         clip: float,
-        noise_multiplier: float,
-        expected_batch: float,
         freeze_after_clipping: bool = False,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         self.freeze_after_clipping = freeze_after_clipping
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
 from torch import nn
@@ -24,12 +25,43 @@ from privacy.gradients import integers
 from privacy.gradients.integers import Part, Sums, exact_sums, grid_bits, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
-from privacy.gradients.release import release_sums
+from privacy.gradients.release import release_sum
 from privacy.mechanisms.noise import SecureNoise
 
 # Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
 _BLOCK_NUMBERS = {"cpu": 2**21}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
+_PLACES = 16  # of a pass that are compared
+
+
+class Curator(Protocol):
+    """Who releases: the processes that share a training, of which each adds up the sums of some of its records."""
+
+    def release(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Add up the sums of all processes, call `add_noise` on the total once, and return what it returned."""
+
+    def agree(self, public: torch.Tensor) -> torch.Tensor:
+        """Return one process's tensor on all: directions found alike may differ by rounding, and sums need one's."""
+
+
+class Alone:
+    """The curator of one process."""
+
+    def release(self, private_sum: torch.Tensor, add_noise: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The noise is this process's."""
+        return add_noise(private_sum)
+
+    def agree(self, public: torch.Tensor) -> torch.Tensor:
+        """As it was found."""
+        return public
+
+
+class Common(TypedDict):
+    """What every estimator takes beside its own; see `Estimator`."""
+
+    noise_multiplier: float
+    expected_batch: float
+    curator: NotRequired[Curator]
 
 
 class Estimator(ABC):
@@ -40,9 +72,17 @@ class Estimator(ABC):
         noise_multiplier: noise deviation over sensitivity. Public.
         expected_batch: chance to be sampled times the declared number of units. Public: sums are divided by it, never
             by the size of a batch.
+        curator: adds the noise, and shares what is found; this process alone where it is left out.
     """
 
-    def __init__(self, shapes: Mapping[str, torch.Size], *, noise_multiplier: float, expected_batch: float) -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        *,
+        noise_multiplier: float,
+        expected_batch: float,
+        curator: Curator | None = None,
+    ) -> None:
         if not shapes:
             raise InvalidParameter("shapes", {}, "an estimator needs at least one trainable parameter")
         self.shapes = dict(shapes)
@@ -50,10 +90,7 @@ class Estimator(ABC):
         self.expected_batch = positive_finite("expected_batch", expected_batch)
         self.bound = 2.0 ** grid_bits(noise_multiplier)  # of a unit's integers: the sensitivity, in steps of the grid
         self.active: torch.Tensor | None = None  # (d,) bool; None: nothing is frozen
-        # Several processes that share a step add up their sums here and release once; one process releases.
-        self.release_together: Callable[[Sums, Callable[[Sums], Sums]], Sums] = _release_alone
-        # Directions that are found alike on every process may differ by rounding; sums need one process's.
-        self.agree: Callable[[torch.Tensor], torch.Tensor] = _as_found
+        self.curator: Curator = Alone() if curator is None else curator
         self._sums: Sums = {}
 
     @property
@@ -146,18 +183,19 @@ class Estimator(ABC):
 
     def _release_sums(self, empty: Mapping[str, torch.Size], noise: SecureNoise) -> Shares:
         """Release what was added, in units of the sensitivity's measure; `empty` names every part with its shape."""
-        sums = {name: self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()}
+        sums = [self._sums[name] if name in self._sums else self._nothing(shape) for name, shape in empty.items()]
         self._sums = {}
 
-        def release(private_sums: Sums) -> Sums:
-            return release_sums(private_sums, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
+        def add_noise(private_sum: torch.Tensor) -> torch.Tensor:
+            return release_sum(private_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
 
         grid = self.sensitivity / self.bound
-        released = self.release_together(sums, release)
-        return {name: (value.double() * grid).float() for name, value in released.items()}
+        released = self.curator.release(torch.cat([value.reshape(-1) for value in sums]), add_noise)
+        return parted((released.double() * grid).float(), empty)
 
     def _nothing(self, shape: torch.Size) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=None if self.active is None else self.active.device)
+        beside = (self.active, *self._sums.values())
+        return torch.zeros(shape, dtype=torch.int64, device=next((v.device for v in beside if v is not None), None))
 
     @property
     def active_coordinates(self) -> int:
@@ -165,14 +203,26 @@ class Estimator(ABC):
         return self.coordinates if self.active is None else int(self.active.sum())
 
 
-def _as_found(public: torch.Tensor) -> torch.Tensor:
-    return public
-
-
-def _release_alone(private_sums: Sums, release: Callable[[Sums], Sums]) -> Sums:
-    return release(private_sums)
-
-
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:
     """Return the shapes of a network's trainable parameters, by name."""
     return {name: parameter.shape for name, parameter in trainable(model).items()}
+
+
+def places_alike(estimator: Estimator, trace: Callable[[torch.Tensor], Traces], size: int) -> bool:
+    """Tell whether a public record adds the same integers in every place of a pass, whoever stands in the others.
+
+    Args:
+        estimator: in a step that has begun, to which nothing was added yet.
+        trace: takes (size,) numbers of public records, and returns the traces of a pass with these.
+        size: of a pass.
+    """
+
+    def added(traces: Traces, place: int) -> Sums:
+        only = torch.arange(traces.records, device=traces.layers[0].backprops.device) == place
+        estimator.add(replace(traces, present=only))
+        return estimator.discard()
+
+    alone = added(trace(torch.arange(size)), 0)  # the first record, beside others
+    everywhere = trace(torch.zeros(size, dtype=torch.int64))
+    places = {round(place) for place in torch.linspace(0, size - 1, min(_PLACES, size)).tolist()}
+    return all(torch.equal(value, alone[name]) for at in places for name, value in added(everywhere, at).items())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -24,7 +24,7 @@ from torch import nn
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients.arithmetic import aligned_linear
-from privacy.gradients.estimator import Estimator
+from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Part, squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
@@ -58,8 +58,7 @@ class Gep(Estimator):
         basis_size: k, basis vectors of all groups together, shared out by the square root of the groups' sizes.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
-        noise_multiplier: noise deviation over the sensitivity, sqrt(2) or 1. Public.
-        expected_batch: as for every estimator.
+        common: of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or 1.
         seed: of the public start of the power iteration.
         group_of: parameter name -> group; every layer is a group of its own where it is left out.
     """
@@ -72,12 +71,11 @@ class Gep(Estimator):
         basis_size: int,
         clip: float,
         clip_residual: float | None,
-        noise_multiplier: float,
-        expected_batch: float,
         seed: int = 0,
         group_of: Callable[[str], str] = lambda name: name.rpartition(".")[0],
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
         groups = [group_of(name) for name in self.shapes]
@@ -116,7 +114,7 @@ class Gep(Estimator):
             if len(index):
                 size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
                 basis = orthonormal_basis(anchors[:, index], size, self._generator)
-                self._bases.append((index, self.agree(basis)))
+                self._bases.append((index, self.curator.agree(basis)))
 
     def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:
         """Where each group's active coordinates stand in the active vector."""

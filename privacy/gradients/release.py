@@ -16,32 +16,29 @@ import torch
 
 from privacy.accounting.events import SMOOTHING_VARIANCE, positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.integers import Sums
 from privacy.mechanisms.noise import SecureNoise
 
 
-def release_sums(sums: Sums, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> Sums:
-    """Release integer sums with noise of deviation `noise_multiplier * bound`, exactly as it is priced.
+def release_sum(
+    private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise
+) -> torch.Tensor:
+    """Release a sum of integers with noise of deviation `noise_multiplier * bound`, exactly as it is priced.
 
     Args:
-        sums: by name, any shapes, int64; together they change by at most `bound` in L2 norm when one unit is added.
+        private_sum: any shape, int64; changes by at most `bound` in L2 norm when one unit is added.
         bound: above 0. Public.
         noise_multiplier: sigma > 0 of the event. Public.
         noise: a generator of this step alone.
 
     Returns:
-        Integers like `sums`, where these are. Released; public from here on.
+        Integers like `private_sum`, where it is. Released; public from here on.
 
     Raises:
-        InvalidParameter: a parameter is out of range, or a sum is no int64 (nothing is released).
+        InvalidParameter: a parameter is out of range, or the sum is no int64 (nothing is released).
     """
-    if any(value.dtype != torch.int64 for value in sums.values()):
-        raise InvalidParameter("sums", "(hidden)", "only integers are released")
+    if private_sum.dtype != torch.int64:
+        raise InvalidParameter("private_sum", "(hidden)", "only integers are released")
     stddev = positive_finite("noise_multiplier", noise_multiplier) * positive_finite("bound", bound)
     stddev = math.nextafter(math.sqrt(stddev * stddev + SMOOTHING_VARIANCE) * (1 + 2.0**-50), math.inf)
-    drawn = torch.from_numpy(noise.discrete_gaussian(sum(value.numel() for value in sums.values()), stddev))
-    parts = torch.split(drawn, [value.numel() for value in sums.values()])
-    return {
-        name: value + part.reshape(value.shape).to(value.device)
-        for (name, value), part in zip(sums.items(), parts, strict=True)
-    }
+    drawn = noise.discrete_gaussian(tuple(private_sum.shape), stddev)
+    return private_sum + torch.from_numpy(drawn).to(private_sum.device)

@@ -19,7 +19,7 @@ randomness. Given them, the proof is the Gaussian mechanism's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from torch.nn import functional
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients.arithmetic import aligned_linear, aligned_products
-from privacy.gradients.estimator import Estimator
+from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import exact_sums, parted, squares, whole
 from privacy.gradients.layers import LayerTrace, Shares, convolution_weight_shares
 from privacy.gradients.per_sample import Traces
@@ -65,9 +65,8 @@ class Rgp(Estimator):
         model: whose linear and convolutional layers (without groups) get carriers, where larger than the rank.
         rank: r. Public.
         clip: C, the largest norm of one record's gradients of carriers and all else, jointly. Public.
-        noise_multiplier: noise deviation over C. Public.
+        common: of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
-        expected_batch: as for every estimator.
         warm_up_steps: steps whose carriers come from the weights themselves.
         random: RGP-random: new random carriers in every step.
         seed: of the public randomness.
@@ -80,13 +79,12 @@ class Rgp(Estimator):
         *,
         rank: int,
         clip: float,
-        noise_multiplier: float,
-        expected_batch: float,
         warm_up_steps: int = 0,
         random: bool = False,
         seed: int = 0,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         if rank < 1:
             raise InvalidParameter("rank", rank, "carriers have at least rank 1")
@@ -129,12 +127,12 @@ class Rgp(Estimator):
             matrix = weights[name].detach().flatten(1)  # (p, d)
             if self.random:
                 left, right = random_carriers(matrix.shape, self.rank, self._generator)
-                self._carriers[name] = self.agree(left.to(matrix)), self.agree(right.to(matrix))
+                self._carriers[name] = self.curator.agree(left.to(matrix)), self.curator.agree(right.to(matrix))
                 continue
             if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
                 matrix = matrix - start.flatten(1)
             left, right = carriers_of(matrix, self.rank, self._generator)
-            self._carriers[name] = self.agree(left), self.agree(right)
+            self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:
         """Take the carriers' gradients by record, clip all of a record's numbers jointly, and sum."""

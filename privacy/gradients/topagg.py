@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import torch
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.estimator import Estimator
+from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import squares, whole
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
@@ -72,8 +73,7 @@ class TopAggSgd(Estimator):
         shapes: of the trainable parameters, by name.
         clip: C. Public.
         keep: k in (0, 1], the share of the squared norm that is kept; 1 is plain DP-SGD. Public.
-        noise_multiplier: noise deviation over sqrt(k) C. Public.
-        expected_batch: as for every estimator.
+        common: of every estimator; the noise multiplier is noise deviation over sqrt(k) C.
     """
 
     def __init__(
@@ -82,10 +82,9 @@ class TopAggSgd(Estimator):
         *,
         clip: float,
         keep: float,
-        noise_multiplier: float,
-        expected_batch: float,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(shapes, noise_multiplier=noise_multiplier, expected_batch=expected_batch)
+        super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         if not 0 < keep <= 1:
             raise InvalidParameter("keep", keep, "the share of the squared norm that is kept is above 0 and at most 1")

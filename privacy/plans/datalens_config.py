@@ -10,6 +10,7 @@ from typing import Any
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.plans.moment_votes import DETAILED, MomentVotesConfig
+from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import PublicFacts
 
 IMAGES_MAX = 200_000
@@ -95,29 +96,7 @@ class DataLensConfig:
     evaluation_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low, high in _INTEGERS:
-            value = getattr(self, name)
-            if name in ("images",) and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise InvalidParameter(name, value, f"it is an integer between {low} and {high}")
-        for name, lowest, highest in _NUMBERS:
-            value = getattr(self, name)
-            if name == "stddev" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-                raise InvalidParameter(name, value, f"it is a number between {lowest:g} and {highest:g}")
-            object.__setattr__(self, name, float(value))
-        for name in (
-            "warm_start",
-            "moment_votes",
-            "moment_detail",
-            "use_top_k",
-            "use_stochastic_sign",
-            "use_threshold",
-        ):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidParameter(name, getattr(self, name), "it is true or false")
+        check_values(self, integers=_INTEGERS, numbers=_NUMBERS, switches=_SWITCHES, optional=("images", "stddev"))
         if (self.images is None) == (self.stddev is None):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
@@ -179,38 +158,38 @@ class DataLensConfig:
         )
 
 
-_INTEGERS = (
-    ("frequencies", 1, 64),
-    ("components", 1, 1024),
-    ("teachers", 1, 100_000),
-    ("top_k", 1, 1_000_000),
-    ("images", 1, IMAGES_MAX),
-    ("images_per_iteration", 1, 4096),
-    ("teacher_steps", 1, 100),
-    ("pretraining_steps", 1, 1000),
-    ("teacher_hidden", 0, 1024),
-    ("rounds", 1, 1000),
-    ("features", 0, 4096),
-    ("evaluation_samples", 100, EVALUATION_SAMPLES_MAX),
-    ("evaluation_seed", 0, 2**31 - 1),
-)
-_NUMBERS = (
-    ("vote_share", 0.0, 1.0),
-    ("mean_share", 1e-3, 1.0),
-    ("pooled_share", 1e-3, 1.0),
-    ("class_share", 1e-3, 1.0),
-    ("mean_clip", 1e-3, 1e3),
-    ("deviation_clip", 1e-3, 1e3),
-    ("component_clip", 1e-3, 1e3),
-    ("clip", 1e-30, 1e6),
-    ("beta", 1e-6, 1.0),
-    ("stddev", 1.0, 1e9),
-    ("teacher_learning_rate", 1e-8, 1.0),
-    ("teacher_weight_decay", 0.0, 10.0),
-    ("instance_noise", 0.0, 10.0),
-    ("label_smoothing", 0.0, 0.5),
-    ("step", 0.0, 10.0),
-)
+_INTEGERS = {
+    "frequencies": (1, 64),
+    "components": (1, 1024),
+    "teachers": (1, 100_000),
+    "top_k": (1, 1_000_000),
+    "images": (1, IMAGES_MAX),
+    "images_per_iteration": (1, 4096),
+    "teacher_steps": (1, 100),
+    "pretraining_steps": (1, 1000),
+    "teacher_hidden": (0, 1024),
+    "rounds": (1, 1000),
+    "features": (0, 4096),
+    "evaluation_samples": (100, EVALUATION_SAMPLES_MAX),
+    "evaluation_seed": (0, 2**31 - 1),
+}
+_NUMBERS = {
+    "vote_share": (0.0, 1.0),
+    "mean_share": (1e-3, 1.0),
+    "pooled_share": (1e-3, 1.0),
+    "class_share": (1e-3, 1.0),
+    "mean_clip": (1e-3, 1e3),
+    "deviation_clip": (1e-3, 1e3),
+    "component_clip": (1e-3, 1e3),
+    "clip": (1e-30, 1e6),
+    "beta": (1e-6, 1.0),
+    "stddev": (1.0, 1e9),
+    "teacher_learning_rate": (1e-8, 1.0),
+    "teacher_weight_decay": (0.0, 10.0),
+    "instance_noise": (0.0, 10.0),
+    "label_smoothing": (0.0, 0.5),
+    "step": (0.0, 10.0),
+}
 _SWITCHES = ("warm_start", "moment_votes", "moment_detail", "use_top_k", "use_stochastic_sign", "use_threshold")
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
@@ -226,14 +205,6 @@ def config_from_options(options: Mapping[str, Any]) -> DataLensConfig:
     Raises:
         InvalidParameter: an unknown preset or option, or a value out of range.
     """
-    chosen = dict(options)
-    preset = chosen.pop("preset", "default")
-    if not isinstance(preset, str) or preset not in PRESETS:
-        raise InvalidParameter("preset", preset, f"choose one of {', '.join(sorted(PRESETS))}")
-    known = [field.name for field in dataclasses.fields(DataLensConfig)]
-    for name in chosen:
-        if name not in known:
-            raise InvalidParameter("options", name, f"DataLens knows {', '.join(known)}")
-    if chosen.get("stddev") is not None and "images" not in chosen:
-        chosen["images"] = None
-    return DataLensConfig(**{**PRESETS[preset], **chosen})
+    if options.get("stddev") is not None and "images" not in options:
+        options = {**options, "images": None}
+    return read_options(DataLensConfig, options, PRESETS, "DataLens")

@@ -59,7 +59,7 @@ class DpDiffusionConfig(StepsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices={})
+        check_values(self, integers=_INTEGERS, numbers=_NUMBERS)
         if self.guidance > 0 and self.label_drop == 0:
             raise InvalidParameter(
                 "guidance", self.guidance, "it compares with images of any class: train with a label_drop such as 0.1"

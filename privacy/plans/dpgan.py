@@ -41,7 +41,7 @@ class DpGanConfig(StepsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices={})
+        check_values(self, integers=_INTEGERS, numbers=_NUMBERS)
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a discriminator sees one view of each record")
         if self.discriminator_steps_max < self.discriminator_steps:

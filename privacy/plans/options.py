@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from privacy.errors import InvalidParameter
@@ -16,6 +17,7 @@ class _Config(Protocol):
 C = TypeVar("C", bound=_Config)
 Ranges = Mapping[str, tuple[float, float]]
 Choices = Mapping[str, tuple[str, ...]]
+Names = Collection[str]
 
 
 def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], recipe: str) -> C:
@@ -35,21 +37,36 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
     return kind(**{**presets[preset], **chosen})
 
 
-def check_values(config: Any, *, integers: Ranges, numbers: Ranges, choices: Choices) -> None:
-    """Check the fields of a frozen dataclass, and turn its numbers into floats.
+def check_values(
+    config: Any,
+    *,
+    integers: Ranges,
+    numbers: Ranges,
+    choices: Choices = MappingProxyType({}),
+    switches: Names = (),
+    optional: Names = (),
+) -> None:
+    """Check the fields of a frozen dataclass, and turn its numbers into floats; `optional` ones may be None.
 
     Raises:
         InvalidParameter: a value has another type or lies outside its range.
     """
     for name, (low, high) in integers.items():
         value = getattr(config, name)
+        if value is None and name in optional:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise InvalidParameter(name, value, f"it is an integer between {low} and {high}")
     for name, (low, high) in numbers.items():
         value = getattr(config, name)
+        if value is None and name in optional:
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise InvalidParameter(name, value, f"it is a number between {low:g} and {high:g}")
         object.__setattr__(config, name, float(value))
     for name, known in choices.items():
         if getattr(config, name) not in known:
             raise InvalidParameter(name, getattr(config, name), f"choose one of {', '.join(known)}")
+    for name in switches:
+        if not isinstance(getattr(config, name), bool):
+            raise InvalidParameter(name, getattr(config, name), "it is true or false")

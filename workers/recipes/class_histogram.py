@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from privacy.plans.class_histogram import COUNTS, histogram_event
-from workers.recipes.ranks import from_first, rank
+from workers.recipes.ranks import share
 from workers.recipes.units import records_to_sum
 
 if TYPE_CHECKING:
@@ -90,12 +90,14 @@ def train(run: Run) -> ClassHistogram:
     run.progress(stage=COUNTS, step=0, steps=1)
     stddev: float = run.plan.facts["noise_stddev"][COUNTS]
     _private_images, private_labels = records_to_sum(facts, run.data, run.secret)
-    private_counts = count_classes(private_labels, len(facts.classes))
+    private_counts = count_classes(private_labels[share(len(private_labels))], len(facts.classes))  # (classes,)
     run.pay(histogram_event(stddev), COUNTS)
-    released = np.zeros_like(private_counts)  # (classes,)
-    if rank() == 0:
-        released = private_counts + run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
-    released_counts = from_first(torch.from_numpy(released)).tolist()
+
+    def add_noise(counts: torch.Tensor) -> torch.Tensor:
+        drawn = run.noise("class histogram").discrete_gaussian(len(facts.classes), stddev)
+        return counts + torch.from_numpy(drawn)
+
+    released_counts = run.release(torch.from_numpy(private_counts), add_noise).tolist()
     return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
 
 

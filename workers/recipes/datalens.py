@@ -26,7 +26,6 @@ from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
-from workers.recipes.ranks import from_first, rank
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
     TeacherStageConfig,
@@ -66,12 +65,9 @@ def train(run: Run) -> Generator:
     if "generator" in state:
         generator.load_state_dict(state["generator"])
     else:
-        if rank() == 0:  # seconds of work: one process does it
-            gaussians = _start(run, cfg, state.get("start", {}))
-            generator.mean.copy_(torch.from_numpy(gaussians.mean))
-            generator.factor.copy_(torch.from_numpy(gaussians.factor))
-        generator.mean.copy_(from_first(generator.mean))
-        generator.factor.copy_(from_first(generator.factor))
+        gaussians = run.on_first(lambda: _start(run, cfg, state.get("start", {})))  # seconds of work
+        generator.mean.copy_(torch.from_numpy(gaussians.mean))
+        generator.factor.copy_(torch.from_numpy(gaussians.factor))
         save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
     generator.to(run.device)
     if run.plan.stage(VOTES) is not None:

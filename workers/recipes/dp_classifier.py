@@ -73,7 +73,8 @@ def train(run: Run) -> PrivateClassifier:
         images, targets = public_anchors(config, facts, data)
         return classifier.features(images.to(run.device)), targets
 
-    steps = planned_steps(run, config, Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each))
+    task = Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
+    steps = planned_steps(run, config, task)
     header = {"extractor_sha256": None if extractor is None else extractor.sha256}
     saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved is not None:

@@ -29,7 +29,7 @@ from workers.recipes.interface import (
     save_checkpoint,
 )
 from workers.recipes.private_steps import Task, planned_steps
-from workers.recipes.ranks import object_from_first, rank, weights_from_first
+from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def train(run: Run) -> EdmDenoiser:
         return noisy_rows(*several, any_class=len(facts.classes), drop=config.label_drop, stream=stream)
 
     repeats = config.multiplicity * units.rows_each
-    task = Task(denoiser, losses, rows, lambda: _anchor_rows(config, facts, data), units.count, repeats)
+    task = Task(denoiser, losses, rows, lambda: _anchor_rows(config, facts, data), units.count, repeats, ema=config.ema)
     steps = planned_steps(run, config, task)
     if "steps" in state:
         steps.restore(state["steps"])
@@ -113,7 +113,7 @@ def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
 
 
 def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tensor:
-    """Pay for all central images and release them, on rank 0: (images, classes, c, h, w) in [0, 1] on every rank."""
+    """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
     facts, event = run.facts, poisson_event(run.plan, CENTRAL)
     release = CentralConfig(
         classes=len(facts.classes),
@@ -125,19 +125,12 @@ def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tenso
     )
     run.progress(stage=CENTRAL, step=0, steps=event.count)
     run.pay(event, CENTRAL)
-    if rank() != 0:
-        return object_from_first(None)
-    released = [
-        release_central_images(
-            release,
-            run.data,
-            units,
-            coins=run.noise("central sampling", image),
-            noise=run.noise("central noise", image),
-        )
-        for image in range(event.count)
-    ]
-    return object_from_first(torch.stack(released))
+
+    def one(image: int) -> Tensor:
+        coins, noise = run.noise("central sampling", image), run.noise("central noise", image)
+        return release_central_images(release, run.data, units, coins=coins, noise=noise)
+
+    return run.on_first(lambda: torch.stack([one(image) for image in range(event.count)]))
 
 
 def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, progress: Progress) -> None:

@@ -7,7 +7,6 @@ generated images, which are public.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,7 @@ def train(run: Run) -> DcganGenerator:
         public_rows=public_rows,
         after_step=generator_side.after_step,
     )
-    steps = planned_steps(run, dataclasses.replace(config, ema=0.0), task)  # the average is the generator's
+    steps = planned_steps(run, config, task)
     saved = load_checkpoint(run.checkpoints, device=run.device)
     if saved is not None:
         steps.restore(saved.state["discriminator"])

@@ -11,13 +11,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.recipes.ranks import object_from_first, pay_once, rank, ranks
+from workers.recipes.ranks import from_first, object_from_first, pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from privacy.accounting.events import Event
     from privacy.plans.plan import Plan
     from privacy.plans.registry import PublicFacts
+
+T = TypeVar("T")
 
 
 class Cancelled(Exception):
@@ -135,7 +138,10 @@ def _tell_nobody(*, stage: str, step: int, steps: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Means:
-    """What a mechanism needs of its training: it pays, draws noise and tells where it is. Its text form shows nothing.
+    """What a mechanism needs of its training: it pays, draws noise, releases and tells where it is.
+
+    Where several processes train together (`workers.recipes.ranks`), it is they who do, once. Its text form shows
+    nothing.
 
     Attributes:
         budget: is charged by `pay`.
@@ -158,6 +164,27 @@ class Means:
             BudgetExceeded: on every rank, as from `Budget.charge`.
         """
         pay_once(lambda: self.budget.charge(event, stage))
+
+    def tell(self, stage: str, step: int, steps: int) -> bool:
+        """Report that `step` of `steps` are done; return, on every rank alike, whether the training is to end early.
+
+        Raises:
+            Cancelled: from `progress`.
+        """
+        ending = bool(self.progress(stage=stage, step=step, steps=steps))
+        return ending if ranks() == 1 else bool(self.agree(torch.tensor(ending)))
+
+    def release(self, private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
+        """Release the sum of all ranks' shares, once: see `workers.recipes.ranks.release_once`."""
+        return release_once(private_sum, add_noise)
+
+    def agree(self, public: Tensor) -> Tensor:
+        """Return the first rank's tensor on every rank: what is public may differ between them by rounding."""
+        return from_first(public)
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Let the first rank alone work, and return what it returns on every rank."""
+        return object_from_first(work() if rank() == 0 else None)
 
     def noise(self, purpose: str, *labels: str | int) -> SecureNoise:
         """Return the secret noise, or coins, of one purpose: of this attempt and these labels alone."""

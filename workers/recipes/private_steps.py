@@ -26,16 +26,16 @@ from torch import Tensor, nn
 
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.gradients.arithmetic import exact_arithmetic, places_alike
+from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.build import build_estimator
-from privacy.gradients.estimator import Estimator
+from privacy.gradients.estimator import Estimator, places_alike
 from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
 from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
-from workers.recipes.ranks import agreed, from_first, rank, ranks, release_once
+from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,6 +85,7 @@ class Task:
             to a step's sum as it adds sampled units, clipped and frozen alike, so that both sides of a loss are bent
             the same way. What they add is public: it moves the sum and not its sensitivity.
         after_step: called with the number of steps done after each.
+        ema: decay of the moving average that is kept of the weights; 0 keeps none.
     """
 
     model: nn.Module
@@ -96,6 +97,7 @@ class Task:
     betas: tuple[float, float] = (0.9, 0.999)
     public_rows: Callable[[], tuple[Tensor, Tensor]] | None = None
     after_step: Callable[[int], None] | None = None
+    ema: float = 0.0
 
 
 @dataclass
@@ -136,10 +138,8 @@ class PrivateSteps:
             if self.config.optimiser == "adam"
             else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
         )
-        self.estimator.release_together = release_once
-        self.estimator.agree = from_first
         self.state = StepsState()
-        if self.config.ema:
+        if self.task.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._size = 0  # of a pass, once that is known
         self._schedule = FreezeSchedule(
@@ -164,8 +164,9 @@ class PrivateSteps:
             paid = self.state.step + count
             for _ in range(count):
                 self.step()
-                ending = agreed(bool(self.means.progress(stage=STEPS, step=self.state.step, steps=total)))
-                if ending and paid < total:  # at most one part in _CHUNKS was paid for and is not made
+                if (
+                    self.means.tell(STEPS, self.state.step, total) and paid < total
+                ):  # at most one part in _CHUNKS was paid for and is not made
                     self.state.exhausted = True
                     break
             checkpoint()
@@ -231,7 +232,7 @@ class PrivateSteps:
         size = pass_size(self.estimator, self.task.repeats, self.means.device)
         while size > 1 and not self._places_alike(size):
             size //= 2
-        return int(from_first(torch.tensor(size)))
+        return int(self.means.agree(torch.tensor(size)))
 
     def _places_alike(self, size: int) -> bool:
         (inputs, targets), repeats = self.task.anchor_rows(), self.task.repeats
@@ -268,9 +269,9 @@ class PrivateSteps:
         self.state.released_sum = flat if self.state.released_sum is None else self.state.released_sum + flat
 
     def _move_average(self) -> None:
-        if not self.config.ema:
+        if not self.task.ema:
             return
-        decay = average_decay(self.config.ema, self.state.step)
+        decay = average_decay(self.task.ema, self.state.step)
         for name, parameter in trainable(self.task.model).items():
             self.state.average[name].lerp_(parameter.detach(), 1 - decay)
 
@@ -324,7 +325,7 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
         expected_batch=event.sampling_probability * run.facts.units_declared,
         steps=event.count,
         anchors=lambda network: trace_gradients(network, task.losses, *anchors()),
-        seed=config.initial_seed,
+        curator=run,
     )
     once = replace(task, anchor_rows=anchors)
     return PrivateSteps(once, config, event, config.epoch_steps(run.facts), estimator, run)

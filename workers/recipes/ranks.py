@@ -33,15 +33,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
 from privacy.errors import BudgetExceeded
-
-if TYPE_CHECKING:
-    from privacy.gradients.integers import Sums
 
 T = TypeVar("T")
 _LOOPBACK = ("lo", "lo0")  # as Linux and BSD call it
@@ -134,11 +131,6 @@ def from_first(values: Tensor) -> Tensor:
     return sent.to(values.device)
 
 
-def agreed(ending: bool) -> bool:
-    """Return on every rank whether rank 0 wants to end early."""
-    return ending if ranks() == 1 else bool(from_first(torch.tensor(ending)))
-
-
 def object_from_first(value: T | None) -> T:
     """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
     box: list[T | None] = [value]
@@ -165,20 +157,15 @@ def join_on_first(rows: Tensor) -> Tensor:
     return rows if parts is None else torch.cat(parts).to(rows.device)
 
 
-def release_once(private_sums: Sums, release: Callable[[Sums], Sums]) -> Sums:
-    """Add up the integer sums of all ranks, let rank 0 release them, and return the release on every rank.
+def release_once(private_sum: Tensor, add_noise: Callable[[Tensor], Tensor]) -> Tensor:
+    """Add up the integer sums of all ranks, let rank 0 release the total, and return the release on every rank.
 
     Args:
-        private_sums: of this rank's share, by name; names and shapes are the same everywhere. PRIVATE.
-        release: adds the noise that was paid for. Called on rank 0 alone.
+        private_sum: of this rank's share, int64, of one shape everywhere. PRIVATE.
+        add_noise: adds the noise that was paid for. Called on rank 0 alone.
     """
-    if ranks() == 1:
-        return release(private_sums)
-    flat = sum_on_first(torch.cat([value.reshape(-1) for value in private_sums.values()]))
-    if rank() == 0:
-        released = release(_like(private_sums, flat))
-        flat = torch.cat([value.reshape(-1) for value in released.values()])
-    return _like(private_sums, from_first(flat))
+    total = sum_on_first(private_sum)
+    return from_first(add_noise(total) if rank() == 0 else total)
 
 
 def pay_once(charge: Callable[[], None]) -> None:
@@ -200,11 +187,6 @@ def pay_once(charge: Callable[[], None]) -> None:
             refused = BudgetExceeded(*amounts)
     if refused is not None:
         raise refused
-
-
-def _like(template: Sums, flat: Tensor) -> Sums:
-    values = torch.split(flat, [value.numel() for value in template.values()])
-    return {name: part.reshape(value.shape) for (name, value), part in zip(template.items(), values, strict=True)}
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
 from workers.recipes.interface import Means
-from workers.recipes.ranks import from_first, join_on_first, rank, ranks, share, sum_on_first
+from workers.recipes.ranks import join_on_first, rank, ranks, share
 
 
 @dataclass(frozen=True)
@@ -193,6 +193,10 @@ def run_teacher_stage(
     coins = means.generator("vote coins", *_apart())
     mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
     active = private_shards.active[mine]
+
+    def add_noise(votes: torch.Tensor) -> torch.Tensor:
+        return topagg.noisy_sum(votes, agg, means.noise("votes", cfg.stage, state.iteration))
+
     paid_until = state.iteration
     while state.iteration < cfg.iterations:
         if state.iteration == paid_until:
@@ -206,13 +210,11 @@ def run_teacher_stage(
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
             fake = student.propose(y).detach()  # (m, d)
             ensemble.update(private_shards.batch(cfg.shard_batch, rows, mine), fake, y)  # descend the loss of Gamma_i
-        x = from_first(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
-        votes = torch.zeros(x.shape, dtype=torch.int32, device=x.device)
+        x = means.agree(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
+        votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
-        votes = sum_on_first(votes)  # over all ranks; paid above, and released by one
-        noise = means.noise("votes", cfg.stage, state.iteration)
-        g_star = from_first(topagg.noisy_sum(votes, agg, noise) if rank() == 0 else votes.to(torch.int64))
+        g_star = means.release(votes, add_noise)  # Phase II, paid above
         g_bar = topagg.threshold(g_star, agg)
         state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         student.learn(state.releases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,7 +37,11 @@ def test_affordable_releases_fill_the_budget_and_no_more() -> None:
     account = open_filter("gdp", 1.0, 1e-5)
     event = GaussianEvent(2 * math.sqrt(200), 5000.0)
     n = affordable_releases(account, event, account.capacity_nano)
-    assert account.price_nano(event.times(n)) <= account.capacity_nano < account.price_nano(event.times(n + 1))
+    assert (
+        account.price_nano(replace(event, count=n))
+        <= account.capacity_nano
+        < account.price_nano(replace(event, count=n + 1))
+    )
     assert affordable_releases(account, event, account.unit_price_nano(event) - 1) == 0
     assert affordable_releases(account, event, 0) == 0
 

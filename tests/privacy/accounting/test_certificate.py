@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def test_refusals() -> None:
     with pytest.raises(EventRefused):
         certify(events=[VOTES, PoissonGaussianEvent(0.1, 1.0)])
     with pytest.raises(BudgetExceeded) as caught:
-        certify(events=[VOTES.times(2)])
+        certify(events=[replace(VOTES, count=2 * VOTES.count)])
     assert caught.value.requested_nano > caught.value.remaining_nano
 
 

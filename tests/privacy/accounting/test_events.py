@@ -36,8 +36,6 @@ def test_poisson_event_refuses_what_is_no_probability(bad: object) -> None:
 def test_counts_are_positive_integers(bad: object) -> None:
     with pytest.raises(InvalidParameter):
         GaussianEvent(1.0, 1.0, bad)  # type: ignore[arg-type]
-    with pytest.raises(InvalidParameter):
-        GaussianEvent(1.0, 1.0).times(bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("event", [GaussianEvent(2.0, 7.5, 3), PoissonGaussianEvent(0.01, 1.1, 40)])
@@ -60,10 +58,9 @@ def test_json_outside_the_closed_set_is_refused(document: dict[str, object]) -> 
         event_from_json(document)
 
 
-def test_times_multiplies_the_count_and_leaves_the_price_of_one_release() -> None:
-    event = GaussianEvent(3.0, 12.0, 5)
-    assert event.times(4) == GaussianEvent(3.0, 12.0, 20)
-    assert event.times(4).mu_squared == event.mu_squared == 1 / 16
+def test_a_count_leaves_the_price_of_one_release() -> None:
+    event = GaussianEvent(3.0, 12.0, 20)
+    assert event.mu_squared == GaussianEvent(3.0, 12.0, 5).mu_squared == 1 / 16
     assert event.noise_multiplier == 4.0
 
 

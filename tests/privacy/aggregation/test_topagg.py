@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privacy.aggregation import topagg
-from privacy.aggregation.topagg import TopAggConfig, count_votes, noisy_sum, release, threshold, vote
+from privacy.aggregation.topagg import count_votes, noisy_sum, threshold, topk_sto_sign_grad
+from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import shard_members, shard_of
@@ -32,6 +33,13 @@ def coins(seed: int = 1) -> torch.Generator:
 
 def random_gradients(teachers: int = 8, images: int = 4, dimension: int = 6, seed: int = 0) -> Tensor:
     return torch.randn(teachers, images, dimension, generator=coins(seed))
+
+
+def votes_of_each(gradients: Tensor, cfg: TopAggConfig, seed: int = 1, active: Tensor | None = None) -> Tensor:
+    """The votes (N, m, d) of one teacher after the other, while all others abstain: the coins are the same."""
+    may = torch.ones(len(gradients), dtype=torch.bool) if active is None else active
+    alone = torch.eye(len(gradients), dtype=torch.bool) & may
+    return torch.stack([count_votes(gradients, cfg, coins(seed), mask.to(gradients.device)) for mask in alone])
 
 
 def slow_votes(gradients: Tensor, cfg: TopAggConfig, generator: torch.Generator) -> Tensor:
@@ -84,7 +92,8 @@ def test_votes_equal_the_slow_loop(switches: dict[str, Any], dtype: torch.dtype)
     gradients[6] = 1.0  # nothing but ties
     gradients = gradients.to(dtype)
     cfg = config(**switches)
-    fast = vote(gradients, cfg, coins())
+    seed = int(torch.randint(1 << 62, (1,), generator=coins()))
+    fast = topk_sto_sign_grad(gradients.float().reshape(-1, 6), cfg, seed).view(gradients.shape)
     assert fast.dtype == torch.int8
     assert torch.equal(fast, slow_votes(gradients.float(), cfg, coins()))
     assert torch.equal(count_votes(gradients, cfg, coins()), fast.sum(dim=0, dtype=torch.int32))
@@ -101,10 +110,10 @@ def test_counts_do_not_hold_all_votes_yet_equal_their_sum(
     try:
         gradients = random_gradients(40, 3, 50)
         cfg = config(teachers=40, dimension=50, k=9)
-        votes = vote(gradients, cfg, coins())
+        votes = votes_of_each(gradients, cfg)
         assert torch.equal(count_votes(gradients, cfg, coins()), votes.sum(dim=0, dtype=torch.int32))
         assert int(votes.abs().sum(dim=2).max()) == int(votes.abs().sum(dim=2).min()) == 9
-        signs = vote(gradients, config(teachers=40, dimension=50, k=9, stochastic_sign=False), coins())
+        signs = votes_of_each(gradients, config(teachers=40, dimension=50, k=9, stochastic_sign=False))
         assert torch.equal(votes.abs(), signs.abs())
         assert torch.get_num_threads() == threads  # as the caller had it
     finally:
@@ -150,7 +159,7 @@ def test_one_teacher_moves_the_vote_sum_by_at_most_the_sensitivity(
     difference = count_votes(gradients, cfg, coins(seed)) - count_votes(neighbour, cfg, coins(seed), active)
     assert int(difference.square().sum(dim=1).max()) <= 4 * cfg.votes_max <= cfg.sensitivity**2 * (1 + 1e-12)
     others = [i for i in range(3) if i != teacher]
-    before, after = vote(gradients, cfg, coins(seed)), vote(neighbour, cfg, coins(seed), active)
+    before, after = votes_of_each(gradients, cfg, seed), votes_of_each(neighbour, cfg, seed, active)
     assert torch.equal(before[others], after[others])
 
 
@@ -173,7 +182,7 @@ def test_a_record_changes_the_votes_of_one_teacher() -> None:
         members = shard_members(shard_of(kept, b"0123456789abcdef", 12), 12)
         sums = [torch.from_numpy(kept[indices].astype(np.float32) - 127.5).sum(dim=0) for indices in members]
         active = torch.tensor([len(indices) > 0 for indices in members])
-        return vote(torch.stack(sums)[:, None], cfg, coins(), active)
+        return votes_of_each(torch.stack(sums)[:, None], cfg, active=active)
 
     everyone = votes(records)
     for left_out in range(len(records)):
@@ -196,20 +205,19 @@ def test_zero_broken_and_inactive_gradients_abstain() -> None:
     gradients[1, :, 0] = math.nan
     gradients[2, :, 1] = math.inf
     active = torch.tensor([True, True, True, False, True])
-    votes = vote(gradients, config(), coins(), active)
+    votes = votes_of_each(gradients, config(), active=active)
     assert not votes[:4].any()
     assert (votes[4].abs().sum(dim=1) == 3).all()
 
 
 def test_values_at_the_edge_of_single_precision_stay_within_one_vote() -> None:
     gradients = torch.tensor([[[1e-45, TINY, -TINY, 0.0, 3e38, -3e38], [1e-45, 2e-45, 0.0, 0.0, 0.0, 0.0]]])
-    votes = vote(gradients, config(k=4, teachers=1, stochastic_sign=False), coins())
+    votes = votes_of_each(gradients, config(k=4, teachers=1, stochastic_sign=False))
     assert votes.tolist() == [[[0, 1, -1, 0, 1, -1], [0, 0, 0, 0, 0, 0]]]
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 6), (8, 0, 6), (0, 0, 6)])
 def test_no_teachers_or_no_images(shape: tuple[int, ...]) -> None:
-    assert vote(torch.zeros(shape), config(), coins()).shape == shape
     assert count_votes(torch.zeros(shape), config(), coins()).tolist() == torch.zeros(shape[1:]).tolist()
 
 
@@ -239,7 +247,7 @@ def test_release_adds_the_stream_s_noise_and_thresholds_it() -> None:
     g_star = noisy_sum(votes, cfg, SecureNoise(bytes(32)))
     drawn = SecureNoise(bytes(32)).discrete_gaussian((50, 6), 3.0)
     assert torch.equal(g_star, votes + torch.from_numpy(drawn))
-    g_bar = release(votes, cfg, SecureNoise(bytes(32)))
+    g_bar = threshold(g_star, cfg)
     expected = [[1.0 if v >= 4.8 else -1.0 if v <= -4.8 else 0.0 for v in row] for row in g_star.tolist()]
     assert g_bar.tolist() == expected
     assert {-1.0, 0.0, 1.0} == set(g_bar.flatten().tolist())
@@ -261,14 +269,14 @@ def test_without_the_threshold_the_release_is_the_noisy_mean_vote() -> None:
 )
 def test_gradients_that_do_not_fit_are_refused(gradients: Tensor) -> None:
     with pytest.raises(InvalidParameter):
-        vote(gradients, config(), coins())
+        count_votes(gradients, config(), coins())
 
 
 def test_masks_and_votes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidParameter):
-        vote(random_gradients(), config(), coins(), torch.ones(7, dtype=torch.bool))
+        count_votes(random_gradients(), config(), coins(), torch.ones(7, dtype=torch.bool))
     with pytest.raises(InvalidParameter):
-        vote(random_gradients(), config(), coins(), torch.ones(8))
+        count_votes(random_gradients(), config(), coins(), torch.ones(8))
     for votes in (torch.zeros(4, 6), torch.zeros(4, 5, dtype=torch.int32), torch.zeros(6, dtype=torch.int64)):
         with pytest.raises(InvalidParameter):
             noisy_sum(votes, config(), SecureNoise(bytes(32)))
@@ -283,6 +291,6 @@ def test_the_gpu_counts_the_same_votes(switches: dict[str, Any]) -> None:
     gradients[4] = gradients[4].round()
     gradients[5] = 0.0
     cfg = config(teachers=60, dimension=784, k=200, **switches)
-    here, there = vote(gradients, cfg, coins()), vote(gradients.cuda(), cfg, coins()).cpu()
+    here, there = votes_of_each(gradients, cfg), votes_of_each(gradients.cuda(), cfg).cpu()
     assert torch.equal(here, there)
     assert int(there.abs().sum(dim=2, dtype=torch.int32).max()) <= cfg.votes_max

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -34,11 +33,6 @@ def test_the_papers_setting_buys_2245_images() -> None:
     cfg = TopAggConfig(**PAPER)
     assert account.capacity_nano // account.unit_price_nano(cfg.event(1)) == 2245
     assert account.price_nano(cfg.event(30)) == 30 * account.price_nano(cfg.event(1))
-
-
-def test_parameters_survive_json() -> None:
-    cfg = TopAggConfig(**PAPER, threshold=False)
-    assert TopAggConfig(**json.loads(json.dumps(cfg.to_json()))) == cfg
 
 
 @pytest.mark.parametrize(

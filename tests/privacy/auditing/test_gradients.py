@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,7 +125,7 @@ def test_one_step_with_all_canaries_in_one_run(make: Make, fault: str) -> None:
 
 
 STEP = PoissonGaussianEvent(0.5, 8.0)
-EVENT = STEP.times(4)
+EVENT = replace(STEP, count=4)
 FREEZES = [(make, "none") for make in SETTINGS] + [(dpsgd, "ranked")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,8 +100,8 @@ def test_a_refused_charge_is_not_written_down_as_paid() -> None:
 
 def test_payments_pay_for_their_own_kind_only() -> None:
     journal = PaymentJournal(FilterBudget(GDP, GDP.capacity_nano))
-    journal.charge(EVENT.times(3), "votes")
-    journal.note_release(EVENT.times(2))
+    journal.charge(replace(EVENT, count=3), "votes")
+    journal.note_release(replace(EVENT, count=2))
     with pytest.raises(ReleasedUnpaid) as caught:
         journal.note_release(GaussianEvent(1.0, 5.0))
     assert (caught.value.released, caught.value.paid) == (1, 0)

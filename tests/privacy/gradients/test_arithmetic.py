@@ -14,9 +14,9 @@ from models.edm import EdmConfig, EdmDenoiser, noisy_rows
 from models.edm import losses as denoising_losses
 from models.networks import with_planes
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from privacy.gradients.arithmetic import aligned_linear, aligned_products, exact_arithmetic, places_alike
+from privacy.gradients.arithmetic import aligned_linear, aligned_products, exact_arithmetic
 from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import shapes_of
+from privacy.gradients.estimator import places_alike, shapes_of
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients
 from tests.privacy.gradients.test_per_sample import Tokens
 

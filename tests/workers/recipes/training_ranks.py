@@ -155,15 +155,16 @@ def train_generator() -> dict[str, Any]:
 
 def release_noise() -> dict[str, Any]:
     """An empty sample: what is released is noise, with a fresh secret on rank 0 and others elsewhere."""
-    estimator = DpSgd({"w": torch.Size([40_000])}, clip=2.0, noise_multiplier=1.5, expected_batch=10.0)
-    estimator.release_together = release_once
+    means = Means(budget=Purse(), secret=bytes(32))
+    shapes = {"w": torch.Size([40_000])}
+    estimator = DpSgd(shapes, clip=2.0, noise_multiplier=1.5, expected_batch=10.0, curator=means)
     return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}
 
 
 def add_integers() -> dict[str, Any]:
     """Sums that no float holds; released as they are."""
     own = torch.tensor([2**60 + 1 + rank(), -(2**40) - 3, 0])
-    return release_once({"a": own[:2], "b": own[2:]}, lambda sums: sums)
+    return {"sum": release_once(own, lambda total: total)}
 
 
 def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,7 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
     budget.charge(votes.event, votes.name)
     assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.price_nano
     with pytest.raises(BudgetExceeded) as refused:
-        budget.charge(votes.event.times(1000), votes.name)
+        budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
     assert refused.value.remaining_nano == hold.amount_nano - votes.price_nano
     assert workshop.hold(job_id).charged_nano == votes.price_nano
     assert journalled_nano(workshop.settings.data_dir, job_id) == votes.price_nano
