@@ -7,8 +7,9 @@ tiny_runner.py, which pays for the same stages but only adds noise to class mean
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
@@ -41,8 +43,11 @@ from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
 from workers.recipes.interface import TrainingData
-from workers.supervise.attempts import Attempt, claim_job
+from workers.recipes.registry import TRAINERS
+from workers.supervise.attempts import Attempt, ExitStatus, claim_job
 from workers.supervise.supervisor import Patience
+from workers.train.orders import Context
+from workers.train.runner import run
 
 TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
 IMPATIENT = Patience(grace_seconds=20, look_seconds=0.05, cancel_look_seconds=0.1)
@@ -118,6 +123,16 @@ class Workshop:
         attempt = claim_job(self.settings, self.factory, job_id=job_id, worker="test", now=datetime.now(UTC))
         assert attempt is not None
         return attempt
+
+    def context(self, attempt: Attempt, stop: threading.Event | None = None) -> Context:
+        return Context(self.settings, self.factory, attempt, stop or threading.Event(), torch.device("cpu"))
+
+    def work(
+        self, job: str | Attempt, trainers: Mapping[str, Any] = TRAINERS, stop: threading.Event | None = None
+    ) -> ExitStatus:
+        """Run an attempt in this process: one that was claimed, or the next one of a job."""
+        attempt = self.claim(job) if isinstance(job, str) else job
+        return run(self.settings, attempt, stop=stop or threading.Event(), trainers=trainers)
 
     def job(self, job_id: str) -> Job:
         with transaction(self.factory, read_only=True) as session:

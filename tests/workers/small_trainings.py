@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import threading
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,7 +26,6 @@ from service.db.words import JobState
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
-from workers.train.runner import run
 
 RDP = open_filter("rdp", 8.0, 1e-5)
 SECRET = bytes(range(32))
@@ -169,8 +167,7 @@ def assert_it_pays_its_plan_and_repeats_with_its_secret(plan: Plan, learned: str
 
 def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:
     """Run one attempt of a job, here, to its end."""
-    status = run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=trainers)
-    assert status == ExitStatus.ENDED
+    assert workshop.work(job_id, trainers) == ExitStatus.ENDED
 
 
 def published_by(workshop: Any, job_id: str) -> Release:

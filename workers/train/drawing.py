@@ -79,22 +79,10 @@ def draw(
         on_drawn(start + len(labels))
 
 
-def draw_arrays(
-    generator: ReleasedGenerator,
-    request: SampleRequest,
-    device: torch.device | None = None,
-    *,
-    on_drawn: Callable[[int], None] = lambda _drawn: None,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return all of `draw` at once: `(count, h, w, c)` uint8 and `(count,)` int64. For counts that fit in memory."""
-    images, labels = zip(*draw(generator, request, device, on_drawn=on_drawn), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
 def draw_with_progress(
     generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Yield batches as `workers.train.sampling.draw` does, and tell how many images there are.
+    """Yield batches as `draw` does, and tell how many images there are.
 
     Raises:
         Cancelled: from `progress`.

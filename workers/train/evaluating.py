@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,12 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from privacy.plans.plan import plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Release
 from service.db.session import transaction
-from service.db.words import ReleaseKind, Visibility
+from service.db.words import Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
@@ -40,7 +38,7 @@ from workers.train.progress import ReportedProgress
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
-def run_evaluation(context: Context, job_id: str) -> None:
+def run_evaluation(context: Context) -> None:
     """Measure a release and end the job.
 
     Raises:
@@ -48,6 +46,7 @@ def run_evaluation(context: Context, job_id: str) -> None:
         StaleAttempt: another attempt has taken over.
         NotFound: the public dataset's content is gone.
     """
+    job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         evaluation = jobs.evaluation_of(session, job_id)
         release = jobs.get_release(session, evaluation.release_id)
@@ -60,15 +59,31 @@ def run_evaluation(context: Context, job_id: str) -> None:
     if dataset.unchecked:
         raise NotFound("The dataset of the evaluation has not been compared with the private ones.")
     began = time.monotonic()
-    measured, train_images, test_images = _measure(context, evaluation, release, plan, facts, dataset)
+    test = public_images(*open_dataset(context.settings, dataset.id))
+    work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)
+    progress = ReportedProgress(context, work)
+    directory = artifacts.directory_of(context.settings.data_dir, release.id)
+    try:
+        if evaluation.samples is None:
+            measured = measure_classifier(directory, test, device=context.device, progress=progress)
+        else:
+            request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
+            warm_start = plan.config.get("warm_start") is True
+            measured = measure_generator(
+                directory, test, request, warm_start=warm_start, device=context.device, progress=progress
+            )
+    except (FileNotFoundError, ValueError):
+        if directory.is_dir():
+            raise
+        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
     results = {
         "accuracy": measured.accuracy,
         "accuracy_warm_start_only": measured.warm_start_only,
         "evaluation": {
             "dataset": dataset.name,
             "dataset_id": dataset.id,
-            "train_images": train_images,
-            "test_images": test_images,
+            "train_images": evaluation.samples,
+            "test_images": len(test.labels),
             "seeds": [evaluation.seed],
             "seconds": round(time.monotonic() - began, 1),
         },
@@ -84,33 +99,6 @@ def run_evaluation(context: Context, job_id: str) -> None:
         )
         failpoint("evaluated.before")
     failpoint("evaluated.after")
-
-
-def _measure(
-    context: Context, evaluation: Evaluation, release: Release, plan: Plan, facts: PublicFacts, dataset: Dataset
-) -> tuple[Measured, int | None, int]:
-    """Return what was measured, with how many synthetic and how many public images."""
-    test = public_images(*open_dataset(context.settings, dataset.id))
-    directory = artifacts.directory_of(context.settings.data_dir, release.id)
-    progress = ReportedProgress(
-        context.factory,
-        context.attempt,
-        stop=context.stop,
-        work=() if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples),
-    )
-    look: dict[str, Any] = {"device": context.device, "progress": progress}
-    try:
-        if release.kind is ReleaseKind.CLASSIFIER:
-            return measure_classifier(directory, test, **look), None, len(test.labels)
-        samples = evaluation.samples
-        assert samples is not None
-        request = SampleRequest(count=samples, seed=evaluation.seed, names=tuple(dataset.classes))
-        warm_start = plan.config.get("warm_start") is True
-        return measure_generator(directory, test, request, warm_start=warm_start, **look), samples, len(test.labels)
-    except (FileNotFoundError, ValueError):
-        if directory.is_dir():
-            raise
-        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The processes of one training, one for each GPU of the machine: the runner is rank 0 and starts the others.
 
-Followers (`workers.train.followers`) live in the runner's process group, so whoever ends the runner ends them. They are
+Followers (this module's `main`) live in the runner's process group, so whoever ends the runner ends them. They are
 started after arming and are gone before anything is evaluated or published. The runner alone talks to the ledger.
 
 Whoever is lost, nobody waits for long. A follower that died makes the runner's next exchange fail, or never end; a
@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import BinaryIO
@@ -30,15 +30,15 @@ from privacy.accounting.events import Event
 from service import ledger
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict
-from service.logs import configure_logging, get_logger
+from service.logs import get_logger
 from service.settings import Settings
 from workers.recipes.interface import Trainer
 from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TOGETHER, TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.supervisor import runner_environment
-from workers.train.orders import Context, Order, public_parts, read_order, train_as_ordered
-from workers.train.process import keep_freed_memory, keep_values_out, share_cores, trace_of
+from workers.train.orders import Context, Training, open_run, public_parts, read_training
+from workers.train.process import begin_process, device_kind, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-m", "workers.train.followers")
 _LOOK_SECONDS = 0.5
@@ -150,8 +150,8 @@ def _end(followers: Sequence[subprocess.Popen[bytes]]) -> None:
 _FAILED = 1
 
 
-class RunnersBusiness:
-    """The budget and the checkpoints of a process that has neither. To be asked for them is a mistake of the recipe."""
+class RankZeroOnly:
+    """The budget and the checkpoints of a follower, which has neither. To ask for them is a recipe's mistake."""
 
     def charge(self, event: Event, stage: str) -> None:  # noqa: ARG002 - the protocol's
         """Refuse."""
@@ -167,7 +167,11 @@ class RunnersBusiness:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take part in one attempt's training; returns the exit status, 0 when the training came to its end."""
+    """Take part in one attempt's training; returns the exit status, 0 when the training came to its end.
+
+    A follower computes its share of what looks at private records (`workers.recipes.ranks`) and nothing else: it reads
+    the order and the data as the runner does, and neither arms, pays, reports, keeps checkpoints nor publishes.
+    """
     parser = argparse.ArgumentParser(prog="python -m workers.train.followers", description="Take part in a training.")
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that runs")
@@ -177,40 +181,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runner", required=True, type=int, help="process that is rank 0 (the parent)")
     given = parser.parse_args(arguments)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
-    settings = Settings()
-    configure_logging(settings.log_level)
-    keep_values_out()
+    settings = begin_process(given.processes)
     stop = threading.Event()
     watch_parent(stop, parent=given.runner, grace_seconds=0.0)
-    share_cores(given.processes)
-    keep_freed_memory()
-    device = device_of(given.rank, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(given.rank, device_kind())
     engine = make_engine(settings.database_url, pool_size=1)
-    context = Context(
-        settings, make_session_factory(engine), Attempt(given.job, given.attempt), stop=stop, device=device
-    )
+    attempt = Attempt(given.job, given.attempt)
     try:
-        order = read_armed_order(context)
+        training = read_armed_training(Context(settings, make_session_factory(engine), attempt, stop, device))
     finally:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
-    train_as_ordered(
-        context,
-        order,
-        TRAINERS[order.plan.recipe],
-        public_parts(settings, order),
-        budget=RunnersBusiness(),
-        progress=_say_nothing,
-        checkpoints=lambda _key: RunnersBusiness(),
-        device=device,
-    )
+    run = open_run(training, public_parts(training), RankZeroOnly(), _say_nothing)
+    TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()
     return 0
 
 
-def read_armed_order(context: Context) -> Order:
+def read_armed_training(context: Context) -> Training:
     """Read what the runner reads, and see that it has armed.
 
     Raises:
@@ -218,11 +207,11 @@ def read_armed_order(context: Context) -> Order:
         StaleAttempt: another attempt has taken over.
         NotFound: the dataset's content is gone.
     """
-    order = read_order(context, context.attempt.job_id)
+    training = read_training(context)
     with transaction(context.factory, read_only=True) as session:
-        if ledger.get_hold(session, order.hold_id).state is not ledger.HoldState.ARMED:
+        if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
-    return order
+    return training
 
 
 def _say_nothing(*, stage: str, step: int, steps: int) -> None:

@@ -1,10 +1,9 @@
-"""A training as it was accepted: its rows, and what follows from them."""
+"""A training as it was accepted: its rows, what follows from them, and what its recipe is given."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -25,15 +24,35 @@ from service.errors import Conflict, LedgerCorruption, NotFound
 from service.extractors import folder_of
 from service.jobs.planning import facts_of
 from service.settings import Settings
-from workers.recipes.interface import Budget, CheckpointFolder, Progress, Run, Trained, Trainer, TrainingData
-from workers.supervise.attempts import Attempt
+from workers.recipes.interface import Budget, Progress, Run, TrainingData
+from workers.supervise.attempts import Attempt, work_directory
+from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Order:
-    """One training. Everything in it is public but `secret`, which seeds the mechanism's noise."""
+class Context:
+    """One attempt at a job of any kind, in its process.
+
+    Args:
+        settings: of this process.
+        factory: of sessions.
+        attempt: that runs here.
+        stop: set when it should stop at its next step.
+        device: to compute on.
+    """
+
+    settings: Settings
+    factory: SessionFactory
+    attempt: Attempt
+    stop: threading.Event
+    device: torch.device
+
+
+@dataclass(frozen=True, repr=False)
+class Training(Context):
+    """One attempt at a training, and what was ordered. All of it is public but `secret`, which seeds the noise."""
 
     job: Job
     account: ledger.Account
@@ -43,11 +62,11 @@ class Order:
     facts: PublicFacts
     privacy_filter: Filter
     hold_id: str
-    charged_nano: int
-    secret: bytes = field(repr=False)
+    charged_nano: int  # by earlier attempts
+    secret: bytes
 
 
-def read_order(context: Context, job_id: str) -> Order:
+def read_training(context: Context) -> Training:
     """Read what a training needs to start; no private data is touched.
 
     Raises:
@@ -57,7 +76,7 @@ def read_order(context: Context, job_id: str) -> Order:
             taken for.
     """
     with transaction(context.factory, read_only=True) as session:
-        job = jobs.get_job(session, job_id)
+        job = jobs.get_job(session, context.attempt.job_id)
         if job.account_id is None or job.dataset_id is None or job.hold_id is None:
             raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
         account = ledger.get_account(session, job.account_id)
@@ -74,8 +93,9 @@ def read_order(context: Context, job_id: str) -> Order:
         if anchors is not None and anchors.unchecked:
             raise NotFound("The dataset of the anchors has not been compared with the private ones.")
         for used in (dataset, anchors):
-            _require_its_key(context, used)
-        return Order(
+            _require_its_key(context.settings, used)
+        return Training(
+            **vars(context),
             job=job,
             account=account,
             dataset=dataset,
@@ -85,48 +105,28 @@ def read_order(context: Context, job_id: str) -> Order:
             privacy_filter=ledger.filter_of(account),
             hold_id=job.hold_id,
             charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
-            secret=jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number),
+            secret=secret,
         )
 
 
-def _require_its_key(context: Context, dataset: Dataset | None) -> None:
+def _require_its_key(settings: Settings, dataset: Dataset | None) -> None:
     """Refuse another key than the one that the content arrived under: other arrays might be sealed under it."""
     if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
         return
-    key = read_key(key_path(context.settings, dataset.id))
-    if key_id_of(key) != dataset.vault_key_id:
+    if key_id_of(read_key(key_path(settings, dataset.id))) != dataset.vault_key_id:
         raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
 
 
-def charged_by_stage(session: Session, order: Order) -> Counter[str]:
+def charged_by_stage(session: Session, training: Training) -> Counter[str]:
     """Return the nano-units that all attempts of a training have charged, by stage, from the ledger's entries."""
     charged: Counter[str] = Counter()
     after = 0
-    while rows := ledger.entries(session, order.account.id, after, _PAGE_ROWS):
+    while rows := ledger.entries(session, training.account.id, after, _PAGE_ROWS):
         for entry in rows:
-            if entry.kind is EntryKind.CHARGE and entry.hold_id == order.hold_id:
+            if entry.kind is EntryKind.CHARGE and entry.hold_id == training.hold_id:
                 charged[entry.details["stage"]] += entry.amount_nano
         after = rows[-1].sequence
     return charged
-
-
-@dataclass(frozen=True)
-class Context:
-    """One attempt in its process.
-
-    Args:
-        settings: of this process.
-        factory: of sessions.
-        attempt: that runs here.
-        stop: set when it should stop at its next step.
-        device: to train on.
-    """
-
-    settings: Settings
-    factory: SessionFactory
-    attempt: Attempt
-    stop: threading.Event
-    device: torch.device
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,83 +137,54 @@ class PublicParts:
     anchors: Images | None = field(repr=False)
 
 
-def public_parts(settings: Settings, order: Order) -> PublicParts:
+def public_parts(training: Training) -> PublicParts:
     """Read what is public. Without it nothing is armed, opened or paid.
 
     Raises:
         Conflict: the plan's extractor is missing or unusable.
         NotFound: the public dataset of the anchors has no content.
     """
-    extractor = _extractor(settings, order)
-    anchors = None if order.anchors is None else open_dataset(settings, order.anchors.id)[0]
+    name = training.plan.config.get("extractor")
+    try:
+        extractor = read_extractor(folder_of(training.settings.data_dir), name) if name else None
+    except ExtractorUnusable as error:
+        raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
+    anchors = None if training.anchors is None else open_dataset(training.settings, training.anchors.id)[0]
     return PublicParts(extractor, anchors)
 
 
-def train_as_ordered(
-    context: Context,
-    order: Order,
-    trainer: Trainer,
-    public: PublicParts,
-    *,
-    budget: Budget,
-    progress: Progress,
-    checkpoints: Callable[[bytes], CheckpointFolder],
-    device: torch.device,
-) -> Trained:
-    """Open the private data of a hold that is armed, and train.
+def open_run(training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
+    """Open the private data of a hold that is armed, and return what the recipe is given.
 
     Args:
-        context: of the attempt.
-        order: what to train.
-        trainer: the recipe that it names.
+        training: what to train, on which device.
         public: from `public_parts`.
         budget: of the hold, or one that refuses, where another process pays.
         progress: of the job.
-        checkpoints: gives the job's folder under the dataset's key.
-        device: of this process.
 
     Raises:
         NotFound: the dataset has no content.
-        Cancelled: the attempt was told to stop.
     """
-    key = read_key(key_path(context.settings, order.dataset.id))
-    private_images, private_labels = open_dataset(context.settings, order.dataset.id)
-    private_subjects = None
-    if order.facts.unit == "subject":
-        private_subjects = open_subjects(context.settings, order.dataset.id)
+    settings, dataset_id, job_id = training.settings, training.dataset.id, training.job.id
+    key = read_key(key_path(settings, dataset_id))
+    private_images, private_labels = open_dataset(settings, dataset_id)
     data = TrainingData(
         private_images,
         private_labels,
-        order.facts.classes,
-        private_subjects,
+        training.facts.classes,
+        open_subjects(settings, dataset_id) if training.facts.unit == "subject" else None,
         public_extractor=public.extractor,
         public_anchors=public.anchors,
     )
-    run = Run(
-        plan=order.plan,
-        facts=order.facts,
+    return Run(
+        plan=training.plan,
+        facts=training.facts,
         data=data,
         budget=budget,
         # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
-        secret=derive_key(order.secret + key, "training", order.job.id),
-        attempt=context.attempt.number,
+        secret=derive_key(training.secret + key, "training", job_id),
+        attempt=training.attempt.number,
         progress=progress,
-        checkpoints=checkpoints(key),
-        device=device,
+        checkpoints=SealedFolder(work_directory(settings.data_dir, job_id), key, f"checkpoint {job_id}"),
+        device=training.device,
     )
-    return trainer(run)
-
-
-def _extractor(settings: Settings, order: Order) -> Extractor | None:
-    """Read the extractor that the plan names; None where it names none.
-
-    Raises:
-        Conflict: it is missing or unusable.
-    """
-    name = order.plan.config.get("extractor")
-    if not name:
-        return None
-    try:
-        return read_extractor(folder_of(settings.data_dir), name)
-    except ExtractorUnusable as error:
-        raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None

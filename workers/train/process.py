@@ -16,6 +16,7 @@ import ctypes
 import errno
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -29,6 +30,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from privacy.errors import BudgetExceeded
 from service.errors import AccountFrozen, HoldExhausted, LedgerCorruption, NotFound, ObscuraError
 from service.jobs import FailureCode
+from service.logs import configure_logging
+from service.private_files import keep_new_files_private
+from service.settings import Settings
 
 _FRAMES_MAX = 50
 
@@ -132,3 +136,20 @@ def share_cores(processes: int) -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores // processes))
+
+
+def begin_process(processes: int) -> Settings:
+    """Make this process one of so many that train on this machine; returns its settings, from the environment."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
+    settings = Settings()
+    configure_logging(settings.log_level)
+    keep_new_files_private()
+    keep_values_out()
+    share_cores(processes)
+    keep_freed_memory()
+    return settings
+
+
+def device_kind() -> torch.device:
+    """Return the kind of device that this machine trains on."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,19 +8,18 @@ weights are right.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from privacy.accounting.filters import Filter
 from service import jobs
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from workers.recipes.interface import Cancelled
-from workers.supervise.attempts import Attempt
+from workers.train.orders import Context
 from workers.train.spending import HeldBudget
 
 REPORTS_MAX = 100  # of one stage
@@ -33,31 +32,22 @@ class ReportedProgress:
     evenly spaced. So the sequence of reports is public when the plan is.
 
     Args:
-        factory: of sessions.
-        attempt: that runs.
-        stop: set when the training should stop, or end early; the job's row says which.
-        budget: of a training, which shows what was charged; other jobs cost nothing.
-        planned_nano: the plan's price.
-        privacy_filter: of a training's account.
+        context: of the attempt. When its `stop` is set, it should stop, or end early; the job's row says which.
         work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
+        budget: of a training, which shows what was charged; other jobs cost nothing.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        factory: SessionFactory,
-        attempt: Attempt,
-        *,
-        stop: threading.Event,
-        budget: HeldBudget | None = None,
-        planned_nano: int = 0,
-        privacy_filter: Filter | None = None,
+        context: Context,
         work: Sequence[Piece] = (),
+        budget: HeldBudget | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._factory, self._attempt, self._budget = factory, attempt, budget
-        self._planned_nano, self._filter = planned_nano, privacy_filter
-        self._stop, self._clock, self._work = stop, clock, work
+        self._context, self._work, self._budget, self._clock = context, work, budget, clock
+        self._attempt: dict[str, Any] = {"job_id": context.attempt.job_id, "attempt": context.attempt.number}
         self._winding_up = False  # was told to end early
         self._reported: tuple[str, int, int] | None = None  # stage, steps and hundredth
         self._began: tuple[float, Place] | None = None
@@ -71,7 +61,7 @@ class ReportedProgress:
             Cancelled: the attempt was told to stop at once.
             StaleAttempt: another attempt has taken over.
         """
-        if self._stop.is_set():
+        if self._context.stop.is_set():
             self._heed()
         self._report(stage, step, steps)
         return self._budget is not None and self._budget.closed
@@ -82,13 +72,14 @@ class ReportedProgress:
         Raises:
             Cancelled: it is to stop at once, or was told to end early before; or the database is away.
         """
-        self._stop.clear()  # before the question: whoever wants more after the answer sets it again
+        stop, factory = self._context.stop, self._context.factory
+        stop.clear()  # before the question: whoever wants more after the answer sets it again
         wish = None
         if self._budget is not None and not self._winding_up:
-            with suppress(OperationalError, InterfaceError), transaction(self._factory, read_only=True) as session:
-                wish = jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)
+            with suppress(OperationalError, InterfaceError), transaction(factory, read_only=True) as session:
+                wish = jobs.wish_for(session, **self._attempt)
         if self._budget is None or wish is not jobs.Wish.WIND_UP:
-            self._stop.set()
+            stop.set()
             raise Cancelled
         self._budget.close()
         self._winding_up = True
@@ -99,14 +90,10 @@ class ReportedProgress:
             return
         self._reported = stage, steps, hundredth
         report = {"stage": stage, "step": step, "steps": steps, "eta_seconds": self._eta(stage, step, steps)}
+        spent = {} if self._budget is None else self._budget.in_numbers()
         # A database that is away for a moment costs a report, not the training; charges are not so lenient.
-        with suppress(OperationalError, InterfaceError), transaction(self._factory) as session:
-            jobs.report_progress(
-                session,
-                job_id=self._attempt.job_id,
-                attempt=self._attempt.number,
-                progress={**report, **self._spent()},
-            )
+        with suppress(OperationalError, InterfaceError), transaction(self._context.factory) as session:
+            jobs.report_progress(session, **self._attempt, progress={**report, **spent})
 
     def _eta(self, stage: str, step: int, steps: int) -> int | None:
         """Estimate the seconds until the job ends; None before anything is known of its pace."""
@@ -120,17 +107,6 @@ class ReportedProgress:
         began, first = self._began
         self._left = seconds_left(self._work, first, place, int(now - began), self._left)
         return self._left
-
-    def _spent(self) -> dict[str, float]:
-        if self._budget is None or self._filter is None:
-            return {}
-        charged_nano = self._budget.charged_nano
-        return {
-            "charged_nano": charged_nano,
-            "planned_nano": self._planned_nano,
-            "charged_epsilon": self._filter.epsilon_of(charged_nano),
-            "planned_epsilon": self._filter.epsilon_of(self._planned_nano),
-        }
 
 
 _KNOWN_SECONDS = 5  # a pace that was watched for less is not known: whole seconds are counted

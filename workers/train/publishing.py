@@ -11,7 +11,7 @@ import platform
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -25,7 +25,7 @@ import torch
 from models.released import ReleasedGenerator, load_released
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
-from privacy.plans.registry import RECIPES, Published
+from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.artifacts import CARD_FILE
 from service.db.session import transaction
@@ -37,7 +37,7 @@ from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Progress
 from workers.train.drawing import SampleRequest, draw_with_progress
-from workers.train.orders import Context, Order, charged_by_stage
+from workers.train.orders import Training, charged_by_stage
 from workers.train.planned_work import drawing_work
 from workers.train.progress import Piece
 
@@ -50,22 +50,21 @@ _REPORT_SECONDS = 10.0
 _PICTURE_SEED = 0
 
 
-def publishing_work(order: Order) -> tuple[Piece, ...]:
+def publishing_work(training: Training) -> tuple[Piece, ...]:
     """Return the pieces of `write_artifact`: what a generator's grid and report draw."""
-    plan, facts = order.plan, order.facts
+    plan, facts = training.plan, training.facts
     if RECIPES[plan.recipe].publishes != "generator":
         return ()
     return (drawing_work(plan, facts, _images_to_show(len(facts.classes))),)
 
 
-def write_artifact(directory: Path, *, trained: Path, order: Order, context: Context, progress: Progress) -> None:
+def write_artifact(directory: Path, trained: Path, training: Training, progress: Progress) -> None:
     """Fill a folder with everything that a release consists of.
 
     Args:
         directory: an empty folder, not yet visible to anybody.
         trained: folder with what the recipe handed over.
-        order: the training.
-        context: of this process.
+        training: that made it.
         progress: is told about the images that are drawn to be shown.
 
     Raises:
@@ -73,29 +72,32 @@ def write_artifact(directory: Path, *, trained: Path, order: Order, context: Con
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
-    with transaction(context.factory, read_only=True) as session:
-        charged = charged_by_stage(session, order)
-        ended_early = jobs.get_job(session, order.job.id).ended_early
-    ran = _events(order, charged)
-    incomplete = _incomplete(order, ran, ended_early)
-    published = RECIPES[order.plan.recipe].publishes
+    with transaction(training.factory, read_only=True) as session:
+        charged = charged_by_stage(session, training)
+        ended_early = jobs.get_job(session, training.job.id).ended_early
+    ran = _events(training, charged)
+    incomplete = _incomplete(training, ran, ended_early)
     made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
     description = _Description(
-        name=f"{order.dataset.name} · {order.plan.recipe} · ε {order.job.epsilon:g}{made}",
-        card={**_card(order, ran, charged.total()), "incomplete": incomplete},
+        name=f"{training.dataset.name} · {training.plan.recipe} · ε {training.job.epsilon:g}{made}",
+        card={**_card(training, ran, charged.total()), "incomplete": incomplete},
         ran=ran,
         charged=charged,
         incomplete=incomplete,
     )
-    figures = _DESCRIBE[published](directory, order, context, progress, description)
+    published, figures = RECIPES[training.plan.recipe].publishes, {}
+    if published == "generator":
+        _show_generator(directory, training, progress, description)
+    elif published == "histogram":  # it is its own report
+        figures["histogram"] = dict(read_histogram(directory))
     _write_json(directory / CARD_FILE, description.card)
     document = {
-        "job_id": order.job.id,
+        "job_id": training.job.id,
         "kind": published,
         "name": description.name,
         "card": description.card,
         "incomplete": incomplete,
-        "summary": {"facts": order.plan.facts, **figures},
+        "summary": {"facts": training.plan.facts, **figures},
     }
     _write_json(directory / RELEASE_FILE, document)
 
@@ -111,30 +113,29 @@ class _Description:
     incomplete: Mapping[str, Any] | None
 
 
-def _describe_generator(
-    directory: Path, order: Order, context: Context, progress: Progress, description: _Description
-) -> dict[str, Any]:
+def _show_generator(directory: Path, training: Training, progress: Progress, description: _Description) -> None:
     """Write grid and report of a generator. Drawing for them takes seconds; what takes longer is an evaluation."""
     generator = load_released(directory)
-    generator.to(context.device)
-    with transaction(context.factory, read_only=True) as session:
-        spent_nano = ledger.balance(session, order.account.id).spent_nano + description.charged.total()
-    images, labels = _drawn_to_show(generator, order.facts.classes, context.device, progress)
-    _write_grid(directory / GRID_FILE, images, labels, order.facts.classes)
+    generator.to(training.device)
+    classes = training.facts.classes
+    with transaction(training.factory, read_only=True) as session:
+        spent_nano = ledger.balance(session, training.account.id).spent_nano + description.charged.total()
+    images, labels = _drawn_to_show(generator, classes, training.device, progress)
+    _write_grid(directory / GRID_FILE, images, labels, classes)
     facts = ReleaseFacts(
         name=description.name,
-        dataset=order.dataset.name,
-        account=order.account.name,
-        recipe=order.plan.recipe,
-        classes=order.facts.classes,
+        dataset=training.dataset.name,
+        account=training.account.name,
+        recipe=training.plan.recipe,
+        classes=classes,
         created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
         stages=tuple(
             StageFacts(stage, event.count, event.noise_multiplier, description.charged[stage])
             for stage, event in description.ran.items()
         ),
-        facts=order.plan.facts,
-        notes=order.plan.notes,
-        account_epsilon=order.account.epsilon,
+        facts=training.plan.facts,
+        notes=training.plan.notes,
+        account_epsilon=training.account.epsilon,
         account_spent_nano=spent_nano,
         incomplete=description.incomplete,
     )
@@ -144,46 +145,24 @@ def _describe_generator(
         release=facts,
         images=images,
         labels=labels,
-        technical=_technical(order, context),
+        technical=_technical(training),
     )
-    return {}
 
 
-def _describe_histogram(
-    directory: Path, _order: Order, _context: Context, _progress: Progress, _description: _Description
-) -> dict[str, Any]:
-    """A histogram is its own report: its counts stand in the summary."""
-    return {"histogram": dict(read_histogram(directory))}
-
-
-def _describe_classifier(
-    _directory: Path, _order: Order, _context: Context, _progress: Progress, _description: _Description
-) -> dict[str, Any]:
-    """A classifier has no images to show; how good it is, evaluations say."""
-    return {}
-
-
-_DESCRIBE: Mapping[Published, Callable[[Path, Order, Context, Progress, _Description], dict[str, Any]]] = {
-    "generator": _describe_generator,
-    "histogram": _describe_histogram,
-    "classifier": _describe_classifier,
-}
-
-
-def _events(order: Order, charged: Counter[str]) -> dict[str, Event]:
+def _events(training: Training, charged: Counter[str]) -> dict[str, Event]:
     """What was paid for, stage by stage; releases done again after a crash count again."""
     releases = {
-        stage.name: charged[stage.name] // order.privacy_filter.unit_price_nano(stage.event)
-        for stage in order.plan.stages
+        stage.name: charged[stage.name] // training.privacy_filter.unit_price_nano(stage.event)
+        for stage in training.plan.stages
     }
     return {
         stage.name: replace(stage.event, count=releases[stage.name])
-        for stage in order.plan.stages
+        for stage in training.plan.stages
         if releases[stage.name]
     }
 
 
-def _incomplete(order: Order, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
+def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:
     """Of a training that ended early: why, and how many of the planned releases were made; None for a whole one.
 
     All of it is planned or charged, and public.
@@ -191,7 +170,7 @@ def _incomplete(order: Order, ran: Mapping[str, Event], ended_early: EarlyEnd | 
     stages = {
         stage.name: {"made": min(ran[stage.name].count if stage.name in ran else 0, stage.event.count)}
         | {"planned": stage.event.count}
-        for stage in order.plan.stages
+        for stage in training.plan.stages
     }
     made, planned = (sum(stage[which] for stage in stages.values()) for which in ("made", "planned"))
     if ended_early is None or made == planned:
@@ -200,39 +179,39 @@ def _incomplete(order: Order, ran: Mapping[str, Event], ended_early: EarlyEnd | 
     return {"reason": ended_early.value, "share": share, "made": made, "planned": planned, "stages": stages}
 
 
-def _card(order: Order, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
+def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> dict[str, Any]:
     """The privacy card: what is guaranteed, how it was paid for, and where to look it up."""
     certificate = build_certificate(
-        filter=order.privacy_filter,
+        filter=training.privacy_filter,
         events=list(ran.values()),
-        unit=order.account.unit.value,
-        assumed_public=_assumed_public(order),
+        unit=training.account.unit.value,
+        assumed_public=_assumed_public(training),
         price_nano=charged_nano,
     )
     return {
         **certificate.to_json(),
-        "recipe": order.plan.recipe,
+        "recipe": training.plan.recipe,
         "stages": list(ran),
-        "job_id": order.job.id,
-        "account_id": order.account.id,
-        "dataset_id": order.dataset.id,
-        "plan_sha256": body_hash(order.plan.to_json()),
+        "job_id": training.job.id,
+        "account_id": training.account.id,
+        "dataset_id": training.dataset.id,
+        "plan_sha256": body_hash(training.plan.to_json()),
     }
 
 
-def _assumed_public(order: Order) -> tuple[str, ...]:
-    facts = order.facts
+def _assumed_public(training: Training) -> tuple[str, ...]:
+    facts = training.facts
     colour = "grey" if facts.channels == 1 else "colour"
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
-    extractor = order.plan.config.get("extractor")
+    extractor = training.plan.config.get("extractor")
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
         count,
         "the recipe, its options and the code",
-        *((f"every image of the dataset {order.anchors.id}, of the gradient's basis",) if order.anchors else ()),
+        *((f"every image of the dataset {training.anchors.id}, of the gradient's basis",) if training.anchors else ()),
         *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
     )
 
@@ -268,14 +247,14 @@ def _write_grid(
     write_grid(first[by_class].transpose(0, 3, 1, 2) / 255.0, classes, path)  # (n, c, h, w), by class
 
 
-def _technical(order: Order, context: Context) -> dict[str, str]:
+def _technical(training: Training) -> dict[str, str]:
     return {
         "obscura": version("obscura"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if context.device.type == "cuda" else f"CPU, {platform.machine()}",
-        "attempts": str(context.attempt.number),
-        "plan (SHA-256)": body_hash(order.plan.to_json()),
+        "device": torch.cuda.get_device_name() if training.device.type == "cuda" else f"CPU, {platform.machine()}",
+        "attempts": str(training.attempt.number),
+        "plan (SHA-256)": body_hash(training.plan.to_json()),
     }
 
 

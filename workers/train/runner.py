@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from privacy.errors import BudgetExceeded
@@ -23,8 +22,7 @@ from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.jobs import FailureCode, JobKind, JobState
 from service.ledger.stops import ArmingStopped
-from service.logs import configure_logging, get_logger
-from service.private_files import keep_new_files_private
+from service.logs import get_logger
 from service.settings import Settings
 from workers.recipes.interface import Cancelled, NothingUseful, Trainer
 from workers.recipes.ranks import RankLost
@@ -32,7 +30,7 @@ from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.train.evaluating import run_evaluation
 from workers.train.orders import Context
-from workers.train.process import failure_code, keep_freed_memory, keep_values_out, share_cores, trace_of
+from workers.train.process import begin_process, device_kind, failure_code, trace_of
 from workers.train.sampling import run_sampling
 from workers.train.training import run_training
 
@@ -59,15 +57,9 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which then tells its runners
-    settings = Settings()
-    configure_logging(settings.log_level)
-    keep_new_files_private()
-    keep_values_out()
+    settings = begin_process(processes=1)
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
-    share_cores(1)
-    keep_freed_memory()
     return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
 
 
@@ -82,8 +74,7 @@ def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     engine = make_engine(settings.database_url, pool_size=2)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    context = Context(settings, make_session_factory(engine), attempt, stop=stop, device=device)
+    context = Context(settings, make_session_factory(engine), attempt, stop, device_kind())
     try:
         status = _attempt(context, trainers)
     except (StaleAttempt, NotFound) as error:
@@ -114,11 +105,11 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
         if wish is jobs.Wish.STOP:
             raise Cancelled
         if job.kind is JobKind.TRAIN:
-            run_training(context, job.id, trainers)
+            run_training(context, trainers)
         elif job.kind is JobKind.SAMPLE:
-            run_sampling(context, job.id)
+            run_sampling(context)
         else:
-            run_evaluation(context, job.id)
+            run_evaluation(context)
     except Cancelled:
         return _stopped(context)
     except (NothingUseful, BudgetExceeded) as error:

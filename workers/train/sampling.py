@@ -18,6 +18,7 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -41,19 +42,13 @@ from workers.train.drawing import SampleRequest, draw
 from workers.train.orders import Context
 from workers.train.progress import Piece, ReportedProgress
 
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry
-
-
-_SPOOL_BYTES = 4 * 2**20  # side files larger than this go to disk while the archive is written
-
-
 STAGE = "sample"  # of reports
-
-
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry
+_SPOOL_BYTES = 4 * 2**20  # side files larger than this go to disk while the archive is written
 _SUFFIXES = {SampleFormat.IMAGEFOLDER: "zip", SampleFormat.NPZ: "npz"}
 
 
-def run_sampling(context: Context, job_id: str) -> None:
+def run_sampling(context: Context) -> None:
     """Write the file of a sample job and end the job.
 
     An attempt that was lost after the file was in place left the same bytes that this one would write: they are kept.
@@ -63,7 +58,7 @@ def run_sampling(context: Context, job_id: str) -> None:
         StaleAttempt: another attempt has taken over.
         NotFound: the release's files are gone.
     """
-    data_dir = context.settings.data_dir
+    data_dir, job_id = context.settings.data_dir, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         sample = jobs.sample_of(session, job_id)
         release = jobs.get_release(session, sample.release_id)
@@ -71,12 +66,7 @@ def run_sampling(context: Context, job_id: str) -> None:
     directory = artifacts.directory_of(data_dir, sample.id)
     path = directory / f"{sample.id}.{_SUFFIXES[sample.format]}"
     if not path.is_file():
-        progress = ReportedProgress(
-            context.factory,
-            context.attempt,
-            stop=context.stop,
-            work=[Piece(STAGE, sample.count, 1.0)],
-        )
+        progress = ReportedProgress(context, [Piece(STAGE, sample.count, 1.0)])
 
         def tell(drawn: int) -> None:
             progress(stage=STAGE, step=drawn, steps=sample.count)
@@ -85,15 +75,8 @@ def run_sampling(context: Context, job_id: str) -> None:
         # On the CPU and on one thread, so that additions keep their order and equal seeds give equal bytes.
         torch.set_num_threads(1)
         with artifacts.staged_directory(data_dir, sample.id) as staging:
-            write_sample(
-                staging / path.name,
-                generator=generator,
-                request=request_of(sample, names),
-                sample_format=sample.format,
-                title=release.name,
-                card=release.card,
-                on_drawn=tell,
-            )
+            file = SampleFile(sample.format, release.name, release.card)
+            write_sample(staging / path.name, generator, _request_of(sample, names), file, tell)
             failpoint("sample.before")
             artifacts.publish_directory(staging, directory)
             failpoint("sample.after")
@@ -111,8 +94,7 @@ def run_sampling(context: Context, job_id: str) -> None:
     failpoint("drawn.after")
 
 
-def request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
-    """Return what a sample's row asks for."""
+def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
     chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
     return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen)
 
@@ -124,14 +106,27 @@ def _load(data_dir: Path, release: Release) -> ReleasedGenerator:
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
 
 
+@dataclass(frozen=True)
+class SampleFile:
+    """What the file of a sample is and says besides its images. Each carries a README, the card and `SHA256SUMS`.
+
+    Args:
+        format: a zip of class folders with PNG images and `metadata.jsonl`, or an npz of the arrays `images`
+            (n, h, w[, c]) uint8, `labels` (n,) int64 and `classes` (text).
+        title: name of the release, the heading of the README.
+        card: the release's privacy card (JSON-able).
+    """
+
+    format: SampleFormat
+    title: str
+    card: Mapping[str, Any]
+
+
 def write_sample(
     path: Path,
-    *,
     generator: ReleasedGenerator,
     request: SampleRequest,
-    sample_format: SampleFormat,
-    title: str,
-    card: Mapping[str, Any],
+    file: SampleFile,
     on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> None:
     """Write the images of `request` to one file.
@@ -140,19 +135,15 @@ def write_sample(
         path: the file to write; its directory must exist.
         generator: the released generator.
         request: what to draw.
-        sample_format: "imagefolder" for a zip of class folders with PNG images and `metadata.jsonl`, "npz" for the
-            arrays `images` (n, h, w[, c]) uint8, `labels` (n,) int64 and `classes` (text). Both carry `README.md`,
-            `privacy_card.json` and `SHA256SUMS`.
-        title: name of the release, the heading of the README.
-        card: the release's privacy card (JSON-able).
+        file: what it is and says.
         on_drawn: as for `draw`; what it raises ends the writing.
     """
-    readme = dataset_card(request=request, sample_format=sample_format, title=title, card=card).encode()
-    card_json = (json.dumps(card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    readme = dataset_card(request, file).encode()
+    card_json = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive, _Sums(archive) as sums:
         sums.add("README.md", readme)
         sums.add("privacy_card.json", card_json)
-        if sample_format == "imagefolder":
+        if file.format is SampleFormat.IMAGEFOLDER:
             _write_imagefolder(sums, generator, request, on_drawn)
         else:
             _write_arrays(sums, generator, request, on_drawn)
@@ -248,8 +239,9 @@ def folder_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{label:0{digits}d}_{name}" for label, name in enumerate(plain))
 
 
-def dataset_card(*, request: SampleRequest, sample_format: SampleFormat, title: str, card: Mapping[str, Any]) -> str:
+def dataset_card(request: SampleRequest, file: SampleFile) -> str:
     """Return the README of a sample in the form of a Hugging Face dataset card: the guarantee first."""
+    title, card = file.title, file.card
     front = {
         "pretty_name": title,
         "tags": ["synthetic", "differential-privacy"],
@@ -278,7 +270,7 @@ def dataset_card(*, request: SampleRequest, sample_format: SampleFormat, title: 
         f"Public seed {request.seed}. "
         + (
             "`<class>/<number>.png`, described line by line in `metadata.jsonl`."
-            if sample_format == "imagefolder"
+            if file.format is SampleFormat.IMAGEFOLDER
             else "`images` (uint8), `labels` (int64) and `classes`."
         ),
         "",

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from privacy.accounting.events import Event
-from privacy.accounting.filters import Filter
 from privacy.errors import BudgetExceeded, EventRefused
 from service import ledger
 from service.artifacts import flush_directory
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.errors import HoldExhausted
 from service.failpoints import failpoint
-from workers.supervise.attempts import Attempt
+from workers.train.orders import Training
 
 
 class HeldBudget:
@@ -32,33 +30,19 @@ class HeldBudget:
 
     A recipe may only release what its plan announced: an event with other noise or sensitivity is refused.
 
+    It is closed from the start where this attempt is there to publish what was paid for.
+
     Args:
-        factory: of sessions.
-        attempt: that has armed the hold.
-        hold_id: of the job.
-        privacy_filter: of the account.
-        planned: the event of every stage of the plan, by stage name.
-        journal: of the job; gets a line for every charge before anything is released for it.
-        charged_nano: what earlier attempts have charged.
+        training: whose hold was armed by its attempt. Its journal gets a line for every charge before anything is
+            released for it.
     """
 
-    def __init__(
-        self,
-        factory: SessionFactory,
-        attempt: Attempt,
-        *,
-        hold_id: str,
-        privacy_filter: Filter,
-        planned: Mapping[str, Event],
-        journal: Journal,
-        charged_nano: int = 0,
-    ) -> None:
-        self._factory, self._attempt, self._hold_id = factory, attempt, hold_id
-        self._journal = journal
-        self._filter, self._planned = privacy_filter, dict(planned)
-        self.charged_nano = charged_nano
-        self.closed = False
-        self.releases: Counter[str] = Counter()  # charged by this attempt, by stage
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._planned = {stage.name: stage.event for stage in training.plan.stages}
+        self._journal = Journal(training.settings.data_dir, training.job.id, training.attempt.number)
+        self.charged_nano = training.charged_nano
+        self.closed = training.job.ended_early is not None
 
     def close(self) -> None:
         """Refuse every further charge: the training ends early, with what it has."""
@@ -73,18 +57,19 @@ class HeldBudget:
             StaleAttempt: another attempt has taken over.
             OSError: the journal cannot be written; nothing may be released.
         """
-        announced = self._planned.get(stage)
+        training, announced = self._training, self._planned.get(stage)
         if announced is None or replace(announced, count=1) != replace(event, count=1):
-            raise EventRefused(self._filter.name, stage, "the plan of this job announced no such release")
-        amount_nano = self._filter.price_nano(event)
+            name = training.privacy_filter.name
+            raise EventRefused(name, stage, "the plan of this job announced no such release")
+        amount_nano = training.privacy_filter.price_nano(event)
         if self.closed:
             raise BudgetExceeded(amount_nano, 0)
         try:
-            with transaction(self._factory) as session:
+            with transaction(training.factory) as session:
                 self.charged_nano = ledger.charge(
                     session,
-                    hold_id=self._hold_id,
-                    attempt=self._attempt.number,
+                    hold_id=training.hold_id,
+                    attempt=training.attempt.number,
                     amount_nano=amount_nano,
                     stage=stage,
                     event=event.to_json(),
@@ -97,7 +82,16 @@ class HeldBudget:
         failpoint("charge.after")
         self._journal.write(stage=stage, count=event.count, price_nano=amount_nano)
         failpoint("journal.after")
-        self.releases[stage] += event.count
+
+    def in_numbers(self) -> dict[str, float]:
+        """Return what was charged and what is planned, as reports show it."""
+        charged_nano, planned_nano = self.charged_nano, self._training.plan.price_nano
+        return {
+            "charged_nano": charged_nano,
+            "planned_nano": planned_nano,
+            "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
+            "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
+        }
 
 
 FOLDER = "journals"

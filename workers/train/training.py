@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,18 +20,17 @@ from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from workers.recipes.interface import Trainer
 from workers.supervise.attempts import release_id_of, work_directory
-from workers.train.checkpoints import SealedFolder
 from workers.train.followers import followed, processes_wanted
-from workers.train.orders import Context, Order, public_parts, read_order, train_as_ordered
+from workers.train.orders import Context, Training, open_run, public_parts, read_training
 from workers.train.planned_work import training_work
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
-from workers.train.spending import HeldBudget, Journal, journalled_nano
+from workers.train.spending import HeldBudget, journalled_nano
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
-def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer]) -> None:
+def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
     """Train and publish; goes on where an earlier attempt was lost.
 
     Raises:
@@ -39,51 +39,35 @@ def run_training(context: Context, job_id: str, trainers: Mapping[str, Trainer])
         StaleAttempt: another attempt has taken over.
         NotFound: the dataset has no content.
     """
-    data_dir = context.settings.data_dir
+    data_dir, job_id = context.settings.data_dir, context.attempt.job_id
     finished = artifacts.directory_of(data_dir, release_id_of(job_id))
     work = work_directory(data_dir, job_id)
     if not finished.is_dir():
-        order = read_order(context, job_id)
-        budget = HeldBudget(
-            context.factory,
-            context.attempt,
-            hold_id=order.hold_id,
-            privacy_filter=order.privacy_filter,
-            planned={stage.name: stage.event for stage in order.plan.stages},
-            journal=Journal(data_dir, job_id, context.attempt.number),
-            charged_nano=order.charged_nano,
-        )
-        if order.job.ended_early is not None:  # this attempt is there to publish what was paid for
-            budget.close()
-        progress = ReportedProgress(
-            context.factory,
-            context.attempt,
-            budget=budget,
-            planned_nano=order.plan.price_nano,
-            privacy_filter=order.privacy_filter,
-            stop=context.stop,
-            work=(*training_work(order.plan, order.facts), *publishing_work(order)),
-        )
+        training = read_training(context)
+        budget = HeldBudget(training)
+        pieces = (*training_work(training.plan, training.facts), *publishing_work(training))
+        progress = ReportedProgress(training, pieces, budget)
         trained = work / _TRAINED
         if not trained.is_dir():
-            _train(context, order, trainers, budget=budget, progress=progress, work=work, trained=trained)
+            _train(training, trainers[training.plan.recipe], budget, progress, trained)
         with artifacts.staged_directory(data_dir, finished.name) as staging:
-            write_artifact(staging, trained=trained, order=order, context=context, progress=progress)
+            write_artifact(staging, trained, training, progress)
             failpoint("artifact.before")
             _put_in_place(staging, finished)
             failpoint("artifact.after")
-    publish(context, job_id, finished)
+    publish(context, finished)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def publish(context: Context, job_id: str, directory: Path) -> None:
+def publish(context: Context, directory: Path) -> None:
     """Make a finished artifact a release: capture, release row and success in one transaction."""
+    settings, job_id = context.settings, context.attempt.job_id
     described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
     digest = artifacts.digest_directory(directory)
-    key = open_signing_key(context.settings.ledger_key_path)
-    released_nano = journalled_nano(context.settings.data_dir, job_id)
+    key = open_signing_key(settings.ledger_key_path)
+    released_nano = journalled_nano(settings.data_dir, job_id)
     with transaction(context.factory) as session:
         _require_charged(session, job_id, released_nano)
         release = jobs.publish(
@@ -94,7 +78,7 @@ def publish(context: Context, job_id: str, directory: Path) -> None:
             name=described["name"],
             kind=described["kind"],
             artifact_sha256=digest,
-            artifact_dir=directory.relative_to(context.settings.data_dir).as_posix(),
+            artifact_dir=directory.relative_to(settings.data_dir).as_posix(),
             card=described["card"],
             summary=described["summary"],
             incomplete=described.get("incomplete"),
@@ -103,7 +87,7 @@ def publish(context: Context, job_id: str, directory: Path) -> None:
         )
         failpoint("publish.before")
     failpoint("publish.after")
-    keep_receipt(context.settings.data_dir, release.receipt)
+    keep_receipt(settings.data_dir, release.receipt)
 
 
 def _require_charged(session: Session, job_id: str, released_nano: int) -> None:
@@ -123,40 +107,21 @@ def _require_charged(session: Session, job_id: str, released_nano: int) -> None:
         )
 
 
-def _train(
-    context: Context,
-    order: Order,
-    trainers: Mapping[str, Trainer],
-    *,
-    budget: HeldBudget,
-    progress: ReportedProgress,
-    work: Path,
-    trained: Path,
-) -> None:
+def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: ReportedProgress, trained: Path) -> None:
     """Arm, open the private data, train, and keep the outcome under `trained`, whole or not at all.
 
     Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
     after arming and are gone when the outcome is there.
     """
-    trainer = trainers[order.plan.recipe]
-    public = public_parts(context.settings, order)
-    processes = 1 if budget.closed else processes_wanted(context.settings, trainer, context.device)
-    with transaction(context.factory) as session:
-        ledger.arm(session, hold_id=order.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+    public = public_parts(training)
+    processes = 1 if budget.closed else processes_wanted(training.settings, trainer, training.device)
+    with transaction(training.factory) as session:
+        ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
     failpoint("arm.after")
-    with followed(context, processes, work) as device:
-        outcome = train_as_ordered(
-            context,
-            order,
-            trainer,
-            public,
-            budget=budget,
-            progress=progress,
-            checkpoints=lambda key: SealedFolder(work, key, f"checkpoint {order.job.id}"),
-            device=device,
-        )
-    partial = work / f"{_TRAINED}.{context.attempt.number}.tmp"
+    with followed(training, processes, trained.parent) as device:
+        outcome = trainer(open_run(replace(training, device=device), public, budget, progress))
+    partial = trained.with_name(f"{_TRAINED}.{training.attempt.number}.tmp")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700)
     outcome.save(partial)

@@ -31,11 +31,6 @@ from workers.supervise.attempts import ExitStatus, work_root
 from workers.supervise.reconcile import reconcile
 from workers.supervise.supervisor import Patience, supervise
 from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
-from workers.train.runner import run
-
-
-def attempt_here(workshop: Any, job_id: str, trainers: dict[str, Any]) -> ExitStatus:
-    return run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=trainers)
 
 
 def state(workshop: Any) -> DatasetState:
@@ -45,7 +40,7 @@ def state(workshop: Any) -> DatasetState:
 
 def released(workshop: Any) -> Release:
     job_id = workshop.train()
-    attempt_here(workshop, job_id, TINY)
+    workshop.work(job_id, TINY)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     with transaction(workshop.factory, read_only=True) as session:
         return jobs.get_release(session, workshop.job(job_id).release_id)
@@ -59,7 +54,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     tmp_path: Path,
 ) -> None:
     settings, dataset_id = workshop.settings, workshop.dataset_id
-    release = released(workshop, TINY)
+    release = released(workshop)
     before = workshop.balance()
     images = open_dataset(settings, dataset_id)[0].copy()
 
@@ -111,7 +106,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
 
     # What was published stays, and can be drawn from.
     assert digest_directory(settings.data_dir / release.artifact_dir) == release.artifact_sha256
-    attempt_here(workshop, drawing, TINY)
+    workshop.work(drawing, TINY)
     assert workshop.job(drawing).state is JobState.SUCCEEDED
 
 
@@ -126,14 +121,14 @@ def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charg
         return TINY["datalens"](dataclasses.replace(training, progress=tell))
 
     job_id = workshop.train()
-    assert attempt_here(workshop, job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
+    assert workshop.work(job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
     charged_nano = workshop.hold(job_id).charged_nano
     assert charged_nano > 0
     destroy_file(key_path(workshop.settings, workshop.dataset_id))
 
-    assert attempt_here(workshop, job_id, TINY) is ExitStatus.ENDED
+    assert workshop.work(job_id, TINY) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.FAILED)
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
     assert workshop.balance().spent_nano == charged_nano
@@ -151,7 +146,7 @@ def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(work
         raise Cancelled
 
     for _ in range(2):
-        assert attempt_here(workshop, job_id, {"datalens": spy}) is ExitStatus.INTERRUPTED
+        assert workshop.work(job_id, {"datalens": spy}) is ExitStatus.INTERRUPTED
         with transaction(workshop.factory) as session:
             jobs.give_back(session, job_id=job_id, attempt=workshop.job(job_id).attempt, now=datetime.now(UTC))
     (secret, stored), again = seen

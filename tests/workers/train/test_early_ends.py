@@ -27,8 +27,10 @@ from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
-from workers.train import publishing, spending
+from workers.train import publishing
+from workers.train.progress import ReportedProgress
 from workers.train.runner import run
+from workers.train.spending import HeldBudget
 
 MOMENTS = 10
 VOTES: dict[str, Any] = {"images": 120, "images_per_iteration": 4}
@@ -55,7 +57,7 @@ class Moments:
     passed: int = 0
 
     def __post_init__(self) -> None:
-        charge, report = spending.HeldBudget.charge, spending.ReportedProgress.__call__
+        charge, report = HeldBudget.charge, ReportedProgress.__call__
 
         def charged(budget: Any, *given: Any) -> None:
             self.step()
@@ -66,8 +68,8 @@ class Moments:
             self.step()
             return report(progress, **given)
 
-        self.patch.setattr(spending.HeldBudget, "charge", charged)
-        self.patch.setattr(spending.ReportedProgress, "__call__", reported)
+        self.patch.setattr(HeldBudget, "charge", charged)
+        self.patch.setattr(ReportedProgress, "__call__", reported)
 
     def step(self) -> None:
         act = self.acts.get(self.passed)
@@ -143,7 +145,7 @@ def ten_moments(workshop: Any, options: dict[str, Any], patch: pytest.MonkeyPatc
     with patch.context() as patched:
         counted = Moments(patched)
         job_id = train(workshop, options)
-        run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+        workshop.work(job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
     assert counted.passed > 2 * MOMENTS
     dice = random.Random(seed)
@@ -223,13 +225,13 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     with monkeypatch.context() as patched:
         Moments(patched, {2: died})  # the first charge is there, and its release is not
         with pytest.raises(SystemExit):
-            run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+            workshop.work(job_id)
     assert len(charges(workshop, job_id)) == 1
     with transaction(workshop.factory) as session:
         jobs.finish_failed(
             session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.TIME_LIMIT, now=datetime.now(UTC)
         )
-    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    workshop.work(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
     assert "nothing that could be published" in job_views.FAILURES[job.failure_code]
@@ -245,9 +247,9 @@ def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop: Any, mo
 
     with monkeypatch.context() as patched:
         Moments(patched, {16: broken})
-        run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+        workshop.work(job_id)
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.OUT_OF_MEMORY)
-    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    workshop.work(job_id)
     assert_published(workshop, job_id, reason="out_of_memory")
 
 
@@ -283,7 +285,7 @@ def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_t
     assert status == ExitStatus.INTERRUPTED
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
-    run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    workshop.work(job_id)
     assert_published(workshop, job_id, reason="cancelled")
 
 
@@ -295,7 +297,7 @@ def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(
     with monkeypatch.context() as patched:
         Moments(patched, {16: died})
         with pytest.raises(SystemExit):
-            run(workshop.settings, workshop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+            workshop.work(job_id)
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
     second = workshop.claim(job_id)
@@ -335,15 +337,15 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(
     shop = request.getfixturevalue("workshop" if recipe == "datalens" else "rdp_workshop")
     job_id = shop.train(recipe=recipe, epsilon=8.0)
     budgets = list[Any]()
-    build = spending.HeldBudget.__init__
+    build = HeldBudget.__init__
 
     def closed(budget: Any, *given: Any, **more: Any) -> None:
         build(budget, *given, **more)
         budget.close()
         budgets.append(budget)
 
-    monkeypatch.setattr(spending.HeldBudget, "__init__", closed)
-    run(shop.settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    monkeypatch.setattr(HeldBudget, "__init__", closed)
+    shop.work(job_id)
     job = shop.job(job_id)
     assert budgets
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.HOLD_EXHAUSTED)
@@ -354,9 +356,7 @@ def test_progress_that_was_told_to_stop_asks_why(workshop: Any) -> None:
     """Somebody who cancels a job that costs nothing stops it at once."""
     job_id = workshop.train()
     attempt, stop = workshop.claim(job_id), threading.Event()
-    progress = spending.ReportedProgress(
-        workshop.factory, attempt, budget=None, planned_nano=0, privacy_filter=None, stop=stop
-    )
+    progress = ReportedProgress(workshop.context(attempt, stop))
     assert progress(stage="votes", step=0, steps=1) is False
     stop.set()
     with pytest.raises(Cancelled):

@@ -23,9 +23,8 @@ from tests.workers.small_trainings import evaluated, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
 from workers.supervise.attempts import ExitStatus
-from workers.train import spending
 from workers.train.planned_work import EVALUATION
-from workers.train.runner import run
+from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
 
@@ -146,14 +145,14 @@ def test_progress_moves_on_within_every_classifier_and_never_back(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release, seen = released(workshop, evaluation_samples=200), list[tuple[int, int]]()
-    say = spending.ReportedProgress.__call__
+    say = ReportedProgress.__call__
 
     def said(progress: Any, *, stage: str, step: int, steps: int) -> bool:
         if stage == EVALUATION:
             seen.append((step, steps))
         return say(progress, stage=stage, step=step, steps=steps)
 
-    monkeypatch.setattr(spending.ReportedProgress, "__call__", said)
+    monkeypatch.setattr(ReportedProgress, "__call__", said)
     evaluated(workshop, release)
     shares = [step / steps for step, steps in seen]
     second = next(at for at, (before, after) in enumerate(itertools.pairwise(shares), 1) if after < before)
@@ -169,8 +168,7 @@ def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop: Any) ->
     release = released(workshop, evaluation_samples=200)
     job_id, stop = workshop.evaluation(release.id).job_id, threading.Event()
     stop.set()
-    status = run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TINY)
-    assert status is ExitStatus.INTERRUPTED
+    assert workshop.work(job_id, TINY, stop) is ExitStatus.INTERRUPTED
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
     work(workshop, job_id)

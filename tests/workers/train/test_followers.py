@@ -26,9 +26,7 @@ from workers.recipes.registry import TOGETHER, TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
 from workers.train import followers as ranks
-from workers.train.followers import RunnersBusiness, read_armed_order
-from workers.train.orders import Context
-from workers.train.runner import run
+from workers.train.followers import RankZeroOnly, read_armed_training
 
 OPTIONS = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
 
@@ -67,16 +65,11 @@ def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
     supervise(settings, workshop.factory, attempt, draining=lambda: False, command=RUNNER_COMMAND, patience=patience)
 
 
-def context_of(workshop: Any, attempt: Attempt) -> Context:
-    return Context(workshop.settings, workshop.factory, attempt, threading.Event(), torch.device("cpu"))
-
-
 @pytest.mark.slow
 def test_two_processes_train_a_job_for_the_charges_of_one(rdp_workshop: Any, impatient: Patience) -> None:
     workshop = rdp_workshop
     alone, together = (classifier(workshop, epochs=1.0, epsilon=5.5) for _ in range(2))
-    ended = run(workshop.settings, workshop.claim(alone), stop=threading.Event(), trainers=TRAINERS)
-    assert ended == ExitStatus.ENDED
+    assert workshop.work(alone) == ExitStatus.ENDED
     supervise_two(workshop, workshop.claim(together), impatient)
 
     for job_id in (alone, together):
@@ -164,9 +157,7 @@ def test_a_lost_rank_is_no_verdict_about_the_training(workshop: Any) -> None:
         raise RankLost
 
     job_id = workshop.train()
-    attempt = workshop.claim(job_id)
-    status = run(workshop.settings, attempt, stop=threading.Event(), trainers={"datalens": loses})
-    assert status == ExitStatus.LOST
+    assert workshop.work(job_id, {"datalens": loses}) == ExitStatus.LOST
     assert workshop.job(job_id).state is JobState.RUNNING
     assert workshop.hold(job_id).state is HoldState.ARMED
 
@@ -179,7 +170,7 @@ def test_a_runner_whose_exchange_hangs_is_taken_out(
     monkeypatch.setattr(ranks, "_VERDICT_SECONDS", 60.0 if ends_in_time else 0.1)
     left, over = list[int](), threading.Event()
     monkeypatch.setattr(os, "_exit", left.append)
-    context = context_of(workshop, Attempt("job_a", 1))
+    context = workshop.context(Attempt("job_a", 1))
     with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]) as follower:
         watch = threading.Thread(target=ranks._watch, args=(context, [follower], over))
         watch.start()
@@ -196,14 +187,14 @@ def test_a_runner_whose_exchange_hangs_is_taken_out(
 def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop: Any) -> None:
     attempt = workshop.claim(workshop.train())
     with pytest.raises(Conflict, match="not armed"):
-        read_armed_order(context_of(workshop, attempt))
+        read_armed_training(workshop.context(attempt))
     with transaction(workshop.factory) as session:
         ledger.arm(session, hold_id=workshop.hold(attempt.job_id).id, attempt=attempt.number, now=datetime.now(UTC))
-    assert read_armed_order(context_of(workshop, attempt)).job.id == attempt.job_id
+    assert read_armed_training(workshop.context(attempt)).job.id == attempt.job_id
 
 
 def test_a_follower_neither_pays_nor_keeps() -> None:
-    business: Any = RunnersBusiness()
+    business: Any = RankZeroOnly()
     for ask in (lambda: business.charge(None, "votes"), lambda: business.replace(None), business.open):
         with pytest.raises(AssertionError, match="only rank 0"):
             ask()

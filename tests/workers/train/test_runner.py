@@ -30,17 +30,11 @@ from service.sealing import new_key
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
+from workers.train.orders import Training, read_training
 from workers.train.progress import Piece, ReportedProgress
-from workers.train.runner import run
 from workers.train.spending import HeldBudget, Journal, journal_path, journalled_nano, read_journal
 
 CANARY = "canary-4711-patient-smith"
-
-
-def run_here(
-    workshop: Any, attempt: Attempt, trainers: dict[str, Any], stop: threading.Event | None = None
-) -> ExitStatus:
-    return run(workshop.settings, attempt, stop=stop or threading.Event(), trainers=trainers)
 
 
 @pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
@@ -49,7 +43,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(
 ) -> None:
     workshop = request.getfixturevalue(kind)
     job_id = workshop.train()
-    assert run_here(workshop, workshop.claim(job_id), TINY) == ExitStatus.ENDED
+    assert workshop.work(job_id, TINY) == ExitStatus.ENDED
 
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
@@ -68,7 +62,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(
     assert list(work_directory(workshop.settings.data_dir, job_id).iterdir()) == []
 
     sample_job = workshop.sample(release.id)
-    assert run_here(workshop, workshop.claim(sample_job), TINY) == ExitStatus.ENDED
+    assert workshop.work(sample_job, TINY) == ExitStatus.ENDED
     with transaction(workshop.factory, read_only=True) as session:
         sample = jobs.sample_of(session, sample_job)
     assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
@@ -104,7 +98,7 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(
     if edit == "another key":
         destroy_file(path)
         write_key(path, new_key())
-    assert run_here(workshop, workshop.claim(job_id), TINY) == ExitStatus.ENDED
+    assert workshop.work(job_id, TINY) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).state is HoldState.RELEASED
@@ -121,14 +115,14 @@ def test_nothing_private_is_read_before_the_hold_is_armed(workshop: Any) -> None
         seen.append(workshop.hold(job_id).state)
         raise ValueError
 
-    run_here(workshop, workshop.claim(job_id), {"datalens": trainer})
+    workshop.work(job_id, {"datalens": trainer})
     assert seen == [HoldState.ARMED]
 
 
 def test_missing_content_fails_without_a_word_about_it(workshop: Any) -> None:
     job_id = workshop.train()
     (directory_of(workshop.settings.data_dir, workshop.dataset_id) / "labels.npy.sealed").unlink()
-    run_here(workshop, workshop.claim(job_id), TINY)
+    workshop.work(job_id, TINY)
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
     assert workshop.balance().held_nano == 0
 
@@ -151,7 +145,7 @@ def test_errors_become_closed_codes_and_their_text_stays_inside(
         raise error from RuntimeError(private_images)
 
     job_id = workshop.train()
-    assert run_here(workshop, workshop.claim(job_id), {"datalens": trainer}) == ExitStatus.ENDED
+    assert workshop.work(job_id, {"datalens": trainer}) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, code)
     assert workshop.hold(job_id).state is HoldState.CAPTURED
@@ -164,8 +158,8 @@ def test_errors_become_closed_codes_and_their_text_stays_inside(
 def test_a_stale_attempt_touches_nothing(workshop: Any) -> None:
     job_id = workshop.train()
     workshop.claim(job_id)
-    assert run_here(workshop, Attempt(job_id, 2), TINY) == ExitStatus.STALE
-    assert run_here(workshop, Attempt(job_id, 0), TINY) == ExitStatus.STALE
+    assert workshop.work(Attempt(job_id, 2), TINY) == ExitStatus.STALE
+    assert workshop.work(Attempt(job_id, 0), TINY) == ExitStatus.STALE
     assert workshop.hold(job_id).state is HoldState.HELD
 
 
@@ -180,7 +174,7 @@ def test_a_later_attempt_fences_charges_and_publication(workshop: Any) -> None:
         workshop.claim(job_id)
         return trainer(*args, **kwargs)
 
-    assert run_here(workshop, first, {"datalens": overtaken}) == ExitStatus.STALE
+    assert workshop.work(first, {"datalens": overtaken}) == ExitStatus.STALE
     assert workshop.hold(job_id).charged_nano == 0
 
 
@@ -191,12 +185,12 @@ def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(
     with monkeypatch.context() as patched:
         patched.setattr("workers.train.training.publish", _die)
         with pytest.raises(SystemExit):
-            run_here(workshop, workshop.claim(job_id), TINY)
+            workshop.work(job_id, TINY)
     assert directory_of(workshop.settings.data_dir, release_id_of(job_id)).is_dir()
     charged_nano = workshop.hold(job_id).charged_nano
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
-    assert run_here(workshop, workshop.claim(job_id), {}) == ExitStatus.ENDED
+    assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.hold(job_id).charged_nano == charged_nano
 
@@ -206,10 +200,10 @@ def test_a_finished_generator_is_not_trained_again(workshop: Any, monkeypatch: p
     with monkeypatch.context() as patched:
         patched.setattr("workers.train.training.write_artifact", _die)
         with pytest.raises(SystemExit):
-            run_here(workshop, workshop.claim(job_id), TINY)
+            workshop.work(job_id, TINY)
     with transaction(workshop.factory) as session:
         jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
-    assert run_here(workshop, workshop.claim(job_id), {}) == ExitStatus.ENDED
+    assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     directory = directory_of(workshop.settings.data_dir, release_id_of(job_id))
     assert load_generator(directory).config.classes == 10
@@ -220,30 +214,25 @@ def test_stopping_cancels_only_when_somebody_asked(workshop: Any) -> None:
     stop = threading.Event()
     stop.set()
     attempt = workshop.claim(job_id)
-    assert run_here(workshop, attempt, TINY, stop) == ExitStatus.INTERRUPTED
+    assert workshop.work(attempt, TINY, stop) == ExitStatus.INTERRUPTED
     assert workshop.job(job_id).state is JobState.RUNNING
     with transaction(workshop.factory) as session:
         jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-    assert run_here(workshop, attempt, TINY, stop) == ExitStatus.ENDED
+    assert workshop.work(attempt, TINY, stop) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)  # nothing was charged, so nothing is published
 
 
-def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
-    job_id = workshop.train()
-    attempt = workshop.claim(job_id)
-    stage = plan_from_json(workshop.job(job_id).plan).stages[0]
-    hold = workshop.hold(job_id)
+def armed(workshop: Any) -> Training:
+    """A training that has armed its hold and charged nothing."""
+    training = read_training(workshop.context(workshop.claim(workshop.train())))
     with transaction(workshop.factory) as session:
-        ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
-        privacy_filter = ledger.filter_of(ledger.get_account(session, workshop.account_id))
-    budget = HeldBudget(
-        workshop.factory,
-        attempt,
-        hold_id=hold.id,
-        privacy_filter=privacy_filter,
-        planned={stage.name: stage.event},
-        journal=Journal(workshop.settings.data_dir, job_id, attempt.number),
-    )
+        ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
+    return training
+
+
+def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
+    training = armed(workshop)
+    budget, stage, job_id = HeldBudget(training), training.plan.stages[0], training.job.id
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
@@ -251,22 +240,9 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
-    job_id = workshop.train()
-    attempt = workshop.claim(job_id)
-    plan = plan_from_json(workshop.job(job_id).plan)
+    training = armed(workshop)
+    budget, plan, job_id = HeldBudget(training), training.plan, training.job.id
     votes = plan.stages[-1]
-    hold = workshop.hold(job_id)
-    with transaction(workshop.factory) as session:
-        ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
-        privacy_filter = ledger.filter_of(ledger.get_account(session, workshop.account_id))
-    budget = HeldBudget(
-        workshop.factory,
-        attempt,
-        hold_id=hold.id,
-        privacy_filter=privacy_filter,
-        planned={stage.name: stage.event for stage in plan.stages},
-        journal=Journal(workshop.settings.data_dir, job_id, attempt.number),
-    )
     with pytest.raises(EventRefused):
         budget.charge(votes.event, "another stage")
     with pytest.raises(EventRefused):
@@ -275,7 +251,7 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
     assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.price_nano
     with pytest.raises(BudgetExceeded) as refused:
         budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
-    assert refused.value.remaining_nano == hold.amount_nano - votes.price_nano
+    assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.price_nano
     assert workshop.hold(job_id).charged_nano == votes.price_nano
     assert journalled_nano(workshop.settings.data_dir, job_id) == votes.price_nano
 
@@ -306,7 +282,7 @@ def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop: Any)
     lost = Journal(workshop.settings.data_dir, job_id, attempt.number)
     lost.write(stage="votes", count=1, price_nano=1)
     lost.close()
-    assert run_here(workshop, attempt, TINY) == ExitStatus.ENDED
+    assert workshop.work(attempt, TINY) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
@@ -317,16 +293,8 @@ def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_pub
     attempt = workshop.claim(job_id)
     seconds = [0.0]
     stop = threading.Event()
-    progress = ReportedProgress(
-        workshop.factory,
-        attempt,
-        budget=None,
-        planned_nano=5,
-        privacy_filter=None,
-        stop=stop,
-        work=[Piece("votes", 400, 2.0), Piece("draw", 10, 1.0)],
-        clock=lambda: seconds[0],
-    )
+    work = [Piece("votes", 400, 2.0), Piece("draw", 10, 1.0)]
+    progress = ReportedProgress(workshop.context(attempt, stop), work, clock=lambda: seconds[0])
     reported: list[Any] = []
     for step in range(201):
         progress(stage="votes", step=step, steps=400)
@@ -344,14 +312,7 @@ def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_pub
 def test_a_superseded_attempt_is_told_by_its_next_report(workshop: Any) -> None:
     job_id = workshop.train()
     workshop.claim(job_id)
-    progress = ReportedProgress(
-        workshop.factory,
-        Attempt(job_id, 0),
-        budget=None,
-        planned_nano=0,
-        privacy_filter=None,
-        stop=threading.Event(),
-    )
+    progress = ReportedProgress(workshop.context(Attempt(job_id, 0)))
     with pytest.raises(StaleAttempt):
         progress(stage="votes", step=0, steps=1)
 
@@ -373,7 +334,7 @@ def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop: Any) -> Non
         (target / "release.json").write_text(json.dumps(described))
         return generator
 
-    assert run_here(workshop, first, {"datalens": slow}) == ExitStatus.ENDED
+    assert workshop.work(first, {"datalens": slow}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     with transaction(workshop.factory, read_only=True) as session:
         release = session.get_one(Release, workshop.job(job_id).release_id)

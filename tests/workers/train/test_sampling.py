@@ -17,8 +17,10 @@ from PIL import Image
 
 from models.edm import EdmConfig, EdmDenoiser
 from models.generator import Generator, GeneratorConfig
-from workers.train.drawing import IMAGES_PER_BATCH, SampleRequest, draw, draw_arrays
-from workers.train.sampling import folder_names, write_sample
+from models.released import ReleasedGenerator
+from service.db.words import SampleFormat
+from workers.train.drawing import IMAGES_PER_BATCH, SampleRequest, draw
+from workers.train.sampling import SampleFile, folder_names, write_sample
 
 NAMES = ("T-shirt/top", "../../etc/passwd", "Ankle boot")
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
@@ -33,10 +35,16 @@ def generator() -> Generator:
     return made
 
 
+def draw_arrays(generator: ReleasedGenerator, request: SampleRequest, **more: Any) -> tuple[Any, Any]:
+    """All of `draw` at once: `(count, h, w, c)` uint8 and `(count,)` int64."""
+    images, labels = zip(*draw(generator, request, **more), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
 def write(path: Path, generator: Generator, **changes: Any) -> bytes:
-    sample_format = changes.pop("sample_format", "imagefolder")
+    sample_format = SampleFormat(changes.pop("sample_format", "imagefolder"))
     request = SampleRequest(**{"count": 300, "seed": 5, "names": NAMES, **changes})
-    write_sample(path, generator=generator, request=request, sample_format=sample_format, title="A | title", card=CARD)
+    write_sample(path, generator, request, SampleFile(sample_format, "A | title", CARD))
     return path.read_bytes()
 
 
@@ -67,8 +75,8 @@ def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
     tmp_path: Path, generator: Generator, sample_format: Any
 ) -> None:
     request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
-    given: dict[str, Any] = {"request": request, "sample_format": sample_format, "title": "A", "card": CARD}
-    write_sample(tmp_path / "a", generator=generator, on_drawn=told.append, **given)
+    file = SampleFile(SampleFormat(sample_format), "A", CARD)
+    write_sample(tmp_path / "a", generator, request, file, told.append)
     assert told == [IMAGES_PER_BATCH, 300]
 
     denoiser = EdmDenoiser(EdmConfig(3, 1, 6, 5, 4, 1, sampling_steps=4, churn=0.0, guidance=0.0))
@@ -86,7 +94,7 @@ def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
 
     told.clear()
     with pytest.raises(InterruptedError):
-        write_sample(tmp_path / "b", generator=denoiser, on_drawn=stop, **given)
+        write_sample(tmp_path / "b", denoiser, request, file, stop)
     assert told[-1] == IMAGES_PER_BATCH, "in the middle of the second batch"
 
 
