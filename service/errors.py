@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
+
+from privacy.wording import show_epsilon
 
 
 class ObscuraError(Exception):
@@ -184,23 +185,3 @@ class SweepTooExpensive(InsufficientBudget):
             f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
             f"You can: {choice}."
         )
-
-
-def show_epsilon(epsilon: float, *, up: bool) -> str:
-    """Write an epsilon with three significant digits, rounded up (what was asked or spent) or down (what is left).
-
-    Args:
-        epsilon: finite and >= 0.
-        up: the direction of rounding; never shows more left, or less spent, than there is.
-    """
-    if epsilon <= 0:
-        return "0"
-    digits = 2 - math.floor(math.log10(epsilon))
-    scaled = epsilon * 10.0**digits
-    nearest = round(scaled)
-    # A three-digit number that went through a conversion and back comes out a little lower; it is still that number.
-    whole = nearest if math.isclose(scaled, nearest, rel_tol=1e-7) else (math.ceil if up else math.floor)(scaled)
-    if digits <= 0:
-        return str(whole * 10**-digits)
-    text = f"{whole / 10.0**digits:.{digits}f}".rstrip("0")
-    return text + "0" if text.endswith(".") else text

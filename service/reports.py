@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import jinja2
 
@@ -22,14 +22,9 @@ from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
 from service.jobs.evaluations import finished_evaluations
+from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"
-CLASSIFIER_NAMES: Final = {
-    "classifier": "This classifier",
-    "logistic_regression": "Logistic regression",
-    "mlp": "MLP",
-    "cnn": "CNN",
-}
 # Where the section goes: in place of the one that says that nothing was measured. Pages of releases from before
 # evaluations were jobs of their own have none; there it goes before the technical facts.
 _PLACE = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
@@ -75,7 +70,6 @@ def _page(base: bytes, evaluations: list[dict[str, Any]], classes: Sequence[str]
             latest=latest,
             earlier=[evaluation for evaluation in evaluations if evaluation not in latest],
             classes=classes,
-            names=CLASSIFIER_NAMES,
         )
         .encode()
     )
@@ -97,12 +91,4 @@ def _document(evaluation: Evaluation) -> dict[str, Any]:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"percent": lambda share: f"{100 * share:.1f}%", "number": lambda count: f"{count:,}"}
-    return environment.get_template("usefulness.html")
+    return open_templates(Path(__file__).parent / "templates").get_template("usefulness.html")

@@ -31,10 +31,11 @@ from service.api.job_schemas import (
 )
 from service.api.views import minute, record
 from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
-from service.db.words import FailureCode, JobKind, ReleaseKind
+from service.db.words import JobKind, ReleaseKind
 from service.errors import LedgerCorruption
 from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
+from service.wording import FAILURES
 
 # What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
 # running it.
@@ -58,21 +59,6 @@ JOBS = select(
     Job.started_at,
     Job.finished_at,
 )
-
-FAILURES: dict[FailureCode, str] = {
-    FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",
-    FailureCode.EVALUATION_FAILED: "The evaluation on public data did not finish.",
-    FailureCode.SAMPLING_FAILED: "The sampling did not finish.",
-    FailureCode.DATASET_UNAVAILABLE: "The dataset's content was not available.",
-    FailureCode.RELEASE_UNAVAILABLE: "The release's files were not available.",
-    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before there was anything to publish.",
-    FailureCode.OUT_OF_MEMORY: "The job needed more memory than there is.",
-    FailureCode.OUT_OF_DISK: "The disk was full.",
-    FailureCode.TIME_LIMIT: "The job took longer than the service allows, and had nothing that could be published.",
-    FailureCode.WORKER_LOST: "The process that ran the job was lost too often, and nothing could be published.",
-    FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, so nothing more was released.",
-    FailureCode.INTERNAL: "Something broke on our side.",
-}
 
 
 @dataclass(frozen=True)

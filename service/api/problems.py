@@ -17,6 +17,7 @@ from service.api.schemas import FieldError, Problem
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
 from service.logs import get_logger
+from service.wording import NEEDS_OPERATOR
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
@@ -71,7 +72,7 @@ RETRY_CODES = frozenset(
     }
 )
 # What an operator must look at is named to the caller without its particulars.
-OPERATOR_ONLY = {"ledger_corruption": "The ledger refuses to go on until an operator has looked at it."}
+OPERATOR_ONLY = {"ledger_corruption": NEEDS_OPERATOR}
 
 
 class ApiError(ObscuraError):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import typer
@@ -17,7 +18,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from service.api.job_schemas import EventRecord
+from privacy.wording import show_duration, show_epsilon, show_number
+from service.api.job_schemas import EventRecord, ProgressFacts
 from service.cli.packing import PackingError
 from service.client import ApiError, AuthError, BudgetError, JobFailed, NotFoundError, ObscuraClientError, RequestError
 
@@ -150,28 +152,29 @@ def _at(value: Any, path: str) -> Any:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
     if isinstance(value, dict):
         return ", ".join(f"{name}={_cell(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(_cell(item) for item in value)
-    return str(value)
+    return show_number(value) if isinstance(value, bool | float) else str(value)  # an integer may be copied, as a seed
 
 
 LINE_SECONDS = 15.0
 
 
+def show_cost(facts: ProgressFacts) -> str:
+    """What a job has charged of its price."""
+    charged, planned = (show_epsilon(each, up=True) for each in (facts.charged_epsilon, facts.planned_epsilon))
+    return f"epsilon {charged} of {planned}"
+
+
 def describe(event: EventRecord) -> str:
-    """Charged budget and the job's time left, for example `epsilon 0.412 of 1 charged, about 2:30 left`."""
+    """Charged budget and time left, for example `epsilon 0.412 of 1.0 charged, about 2 min 30 s left`."""
     facts, parts = event.progress, []
     if facts.planned_nano:
-        parts.append(f"epsilon {facts.charged_epsilon:.3g} of {facts.planned_epsilon:.3g} charged")
+        parts.append(f"{show_cost(facts)} charged")
     if facts.eta_seconds and event.state == "running":
-        minutes, seconds = divmod(round(facts.eta_seconds), 60)
-        parts.append(f"about {minutes}:{seconds:02d} left")
+        parts.append(f"about {show_duration(timedelta(seconds=round(facts.eta_seconds)))} left")
     return ", ".join(parts)
 
 

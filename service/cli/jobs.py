@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from privacy.wording import EARLY_ENDS, show_epsilon, show_percent
 from service.api.job_schemas import PlanRecord
 from service.cli.connection import (
     Epsilon,
@@ -18,7 +20,7 @@ from service.cli.connection import (
     recipe_options,
     resolve_dataset,
 )
-from service.cli.console import CliError, Exit, Output, job_progress
+from service.cli.console import CliError, Exit, Output, job_progress, show_cost
 from service.client import Job
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
@@ -125,7 +127,7 @@ def price_of_nothing(job: Job, *, discard: bool) -> str | None:
     facts = job.progress
     if job.finished or not facts.charged_nano or (job.publishes_if_cancelled and not discard):
         return None
-    cost = f"epsilon {facts.charged_epsilon:.4g} of {facts.planned_epsilon:.4g}"
+    cost = show_cost(facts)
     if discard:
         return f"This job has cost {cost}, for good, and nothing of it would be published. Discard it?"
     return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
@@ -150,7 +152,8 @@ def announce(output: Output, job: Job) -> None:
     if release.incomplete is not None:
         facts = release.incomplete
         output.notice(
-            f"It is incomplete ({facts.reason}): {facts.share:.1%} of the planned releases were made and paid for."
+            f"It is incomplete, because {EARLY_ENDS.get(facts.reason, facts.reason)}: "
+            f"{show_percent(facts.share, up=False)} of the planned noisy releases were made and paid for."
         )
     for evaluation in release.evaluations():
         output.notice(f"It is being evaluated. To follow that: obscura jobs watch {evaluation.job_id}")
@@ -169,7 +172,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
     if output.as_json:
         output.record(made, "plan")
         return
-    budget = made.budget
+    budget, left = made.budget, partial(show_epsilon, up=False)
     output.record(
         {
             "recipe": made.recipe,
@@ -177,8 +180,8 @@ def show_plan(output: Output, made: PlanRecord) -> None:
             "price (epsilon)": made.price_epsilon,
             "price (nano-units)": made.price_nano,
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}, filter {made.filter}",
-            "left before": f"epsilon {budget.left_epsilon:.4g} of {budget.limit_epsilon:.4g}",
-            "left after": f"epsilon {budget.left_after_epsilon:.4g}" if budget.affordable else "not affordable",
+            "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
+            "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
             **{f"buys: {name}": value for name, value in made.buys.items()},
         },
         "plan",

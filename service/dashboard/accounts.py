@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
-from service.dashboard import job_queries, queries, wording
+from service.dashboard import job_queries, queries
 from service.dashboard.access import Running, find_viewer
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.queries import SpendPoint
@@ -92,7 +92,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
         values["stopped"] = bool(arming_stops(session))
         values["release_count"] = queries.count_releases(session)
-    return page(request, "overview.html", **values, **_labels())
+    return page(request, "overview.html", **values)
 
 
 @router.get("/parts/{name}")
@@ -102,7 +102,7 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
         raise NotFound("There is no such part of a page.")
     with transaction(dashboard.factory, read_only=True) as session:
         values = _PARTS[name](session, dashboard.clock(), after)
-    return page(request, f"_{name}.html", **values, **_labels())
+    return page(request, f"_{name}.html", **values)
 
 
 @router.get("/accounts/{account_id}")
@@ -116,7 +116,7 @@ def account(
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         view = queries.read_account(session, account_id)
-        values = _labels() | {
+        values: dict[str, Any] = {
             "view": view,
             "stopped": bool(arming_stops(session)),
             "chart": spend_chart(queries.read_spending(session, view.account), now),
@@ -146,15 +146,3 @@ def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str,
 
 
 _PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}
-
-
-def _labels() -> dict[str, Any]:
-    return {
-        "units": wording.UNITS,
-        "adjacencies": wording.ADJACENCIES,
-        "filters": wording.FILTERS,
-        "entry_words": wording.ENTRIES,
-        "hold_words": wording.HOLDS,
-        "state_words": wording.JOB_STATES,
-        "request_words": wording.REQUESTS,
-    }

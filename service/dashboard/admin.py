@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from service import admins, ledger
 from service.auth import Principal, Scope
-from service.dashboard import wording
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import AdminRequest
@@ -132,8 +131,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         names={admin.id: admin.name for admin in people},
         requests=asked,
         expired={row.id for row in asked if admins.has_expired(row, now)},
-        admission_words=wording.ADMISSIONS,
-        admin_request_words=wording.ADMIN_REQUESTS,
     )
 
 

@@ -12,7 +12,7 @@ from privacy.accounting.filters import open_filter
 from privacy.accounting.odds import sure_at_most
 from service import artifacts, jobs, ledger, reports
 from service.artifacts import directory_of, find_file
-from service.dashboard import job_queries, queries, wording
+from service.dashboard import job_queries, queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.datasets import deletion, states
@@ -35,7 +35,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
             "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
             "needing": deletion.jobs_needing(session, dataset_id),
         }
-    return page(request, "dataset.html", **values, state_words=wording.JOB_STATES, units=wording.UNITS)
+    return page(request, "dataset.html", **values)
 
 
 @router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
@@ -92,12 +92,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples=samples,
         evaluations=evaluations,
         public=public,
-        early_words=wording.EARLY_ENDS,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
-        adjacencies=wording.ADJACENCIES,
-        units=wording.UNITS,
-        state_words=wording.JOB_STATES,
         formats=[choice.value for choice in SampleFormat],
         samples_max=dashboard.settings.samples_max,
     )

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, defer, joinedload
 from privacy.plans.plan import plan_from_json
 from privacy.plans.registry import useful_from_nano
 from service import ledger
-from service.dashboard.wording import FAILURES, RECIPE_TITLES
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow, HoldRow
@@ -22,6 +21,7 @@ from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
 from service.times import to_the_minute
+from service.wording import FAILURES, RECIPE_TITLES
 
 JOBS_A_PAGE = 50
 ACTIVE_MAX = 100

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import jobs
-from service.dashboard import job_queries, wording
+from service.dashboard import job_queries
 from service.dashboard.access import Form, Running, find_trainer, find_viewer
 from service.dashboard.pages import PageRoute, page
 from service.db.session import transaction
@@ -33,7 +33,6 @@ def job_list(
         sweeps=sweeps,
         before=before,
         older_than=older_than,
-        state_words=wording.JOB_STATES,
     )
 
 
@@ -66,9 +65,6 @@ def _job_page(request: Request, dashboard: Running, job_id: str, template: str) 
         template,
         view=view,
         plan=plan,
-        state_words=wording.JOB_STATES,
-        hold_words=wording.HOLDS,
-        early_words=wording.EARLY_ENDS,
     )
 
 
@@ -95,4 +91,4 @@ def cancel_sweep(dashboard: Running, sweep_id: str) -> RedirectResponse:
 def _sweep_page(request: Request, dashboard: Running, sweep_id: str, template: str) -> HTMLResponse:
     with transaction(dashboard.factory, read_only=True) as session:
         view = job_queries.read_sweep(session, sweep_id, dashboard.clock())
-    return page(request, template, view=view, state_words=wording.JOB_STATES)
+    return page(request, template, view=view)

@@ -17,7 +17,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 
 from privacy.errors import PrivacyError
-from service.dashboard import wording
+from privacy.units import UNIT_WORDS
+from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES
+from service import wording
 from service.errors import ObscuraError, Unauthorized
 
 _HERE = Path(__file__).parent
@@ -96,7 +98,7 @@ def _error_page(request: Request, error: Exception) -> Response:
         message = error.message
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
-            message = "The ledger refuses to go on until an operator has looked at it."
+            message = wording.NEEDS_OPERATOR
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
     return page(request, "error.html", status_code=status, title=title, message=message)
@@ -113,26 +115,19 @@ def asset_version() -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "bytes": wording.show_bytes,
-        "chance": wording.show_delta,
-        "duration": wording.show_duration,
-        "left": wording.show_left,
-        "moment": wording.show_time,
-        "number": wording.show_number,
-        "percent_up": lambda fraction: wording.show_percent(fraction, up=True),
-        "percent_down": lambda fraction: wording.show_percent(fraction, up=False),
-        "power": wording.show_power,
-        "spent": wording.show_spent,
-        "sure": wording.show_sure,
-        "words": wording.show_words,
+    environment = wording.open_templates(_HERE / "templates")
+    environment.globals |= {
+        "adjacencies": ADJACENCIES,
+        "admin_request_words": wording.ADMIN_REQUESTS,
+        "admission_words": wording.ADMISSIONS,
+        "asset_version": asset_version,
+        "early_words": EARLY_ENDS,
+        "entry_words": wording.ENTRIES,
+        "filter_names": FILTER_NAMES,
+        "hold_words": wording.HOLDS,
+        "odds": wording.odds_sentence,
+        "request_words": wording.LIMIT_REQUESTS,
+        "state_words": wording.JOB_STATES,
+        "units": UNIT_WORDS,
     }
-    environment.globals |= {"odds": wording.odds_sentence, "asset_version": asset_version}
     return environment

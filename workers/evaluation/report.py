@@ -22,37 +22,17 @@ from PIL import Image
 
 from privacy.accounting.filters import open_filter
 from privacy.accounting.odds import sure_at_most
+from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES, FILTERS
 from workers.evaluation.grid import as_pixels, scale_for, strip
 from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
-from workers.evaluation.wording import (
-    show_epsilon,
-    show_moment,
-    show_number,
-    show_percent,
-    show_sure,
-    show_words,
-)
 
 NANO: Final = 10**9
 SAMPLES_PER_CLASS: Final = 10
 # The odds table of the report; the account's own limit is added to it.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
-EARLY_WORDS: Final = {
-    "cancelled": "its user asked for that",
-    "time_limit": "its time was over",
-    "worker_lost": "the processes that ran it were lost",
-    "training_failed": "it failed",
-    "out_of_memory": "memory ran out",
-    "out_of_disk": "disk space ran out",
-}
 UNIT_KEYS: Final = {
     "record": "unit: one of these is protected",
     "subject": "unit: all records of one of these are protected together",
-}
-ADJACENCY_WORDS: Final = {"add_remove": "add or remove one unit"}
-FILTER_WORDS: Final = {
-    "gdp": "Gaussian differential privacy (exact for Gaussian releases)",
-    "rdp": "Rényi differential privacy at one order fixed when the account was opened",
 }
 
 
@@ -188,24 +168,17 @@ def _render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {
-        "percent": show_percent,
-        "number": show_number,
-        "moment": show_moment,
-        "epsilon": show_epsilon,
-        "words": show_words,
-        "sure": show_sure,
-    }
+    environment.filters |= FILTERS
     guarantee, limit = document["guarantee"], float(document["release"]["account_epsilon"])
     return environment.get_template("report.html").render(
         **document,
         pictures=_pictures(images, labels, classes),
         odds=_odds_rows(guarantee, limit),
         histogram_peak=max(panels.histogram),
-        early_words=EARLY_WORDS,
+        early_words=EARLY_ENDS,
         unit_keys=UNIT_KEYS,
-        adjacency_words=ADJACENCY_WORDS,
-        filter_words=FILTER_WORDS,
+        adjacencies=ADJACENCIES,
+        filter_names=FILTER_NAMES,
     )
 
 

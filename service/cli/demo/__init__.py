@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from privacy.wording import show_epsilon, show_percent, show_words
 from service.api.job_schemas import PlanRecord
 from service.api.schemas import AccountRecord
 from service.cli.console import CliError, Exit, Output, byte_progress
@@ -22,7 +23,7 @@ ACCOUNT, EPSILON, RECIPE = "demo", 1.0, "datalens"
 DOWNLOAD_COUNT = 2000
 DOWNLOAD_SEED = 7
 MARKER = "made-by-obscura-demo"
-METHODS = {"logistic_regression": "logistic regression", "mlp": "MLP", "cnn": "CNN"}
+METHODS = ("logistic_regression", "mlp", "cnn")
 
 
 @dataclass
@@ -169,15 +170,16 @@ def _show(output: Output, summary: dict[str, Any], url: str, out: Path) -> None:
         return
     warm = summary["accuracy_warm_start_only"]
     accuracies = {
-        f"{label}, trained on synthetic images": _percent(summary["accuracy"].get(name))
+        f"{show_words(name)}, trained on synthetic images": _percent(summary["accuracy"].get(name))
         + (f" (warm start only: {_percent(warm[name])})" if name in warm else "")
-        for name, label in METHODS.items()
+        for name in METHODS
     }
     output.record(accuracies, f"accuracy on the public {summary['dataset']} test images")
     output.record(
         {
             "guarantee": f"epsilon {summary['epsilon']:g}, delta {summary['delta']:g}, unit {summary['unit']}",
-            "spent": f"epsilon {summary['spent_epsilon']:.4g}, {summary['spent']} of {summary['capacity']} nano-units",
+            "spent": f"epsilon {show_epsilon(summary['spent_epsilon'], up=True)}, {summary['spent']} of "
+            f"{summary['capacity']} nano-units",
             "images": f"{summary['download']} ({summary['downloaded_images']} images, SHA-256 verified)",
             "sample grid": summary["grid"],
             "report": summary["report"],
@@ -189,7 +191,7 @@ def _show(output: Output, summary: dict[str, Any], url: str, out: Path) -> None:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else show_percent(value, up=False)
 
 
 def _fresh_folder(out: Path) -> Path:

@@ -194,13 +194,6 @@ def test_failures_are_named_from_a_closed_set(served: Any, dataset: dict[str, An
     assert "memory" in shown["failure"]["message"]
 
 
-def test_every_failure_code_has_a_message() -> None:
-    from service.api.job_views import FAILURES
-    from service.db.words import FailureCode
-
-    assert set(FAILURES) == set(FailureCode)
-
-
 def test_a_broker_that_is_away_loses_no_job(served: Any, dataset: dict[str, Any]) -> None:
     job = served.train(dataset["id"], key=new_id("key")).json()
     with transaction(served.factory, read_only=True) as session:

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import select, text
 
+from privacy import wording
 from service import ledger
 from service.artifacts import directory_of
-from service.dashboard import wording
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -451,7 +451,7 @@ def test_an_incomplete_release_says_so(site, stock):
     with transaction(site.factory) as session:
         session.get_one(Release, stock.release).incomplete = incomplete
     html = site.client().get(f"/releases/{stock.release}").text
-    assert "Incomplete: 42.1% of the planned releases were made." in html
+    assert "Incomplete: 42.1% of the planned noisy releases were made." in html
     assert "because its time was over" in html
     assert "incomplete, 42.1% made" in site.client().get("/releases").text
 

@@ -101,7 +101,7 @@ def test_guarantee_comes_first_then_images_then_usefulness(page: str) -> None:
 
 
 def test_guarantee_states_odds_and_the_meaning_of_delta(page: str) -> None:
-    assert "can become at most <strong>97.0% sure</strong>" in page
+    assert "can become at most <strong>97% sure</strong>" in page
     assert "everything that its account may ever publish up to its limit" in page
     assert "That holds except with a chance of at most δ" in page
     assert "10⁻⁵" in page
@@ -109,14 +109,14 @@ def test_guarantee_states_odds_and_the_meaning_of_delta(page: str) -> None:
 
 def test_odds_are_those_of_limits_and_rounded_up(page: str) -> None:
     shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
-    assert shown == ["65.7%", "77.5%", "91.5%", "97.0%", "99.99%"]
-    assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3"]
-    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97.0%"}  # none is told of this release, or of the spend
-    assert "20.0% of the limit" in page
+    assert shown == ["65.7%", "77.5%", "91.5%", "97%", "99.99%"]
+    assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
+    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97%"}  # none is told of this release, or of the spend
+    assert "20% of the limit" in page
 
 
 def test_epsilon_is_never_shown_smaller_than_it_is(page: str) -> None:
-    assert "ε = 1<" in page  # 0.99991 with four digits, rounded up
+    assert "ε = 1.0<" in page  # 0.99991 with three digits, rounded up
 
 
 def test_report_never_promises_anonymity(page: str) -> None:
@@ -130,7 +130,7 @@ def test_accountant_is_named_with_its_version(page: str) -> None:
 def test_facts_are_written_for_people(page: str) -> None:
     assert "<dt>Noise stddev</dt><dd>class means 18,008; votes 2,585</dd>" in page
     assert "<dt>Warm start</dt><dd>yes</dd>" in page
-    assert "Published 2026-01-02 03:04 UTC." in page
+    assert "Published 2 Jan 2026, 03:04 UTC." in page
 
 
 def test_names_are_escaped(page: str) -> None:
@@ -157,7 +157,7 @@ def test_an_incomplete_release_says_how_much_was_made_and_why(tmp_path: Path, pa
     images, labels = samples()
     facts = replace(RELEASE, incomplete={"reason": "time_limit", "share": 0.421, "made": 421, "planned": 1000})
     shown = write_report(tmp_path / "b", card=CARD, release=facts, images=images, labels=labels).read_text("utf-8")
-    assert "Incomplete: 42.1% of the planned releases were made." in shown
+    assert "Incomplete: 42.1% of the planned noisy releases were made." in shown
     assert "because its time was over" in shown
     assert shown.index("Incomplete") < shown.index('id="guarantee"')
     assert "Incomplete" not in page

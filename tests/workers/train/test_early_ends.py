@@ -22,6 +22,7 @@ from service.artifacts import digest_directory
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.db.words import EarlyEnd, EntryKind, HoldState, JobState
+from service.wording import FAILURES
 from tests.workers.small_trainings import TRAINERS
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled
@@ -234,7 +235,7 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     workshop.work(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
-    assert "nothing that could be published" in job_views.FAILURES[job.failure_code]
+    assert "nothing that could be published" in FAILURES[job.failure_code]
     assert len(charges(workshop, job_id)) == 1
     workshop_holds_nothing(workshop, job_id)
 

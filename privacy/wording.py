@@ -1,0 +1,151 @@
+"""Numbers as people read them, the same in pages, reports, errors and the command line.
+
+Rounding never flatters: what is asked for or spent, and odds, are rounded up; what is left or planned, down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+ABBREVIATIONS: Final = frozenset({"mlp", "cnn", "fid", "is"})
+ADJACENCIES: Final[Mapping[str, str]] = {"add_remove": "add or remove one unit"}
+FILTER_NAMES: Final[Mapping[str, str]] = {
+    "gdp": "Gaussian differential privacy (exact for Gaussian releases)",
+    "rdp": "Rényi differential privacy at one order fixed when the account was opened",
+}
+# Why a training ended before its plan, after "because".
+EARLY_ENDS: Final[Mapping[str, str]] = {
+    "cancelled": "it was cancelled",
+    "discarded": "it was discarded",
+    "time_limit": "its time was over",
+    "worker_lost": "the processes that ran it were lost",
+    "training_failed": "it failed",
+    "out_of_memory": "memory ran out",
+    "out_of_disk": "disk space ran out",
+}
+
+
+def show_epsilon(epsilon: float, *, up: bool) -> str:
+    """Write an epsilon with three significant digits, rounded up (what was asked or spent) or down (what is left).
+
+    Args:
+        epsilon: finite and >= 0.
+        up: the direction of rounding; never shows more left, or less spent, than there is.
+    """
+    if epsilon <= 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(epsilon))
+    # A three-digit number that went through a conversion and back comes out a little lower; it is still that number.
+    shown = _rounded(epsilon, digits, up=up, tolerance=1e-7)
+    if digits <= 0:
+        return f"{shown:.0f}"
+    text = f"{shown:.{digits}f}".rstrip("0")
+    return text + "0" if text.endswith(".") else text
+
+
+def show_sure(sure: float) -> str:
+    """Write how sure somebody can become (`privacy.accounting.odds.sure_at_most`), rounded up, and never as 100%."""
+    for digits, largest in ((1, 99.9), (2, 99.99)):
+        rounded = _rounded(100.0 * sure, digits, up=True)
+        if rounded <= largest:
+            return f"{rounded:.{digits}f}".removesuffix(".0") + "%"
+    return "over 99.99%"
+
+
+def show_delta(delta: float) -> str:
+    """Write delta as a chance: '1 in 100,000'. Rounded towards the larger chance."""
+    inverse = 1.0 / delta
+    if not math.isfinite(inverse):
+        return "less than 1 in 10³⁰⁷"
+    whole = round(inverse) if math.isclose(inverse, round(inverse), rel_tol=1e-9) else math.floor(inverse)
+    return f"1 in {whole:,}"
+
+
+def show_power(value: float, digits: int = 2) -> str:
+    """Write a small number in scientific form: '10⁻⁵', '2.5 × 10⁻⁶'."""
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    mantissa = mantissa.rstrip("0").removesuffix(".")
+    return power if mantissa == "1" else f"{mantissa} × {power}"
+
+
+def show_percent(fraction: float, digits: int = 1, *, up: bool | None = None) -> str:
+    """Write a fraction as a percentage with at most so many decimals, rounded up, down, or (None) to the nearest."""
+    value = _rounded(100.0 * max(fraction, 0.0), digits, up=up)
+    return f"{value:.{digits}f}".removesuffix("." + "0" * digits) + "%"
+
+
+def show_number(value: object) -> str:
+    """Write a public number of a plan with four significant digits, several of them, or a short text as it is."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{show_words(name).lower()} {show_number(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(show_number(part) for part in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    if 0 < abs(value) < 1e-3:
+        return show_power(value, digits=3)
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def show_words(name: object) -> str:
+    """Turn an identifier into words: 'warm_start' -> 'Warm start', 'mlp' -> 'MLP'."""
+    text = str(name).replace("_", " ").strip()
+    return text.upper() if text in ABBREVIATIONS else text[:1].upper() + text[1:]
+
+
+def show_bytes(count: int) -> str:
+    """Write a file size in decimal units."""
+    size, units = float(count), ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+
+
+def show_time(moment: datetime | str) -> str:
+    """Write a moment, or one in ISO 8601, in UTC, to the minute."""
+    moment = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return moment.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
+
+
+def show_duration(duration: timedelta) -> str:
+    """Write a duration in its two largest units."""
+    seconds = max(int(duration.total_seconds()), 0)
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "min"), (seconds % 60, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == parts[0][1])
+
+
+# All of these by the names that templates give them.
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "bytes": show_bytes,
+    "chance": show_delta,
+    "duration": show_duration,
+    "left": partial(show_epsilon, up=False),
+    "moment": show_time,
+    "number": show_number,
+    "percent": show_percent,
+    "percent_down": partial(show_percent, up=False),
+    "percent_up": partial(show_percent, up=True),
+    "power": show_power,
+    "spent": partial(show_epsilon, up=True),
+    "sure": show_sure,
+    "words": show_words,
+}
+
+
+def _rounded(value: float, digits: int, *, up: bool | None, tolerance: float = 1e-9) -> float:
+    scaled = value * 10.0**digits
+    nearest = round(scaled)
+    if up is None or math.isclose(scaled, nearest, rel_tol=tolerance, abs_tol=tolerance):
+        return float(nearest / 10.0**digits)
+    return float((math.ceil(scaled) if up else math.floor(scaled)) / 10.0**digits)

@@ -1,0 +1,115 @@
+"""What states, kinds and failures are called in pages, problem documents and reports, and the pages' templates.
+
+Numbers are written by `privacy.wording`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from privacy.wording import FILTERS, show_delta, show_sure
+from service.db.words import (
+    AdminRequestState,
+    Admission,
+    EntryKind,
+    FailureCode,
+    HoldState,
+    JobState,
+    LimitRequestState,
+    Unit,
+)
+
+FAILURES = {
+    FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",
+    FailureCode.EVALUATION_FAILED: "The evaluation did not finish. The release is as it was; ask for another one.",
+    FailureCode.SAMPLING_FAILED: "The sampling did not finish. It costs nothing to ask again.",
+    FailureCode.DATASET_UNAVAILABLE: "The dataset could not be opened.",
+    FailureCode.RELEASE_UNAVAILABLE: "The release's files could not be opened.",
+    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before there was anything to publish.",
+    FailureCode.OUT_OF_MEMORY: "The worker ran out of memory.",
+    FailureCode.OUT_OF_DISK: "The worker ran out of disk space.",
+    FailureCode.TIME_LIMIT: "The job took longer than the service allows, and had nothing that could be published.",
+    FailureCode.WORKER_LOST: "The process that ran the job was lost too often, and nothing could be published.",
+    FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, and without it nothing may be charged.",
+    FailureCode.INTERNAL: "Something broke on our side. The operator's log says more.",
+}
+NEEDS_OPERATOR = "The ledger refuses to go on until an operator has looked at it."
+
+JOB_STATES = {
+    JobState.QUEUED: "Queued",
+    JobState.RUNNING: "Running",
+    JobState.SUCCEEDED: "Succeeded",
+    JobState.FAILED: "Failed",
+    JobState.CANCELLED: "Cancelled",
+}
+ENTRIES = {
+    EntryKind.OPEN: "Account opened",
+    EntryKind.HOLD: "Held for a job",
+    EntryKind.ARM: "Data opened",
+    EntryKind.CHARGE: "Charged ahead",
+    EntryKind.CAPTURE: "Spent",
+    EntryKind.RELEASE: "Returned",
+    EntryKind.SAMPLE: "Sampled again, free",
+    EntryKind.LIMIT: "Limit changed",
+    EntryKind.FREEZE: "Frozen or opened",
+    EntryKind.FACT: "Written down",
+}
+HOLDS = {
+    HoldState.HELD: "Held, data not opened yet",
+    HoldState.ARMED: "Held, data in use",
+    HoldState.CAPTURED: "Spent",
+    HoldState.RELEASED: "Returned",
+}
+RECIPE_TITLES = {
+    "class_histogram": "Count the classes",
+    "dp_classifier": "Train a classifier",
+    "dp_diffusion": "Train a diffusion model",
+    "dpgan": "Train a GAN",
+}
+LIMIT_REQUESTS = {
+    LimitRequestState.PENDING: "Waits for a second admin",
+    LimitRequestState.APPROVED: "Approved",
+    LimitRequestState.DECLINED: "Declined",
+}
+ADMISSIONS = {
+    Admission.MACHINE: "by the operator of the machine",
+    Admission.ALONE: "as the second admin",
+    Admission.APPROVED: "by two admins",
+}
+ADMIN_REQUESTS = {
+    AdminRequestState.PENDING: "Waits for another admin",
+    AdminRequestState.APPROVED: "Approved",
+    AdminRequestState.DECLINED: "Declined",
+}
+
+
+def odds_sentence(sure: float, delta: float, unit: Unit | str) -> str:
+    """Say what an account's limit means for somebody who guesses.
+
+    Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
+    """
+    used = "a picture was used" if unit == Unit.RECORD else "a person's pictures were used"
+    if show_sure(sure).startswith("over"):
+        return (
+            f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "
+            "promises almost nothing."
+        )
+    return (
+        f"Someone 50% sure that {used} can become at most {show_sure(sure)} sure by all that may ever be published, "
+        f"except with a chance of {show_delta(delta)}."
+    )
+
+
+def open_templates(folder: Path) -> jinja2.Environment:
+    """Return the templates of a folder: escaped, strict about names, with the numbers' filters."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= FILTERS
+    return environment

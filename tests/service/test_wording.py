@@ -1,0 +1,37 @@
+"""Every state, kind and failure that can be shown has words."""
+
+from __future__ import annotations
+
+import pytest
+
+from privacy import units
+from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES
+from service import wording
+from service.db import words
+
+
+@pytest.mark.parametrize(
+    ("table", "kinds"),
+    [
+        (wording.FAILURES, words.FailureCode),
+        (wording.JOB_STATES, words.JobState),
+        (wording.ENTRIES, words.EntryKind),
+        (wording.HOLDS, words.HoldState),
+        (wording.LIMIT_REQUESTS, words.LimitRequestState),
+        (wording.ADMISSIONS, words.Admission),
+        (wording.ADMIN_REQUESTS, words.AdminRequestState),
+        (EARLY_ENDS, words.EarlyEnd),
+        (ADJACENCIES, words.Adjacency),
+        (FILTER_NAMES, words.FilterName),
+        (units.UNIT_WORDS, words.Unit),
+    ],
+)
+def test_everything_that_can_be_shown_has_words(table, kinds):
+    assert set(table) == set(kinds)
+
+
+def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():
+    assert "a picture was used" in wording.odds_sentence(0.775, 1e-5, "record")
+    assert "a person's pictures" in wording.odds_sentence(0.775, 1e-5, "subject")
+    assert "except with a chance of 1 in 100,000." in wording.odds_sentence(0.775, 1e-5, "record")
+    assert "promises almost nothing" in wording.odds_sentence(0.999999, 1e-5, "record")
