@@ -16,7 +16,7 @@ from service.db.base import new_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, HoldState
-from service.ledger.chain import canonical_json, entry_hash
+from service.ledger.chain import Entry, canonical_json
 
 ROWS_AT_ONCE = 20_000
 EPSILON, DELTA = 8.0, 1e-5
@@ -124,22 +124,22 @@ def _life(
     for kind, amount, spent_change, held_change, details in steps:
         head["spent_nano"] += spent_change
         head["held_nano"] += held_change
-        entry = {
-            "account_id": account_id,
-            "sequence": head["head_sequence"] + 1,
-            "hold_id": hold_id,
-            "job_id": job_id,
-            "amount_nano": amount,
-            "capacity_nano": head["capacity_nano"],
-            "spent_nano": head["spent_nano"],
-            "held_nano": head["held_nano"],
-            "details": details,
-            "previous_hash": head["head_hash"],
-            "created_at": now,
-        }
-        digest = entry_hash(kind=kind.value, **entry)
-        head |= {"head_sequence": entry["sequence"], "head_hash": digest}
-        written.append({**entry, "kind": kind, "hash": digest})
+        entry = Entry(
+            account_id=account_id,
+            sequence=head["head_sequence"] + 1,
+            kind=kind,
+            hold_id=hold_id,
+            job_id=job_id,
+            amount_nano=amount,
+            capacity_nano=head["capacity_nano"],
+            spent_nano=head["spent_nano"],
+            held_nano=head["held_nano"],
+            details=details,
+            previous_hash=head["head_hash"],
+            created_at=now,
+        ).hashed()
+        head |= {"head_sequence": entry.sequence, "head_hash": entry.hash}
+        written.append(dataclasses.asdict(entry))
     hold = {
         "id": hold_id,
         "account_id": account_id,

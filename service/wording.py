@@ -50,7 +50,7 @@ ENTRIES = {
     EntryKind.ARM: "Data opened",
     EntryKind.CHARGE: "Charged ahead",
     EntryKind.CAPTURE: "Spent",
-    EntryKind.RELEASE: "Returned",
+    EntryKind.RETURN: "Returned",
     EntryKind.SAMPLE: "Sampled again, free",
     EntryKind.LIMIT: "Limit changed",
     EntryKind.FREEZE: "Frozen or opened",
@@ -60,7 +60,7 @@ HOLDS = {
     HoldState.HELD: "Held, data not opened yet",
     HoldState.ARMED: "Held, data in use",
     HoldState.CAPTURED: "Spent",
-    HoldState.RELEASED: "Returned",
+    HoldState.RETURNED: "Returned",
 }
 RECIPE_TITLES = {
     "class_histogram": "Count the classes",

@@ -48,7 +48,7 @@ _ENTRIES: Any = (
 )
 _ENDS: Any = select(
     EntryRow.hold_id, cast(EntryRow.kind, Text).label("kind"), cast(EntryRow.details, Text).label("details")
-).where(EntryRow.kind.in_((EntryKind.CAPTURE, EntryKind.RELEASE)))
+).where(EntryRow.kind.in_((EntryKind.CAPTURE, EntryKind.RETURN)))
 # The table that each part of an order is read from.
 _PARTS = {"dataset": "datasets", "evaluation": "datasets", "anchors": "datasets", "sweep": "sweeps"}
 # What is found when a row is not what an entry of the kind `fact` says, by the row's table.

@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
 from service.db.job_tables import Release
-from service.db.ledger_tables import AccountRow, EntryRow
+from service.db.ledger_tables import AccountRow
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
-from service.ledger.chain import body_hash, entry_body
+from service.ledger.chain import Entry, body_hash
 
 FORMAT = "obscura receipt"
 VERSION = 1
@@ -46,62 +46,26 @@ class Witness:
     spent_nano: int | None = None
 
 
-def make_receipt(session: Session, *, hold_id: str, release_id: str, key: SigningKey) -> dict[str, Any]:
+def make_receipt(session: Session, capture: Entry, *, release_id: str, key: SigningKey) -> dict[str, Any]:
     """Sign that a release was paid for. Call it in the transaction that has just captured the hold.
 
     Args:
         session: in the capturing transaction, which holds the account's lock.
-        hold_id: of the job.
+        capture: the entry that paid, checked.
         release_id: of the release.
         key: the ledger's.
-
-    Raises:
-        LedgerCorruption: the entry does not match its hash, or nothing was captured.
     """
-    entry = session.scalar(select(EntryRow).where(EntryRow.hold_id == hold_id, EntryRow.kind == EntryKind.CAPTURE))
-    if entry is None:
-        raise LedgerCorruption("Ledger: a release without a capture has no receipt.", hold_id=hold_id)
-    body = entry_body(
-        account_id=entry.account_id,
-        sequence=entry.sequence,
-        kind=entry.kind.value,
-        hold_id=entry.hold_id,
-        job_id=entry.job_id,
-        amount_nano=entry.amount_nano,
-        capacity_nano=entry.capacity_nano,
-        spent_nano=entry.spent_nano,
-        held_nano=entry.held_nano,
-        details=entry.details,
-        previous_hash=entry.previous_hash,
-        created_at=entry.created_at,
-    )
-    if body_hash(body) != entry.hash:
-        raise LedgerCorruption(
-            f"Ledger: entry {entry.sequence} of account {entry.account_id} does not match its hash.",
-            account_id=entry.account_id,
-            sequence=entry.sequence,
-        )
-    account = session.get_one(AccountRow, entry.account_id)
-    terms = {
-        "id": account.id,
-        "epsilon": account.epsilon,
-        "delta": account.delta,
-        "unit": account.unit.value,
-        "adjacency": account.adjacency.value,
-        "filter": account.filter.value,
-        "filter_order": account.filter_order,
-        "capacity_nano": entry.capacity_nano,
-        "spent_nano": entry.spent_nano,
-    }
+    account = session.get_one(AccountRow, capture.account_id)
+    terms = {name: getattr(account, name) for name in TERMS}
     return key.sign(
         {
             "format": FORMAT,
             "version": VERSION,
             "release_id": release_id,
-            "artifact_sha256": entry.details["artifact_sha256"],
-            "account": terms,
-            "entry": body,
-            "entry_hash": entry.hash,
+            "artifact_sha256": capture.details["artifact_sha256"],
+            "account": terms | {"capacity_nano": capture.capacity_nano, "spent_nano": capture.spent_nano},
+            "entry": capture.body(),
+            "entry_hash": capture.hash,
         }
     )
 

@@ -19,7 +19,7 @@ from service.db.words import EntryKind, HoldState
 from service.ledger.chain import GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency", "filter", "filter_order")  # fixed at opening, for ever
-_OF_HOLDS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RELEASE})
+_OF_HOLDS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
 @dataclass

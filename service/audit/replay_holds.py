@@ -91,7 +91,7 @@ class HoldReplay:
         require(
             line.amount_nano == self.amount_nano, FindingCode.AMOUNT_MISMATCH, "returns another amount than was held"
         )
-        self.state = HoldState.RELEASED
+        self.state = HoldState.RETURNED
 
 
 def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:

@@ -33,7 +33,7 @@ class EntryKind(enum.StrEnum):
     ARM = "arm"
     CHARGE = "charge"
     CAPTURE = "capture"
-    RELEASE = "release"
+    RETURN = "release"  # of a hold
     SAMPLE = "sample"
     LIMIT = "limit"
     FREEZE = "freeze"
@@ -41,12 +41,12 @@ class EntryKind(enum.StrEnum):
 
 
 class HoldState(enum.StrEnum):
-    """HELD -> RELEASED, or HELD -> ARMED -> CAPTURED."""
+    """HELD -> RETURNED, or HELD -> ARMED -> CAPTURED."""
 
     HELD = "held"
     ARMED = "armed"
     CAPTURED = "captured"
-    RELEASED = "released"
+    RETURNED = "released"
 
 
 class VerificationKind(enum.StrEnum):

@@ -14,7 +14,7 @@ from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import Job, Release
-from service.db.words import EarlyEnd, JobKind, JobState, ReleaseKind
+from service.db.words import EarlyEnd, EntryKind, JobKind, JobState, ReleaseKind
 from service.errors import InvalidInput, LedgerCorruption, StaleAttempt
 from service.jobs.endings import end_job, ended, lock_attempt, require_sha256
 from service.jobs.evaluations import queue_evaluation
@@ -98,7 +98,8 @@ def publish(
         now=now,
         release={"id": release_id, "sha256": row_digest("releases", columns_of(release))},
     )
-    release.receipt = make_receipt(session, hold_id=hold_id, release_id=release_id, key=key)
+    capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
+    release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
     session.add(release)
     if incomplete is None:  # everything was made before anybody could end it
         job.ended_early = job.salvage_attempt = None

@@ -2,17 +2,21 @@
 
 from service.db.ledger_tables import EVERYWHERE
 from service.db.words import HoldState, Unit
-from service.ledger.accounts import accounts, audited_accounts, entries, open_account
-from service.ledger.balances import (
+from service.ledger.accounts import (
     Balance,
+    accounts,
     affordable_epsilon,
+    audited_accounts,
     balance,
     balance_of,
+    entries,
     filter_of,
     insufficient,
+    open_account,
 )
-from service.ledger.facts import record_fact, record_sample
-from service.ledger.holds import arm, capture, charge, fence, hold, release_hold, settle
+from service.ledger.chain import Entry
+from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
+from service.ledger.holds import arm, capture, charge, fence, hold, return_hold, settle
 from service.ledger.limits import (
     REQUEST_LIFETIME,
     approve_raise,
@@ -23,9 +27,8 @@ from service.ledger.limits import (
     request_raise,
     set_frozen,
 )
-from service.ledger.orders import order_of, require_as_held
-from service.ledger.records import Account, Entry, Hold
-from service.ledger.rows import get_account, get_accounts, get_hold, get_holds, lock_account
+from service.ledger.records import Account, Hold
+from service.ledger.rows import entry_of_hold, get_account, get_accounts, get_hold, get_holds, lock_account
 
 __all__ = [
     "EVERYWHERE",
@@ -47,6 +50,7 @@ __all__ = [
     "charge",
     "decline_raise",
     "entries",
+    "entry_of_hold",
     "fence",
     "filter_of",
     "get_account",
@@ -63,9 +67,9 @@ __all__ = [
     "order_of",
     "record_fact",
     "record_sample",
-    "release_hold",
     "request_raise",
     "require_as_held",
+    "return_hold",
     "set_frozen",
     "settle",
 ]

@@ -1,8 +1,10 @@
-"""Accounts: opening them, and the pages of accounts and of their log."""
+"""Accounts: opening them, what they have left, and the pages of accounts and of their log."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
@@ -10,17 +12,17 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filters import Filter, open_filter
+from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.session import is_duplicate
-from service.db.words import Adjacency, FilterName, Unit
-from service.errors import Conflict, InvalidInput, LedgerCorruption
-from service.ledger.chain import GENESIS_HASH
-from service.ledger.checks import check_account, check_entry
-from service.ledger.records import Account, Entry
-from service.ledger.rows import first_entry, get_account
-from service.ledger.statements import ACCOUNTS, ENTRIES, account_rows, add_account, add_entry
+from service.db.words import Adjacency, EntryKind, FilterName, Unit
+from service.errors import Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
+from service.ledger.chain import GENESIS_HASH, Entry
+from service.ledger.records import Account, check_account, check_entry
+from service.ledger.rows import get_account
+from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, entry_rows
 
 NAME_CHARACTERS_MAX = 200
 PAGE_SIZE_MAX = 1000
@@ -104,16 +106,134 @@ def open_account(
         head_hash="",
         created_at=now,
     )
-    entry = first_entry(account, details=details, now=now)
-    account.head_hash = entry.hash
+    opening = Entry(
+        account_id=account.id,
+        sequence=1,
+        kind=EntryKind.OPEN,
+        hold_id=None,
+        job_id=None,
+        amount_nano=account.capacity_nano,
+        capacity_nano=account.capacity_nano,
+        spent_nano=0,
+        held_nano=0,
+        details=details,
+        previous_hash=GENESIS_HASH,
+        created_at=now,
+    ).hashed()
+    account.head_hash = opening.hash
     try:
         add_account(session, account)
     except IntegrityError as error:
         if not is_duplicate(error):
             raise
         raise _taken(name) from None  # at the same moment, elsewhere
-    add_entry(session, entry)
+    add_entry(session, opening)
     return account
+
+
+@dataclass(frozen=True)
+class Balance:
+    """An account at one moment. Nano-units are exact; epsilons (at the account's delta) are a reading of them.
+
+    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `sure_at_most` is how sure anybody
+    can become, who was 50% sure of a unit's presence, by all that may ever be published, but with probability delta.
+    """
+
+    account_id: str
+    name: str
+    delta: float
+    frozen: bool
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    left_nano: int
+    limit_epsilon: float
+    spent_epsilon: float
+    held_epsilon: float
+    left_epsilon: float
+    affordable_epsilon: float
+    sure_at_most: float
+
+
+def filter_of(account: Account) -> Filter:
+    """Return the account's filter: its limit, delta, and the order that was fixed at opening."""
+    return open_filter(account.filter.value, account.epsilon, account.delta, account.filter_order)
+
+
+def balance(session: Session, account_id: str) -> Balance:
+    """Return an account's balance, checked against the head of its log.
+
+    Raises:
+        NotFound: no such account.
+        LedgerCorruption: the cached balances contradict the log.
+    """
+    return balance_of(get_account(session, account_id))
+
+
+def balance_of(account: Account) -> Balance:
+    """Return the balance of an account that was read or locked already."""
+    privacy_filter = filter_of(account)
+    left_nano = max(account.capacity_nano - account.spent_nano - account.held_nano, 0)
+    return Balance(
+        account_id=account.id,
+        name=account.name,
+        delta=account.delta,
+        frozen=account.frozen,
+        capacity_nano=account.capacity_nano,
+        spent_nano=account.spent_nano,
+        held_nano=account.held_nano,
+        left_nano=left_nano,
+        limit_epsilon=account.epsilon,
+        spent_epsilon=privacy_filter.epsilon_of(account.spent_nano),
+        held_epsilon=privacy_filter.epsilon_of(account.held_nano),
+        left_epsilon=privacy_filter.epsilon_of(left_nano),
+        affordable_epsilon=affordable_epsilon(privacy_filter, left_nano),
+        # A limit may have been lowered below the spend; of what is spent by then, nothing is taken back.
+        sure_at_most=sure_at_most(privacy_filter, max(account.capacity_nano, account.spent_nano)),
+    )
+
+
+def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
+    """Return the largest three-digit epsilon whose whole budget fits into what is left; 0.0 when none does.
+
+    A job that asks for exactly this much is admitted.
+    """
+    epsilon = privacy_filter.epsilon_of(left_nano)
+    if left_nano == 0 or epsilon <= 0:
+        return 0.0
+    digits = 2 - math.floor(math.log10(epsilon))
+    for step in range(3):  # the first fits but for the rounding of the conversion
+        candidate = (math.floor(epsilon * 10.0**digits + 1e-6) - step) / 10.0**digits
+        if candidate > 0 and 0 < privacy_filter.nano_of(candidate) <= left_nano:
+            return candidate
+    return 0.0
+
+
+def insufficient(account: Account, requested_nano: int, requested_epsilon: float | None = None) -> InsufficientBudget:
+    """Return the error for a request above the account's rest, with every number.
+
+    Args:
+        account: checked.
+        requested_nano: what was asked for.
+        requested_epsilon: as the caller put it; None reads it from the nano-units.
+    """
+    now = balance_of(account)
+    return InsufficientBudget(
+        account=account.name,
+        requested_nano=requested_nano,
+        left_nano=now.left_nano,
+        capacity_nano=now.capacity_nano,
+        spent_nano=now.spent_nano,
+        held_nano=now.held_nano,
+        requested_epsilon=filter_of(account).epsilon_of(requested_nano)
+        if requested_epsilon is None
+        else requested_epsilon,
+        left_epsilon=now.left_epsilon,
+        limit_epsilon=now.limit_epsilon,
+        spent_epsilon=now.spent_epsilon,
+        held_epsilon=now.held_epsilon,
+        affordable_epsilon=now.affordable_epsilon,
+    )
 
 
 def accounts(session: Session, *, after: str | None, limit: int) -> Sequence[Account]:
@@ -163,9 +283,7 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
     account = get_account(session, account_id)
     start, limit = max(after, 0), _page(limit)
     # The last entry of the page before is read again: it is what the first one here must link to.
-    numbers = ENTRIES.c.sequence.between(start, account.head_sequence)
-    query = select(ENTRIES).where(ENTRIES.c.account_id == account_id, numbers).order_by(ENTRIES.c.sequence)
-    rows = [Entry(*row) for row in session.execute(query.limit(limit + (start > 0)))]
+    rows = entry_rows(session, account_id, start, account.head_sequence, limit + (start > 0))
     previous_hash, expected = GENESIS_HASH, 1
     if start > 0:
         previous_hash, expected = rows[0].previous_hash if rows else "", start

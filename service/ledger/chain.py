@@ -1,16 +1,17 @@
-"""The hash chain of an account's entries: canonical JSON, SHA-256, pure functions over plain values."""
+"""The hash chain of an account's log: an entry, what its hash is taken of, and the one spelling of JSON. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from service.db.base import canonical_text
+from service.db.words import EntryKind
+
 CHAIN_VERSION = 1
-GENESIS_HASH = "0" * 64
-_ENCODE = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+GENESIS_HASH = "0" * 64  # what the first entry of a log links to
 
 
 def canonical_json(value: object) -> bytes:
@@ -20,7 +21,7 @@ def canonical_json(value: object) -> bytes:
         ValueError: the value holds NaN or an infinity.
         TypeError: the value is not JSON.
     """
-    return _ENCODE(value).encode("ascii")
+    return canonical_text(value).encode("ascii")
 
 
 def body_hash(value: object) -> str:
@@ -28,60 +29,49 @@ def body_hash(value: object) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
-def entry_hash(
-    *,
-    account_id: str,
-    sequence: int,
-    kind: str,
-    hold_id: str | None,
-    job_id: str | None,
-    amount_nano: int,
-    capacity_nano: int,
-    spent_nano: int,
-    held_nano: int,
-    details: Mapping[str, Any],
-    previous_hash: str,
-    created_at: datetime,
-) -> str:
-    """Return the hash of one entry, which covers all its fields and the hash of the entry before it.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An immutable entry of an account's log, as it is stored, hashed, signed in receipts and shown.
 
-    Args:
-        account_id: whose log it is.
-        sequence: 1 for the first entry, then without a gap.
-        kind: the entry kind, by value.
+    Attributes:
+        sequence: 1 for the first entry of an account, then without a gap.
         hold_id: of the hold concerned, if any.
         job_id: of the job concerned, if any.
         amount_nano: of this entry.
-        capacity_nano: the account's capacity after this entry.
-        spent_nano: the account's spent amount after this entry.
-        held_nano: the account's held amount after this entry.
-        details: further JSON facts.
-        previous_hash: of the entry before, GENESIS_HASH for the first.
+        capacity_nano: the account's capacity after this entry, as are `spent_nano` and `held_nano`.
+        details: further public JSON facts.
+        previous_hash: of the entry before; GENESIS_HASH for the first.
         created_at: aware; hashed as UTC with microseconds.
+        hash: as stored; empty until `hashed`.
     """
-    return body_hash(
-        entry_body(
-            account_id=account_id,
-            sequence=sequence,
-            kind=kind,
-            hold_id=hold_id,
-            job_id=job_id,
-            amount_nano=amount_nano,
-            capacity_nano=capacity_nano,
-            spent_nano=spent_nano,
-            held_nano=held_nano,
-            details=details,
-            previous_hash=previous_hash,
-            created_at=created_at,
-        )
-    )
+
+    account_id: str
+    sequence: int
+    kind: EntryKind
+    hold_id: str | None
+    job_id: str | None
+    amount_nano: int
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    details: dict[str, Any]
+    previous_hash: str
+    created_at: datetime
+    hash: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON object that the hash is taken of: every field but the hash, and the chain's version."""
+        body = {name: getattr(self, name) for name in _HASHED}
+        created_at = self.created_at.astimezone(UTC).isoformat(timespec="microseconds")
+        return {"version": CHAIN_VERSION, **body, "kind": self.kind.value, "created_at": created_at}
+
+    def hashed(self) -> Entry:
+        """Return the entry with the hash that its contents demand."""
+        return replace(self, hash=body_hash(self.body()))
+
+    def is_intact(self) -> bool:
+        """Tell whether the stored hash is the one that the contents demand."""
+        return self.hash == body_hash(self.body())
 
 
-def entry_body(*, created_at: datetime, details: Mapping[str, Any], **fields: str | int | None) -> dict[str, Any]:
-    """Return the JSON object that an entry's hash is taken of: every field but the hash, and the chain's version."""
-    return {
-        "version": CHAIN_VERSION,
-        **fields,
-        "details": dict(details),
-        "created_at": created_at.astimezone(UTC).isoformat(timespec="microseconds"),
-    }
+_HASHED = tuple(field.name for field in fields(Entry) if field.name != "hash")

@@ -1,4 +1,7 @@
-"""Entries that cost nothing and commit to rows beside the log: samples of a release, datasets, and facts to come."""
+"""What entries commit to beside the log: trainings as they were ordered, samples, and rows that change no more.
+
+A training is bound when its hold is taken, and compared before its data are opened. Samples and facts cost nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,69 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from service.db.base import Base
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Sweep
 from service.db.words import EntryKind
-from service.ledger.rows import append, lock_account
+from service.errors import LedgerCorruption
+from service.ledger.chain import body_hash
+from service.ledger.commitments import ORDER_COLUMNS, anchors_of, columns_of, order_digests
+from service.ledger.rows import append, entry_of_hold, lock_account
 from service.ledger.statements import has_sample
+
+
+def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
+    """Return what the HOLD entry of a training commits to, by part.
+
+    Args:
+        session: any transaction.
+        job: with every column of the order; it need not be in the database yet.
+        secret: of the job, as it is stored.
+    """
+    rows: dict[str, tuple[type[Base], str | None]] = {
+        "dataset": (Dataset, job.dataset_id),
+        "evaluation": (Dataset, job.evaluation_dataset_id),
+        "anchors": (Dataset, anchors_of(job.plan)),
+        "sweep": (Sweep, job.sweep_id),
+    }
+    parts = {}
+    for part, (table, row_id) in rows.items():
+        row = None if row_id is None else session.get(table, row_id)
+        if row is not None:
+            parts[part] = (str(table.__tablename__), columns_of(row))
+    return order_digests({name: getattr(job, name) for name in ORDER_COLUMNS}, secret, parts)
+
+
+def require_as_held(session: Session, job: Job, secret: str) -> None:
+    """Let a training pass that is what its hold was taken for. Call it before anything is armed.
+
+    Holds from before orders were bound say which dataset, recipe, epsilon and plan they are for: those are compared.
+
+    Raises:
+        LedgerCorruption: something was changed since, or there is no such hold.
+    """
+    if job.hold_id is None:
+        raise LedgerCorruption("Ledger: a training has no hold.", job_id=job.id)
+    entry = entry_of_hold(session, job.hold_id, EntryKind.HOLD)
+    held = entry.details.get("order")
+    if held is None:
+        changed = [name for name, value in _before_orders(job).items() if entry.details.get(name, value) != value]
+    else:
+        found = order_of(session, job, secret)
+        changed = sorted(part for part in held.keys() | found.keys() if held.get(part) != found.get(part))
+    if (entry.account_id, entry.job_id) != (job.account_id, job.id):
+        changed.append("payer")
+    if changed:
+        raise LedgerCorruption(
+            f"Ledger: a training is not what its hold was taken for: {', '.join(changed)}. Nothing was opened.",
+            job_id=job.id,
+            changed=changed,
+        )
+
+
+def _before_orders(job: Job) -> dict[str, Any]:
+    facts = {"dataset_id": job.dataset_id, "recipe": job.recipe, "epsilon": job.epsilon}
+    return {**facts, "plan_sha256": body_hash(job.plan)}
 
 
 def record_sample(
@@ -35,7 +98,7 @@ def record_sample(
     account = lock_account(session, account_id)
     if not has_sample(session, job_id):
         said = {"release_id": release_id, **(details or {})}
-        append(session, account, EntryKind.SAMPLE, None, job_id=job_id, details=said, now=now)
+        append(session, account, EntryKind.SAMPLE, job_id=job_id, details=said, now=now)
 
 
 def record_fact(session: Session, *, account_id: str, fact: Mapping[str, str], now: datetime) -> None:
@@ -48,4 +111,4 @@ def record_fact(session: Session, *, account_id: str, fact: Mapping[str, str], n
         now: aware.
     """
     account = lock_account(session, account_id)
-    append(session, account, EntryKind.FACT, None, details=fact, now=now)
+    append(session, account, EntryKind.FACT, details=fact, now=now)

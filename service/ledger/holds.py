@@ -1,4 +1,4 @@
-"""Two-phase spending: a hold goes HELD -> RELEASED or HELD -> ARMED -> CAPTURED.
+"""Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
 Invariant numbers (I1-I14) are those of docs/architecture.md. Nothing here commits: what a step promises holds once the
 caller's transaction has committed.
@@ -15,12 +15,11 @@ from sqlalchemy.orm import Session
 from service.db.base import new_id
 from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
-from service.ledger.balances import insufficient
-from service.ledger.checks import check_hold
+from service.ledger.accounts import insufficient
 from service.ledger.records import Hold
 from service.ledger.rows import (
     append,
-    append_about,
+    entry_of_hold,
     lock_account,
     lock_hold,
     require_attempt,
@@ -29,7 +28,7 @@ from service.ledger.rows import (
     whole,
     wrong_state,
 )
-from service.ledger.statements import entry_row, hold_of_job, move_hold
+from service.ledger.statements import hold_of_job, move_hold
 from service.ledger.stops import require_armable
 
 
@@ -79,10 +78,9 @@ def hold(
         created_at=now,
         updated_at=now,
     )
-    entry = append(
+    append(
         session, account, EntryKind.HOLD, reserved, amount_nano=amount_nano, held=amount_nano, details=details, now=now
     )
-    check_hold(reserved, entry, entry)
     return reserved
 
 
@@ -117,7 +115,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         return reserved
     if account.frozen and reserved.state is HoldState.HELD:
         raise AccountFrozen(f"Account *{account.name}* was frozen; a job that has not read its data may not start.")
-    append_about(
+    append(
         session,
         account,
         EntryKind.ARM,
@@ -173,7 +171,7 @@ def charge(
             left_nano=left_nano,
             hold_nano=reserved.amount_nano,
         )
-    append_about(
+    append(
         session,
         account,
         EntryKind.CHARGE,
@@ -222,7 +220,7 @@ def capture(
     account, reserved = lock_hold(session, hold_id)
     require_attempt(reserved, attempt)
     if reserved.state is HoldState.CAPTURED:
-        ended = entry_row(session, account.id, reserved.last_sequence)  # checked by lock_hold
+        ended = entry_of_hold(session, hold_id, EntryKind.CAPTURE)
         if ended.details["artifact_sha256"] == artifact_sha256:
             return reserved
     if reserved.state is not HoldState.ARMED:
@@ -230,7 +228,7 @@ def capture(
     if artifact_sha256 is not None and reserved.charged_nano == 0:
         raise Conflict("Nothing was charged for this artifact, so it cannot be private: it is not published.")
     captured_nano, returned_nano = reserved.charged_nano, reserved.amount_nano - reserved.charged_nano
-    append_about(
+    append(
         session,
         account,
         EntryKind.CAPTURE,
@@ -251,7 +249,7 @@ def capture(
     return reserved
 
 
-def release_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
+def return_hold(session: Session, *, hold_id: str, reason: str, now: datetime) -> Hold:
     """Return a hold that never opened its private data. Replaying it changes nothing.
 
     Raises:
@@ -260,17 +258,17 @@ def release_hold(session: Session, *, hold_id: str, reason: str, now: datetime) 
     """
     reason = short_reason(reason)  # before anything is written
     account, reserved = lock_hold(session, hold_id)
-    if reserved.state is HoldState.RELEASED:
+    if reserved.state is HoldState.RETURNED:
         return reserved
     if reserved.state is not HoldState.HELD:
-        raise wrong_state(reserved, "released")
+        raise wrong_state(reserved, "returned")
     amount_nano = reserved.amount_nano
-    append_about(
+    append(
         session,
         account,
-        EntryKind.RELEASE,
+        EntryKind.RETURN,
         reserved,
-        moves={"state": HoldState.RELEASED},
+        moves={"state": HoldState.RETURNED},
         amount_nano=amount_nano,
         held=-amount_nano,
         details={"reason": reason},
@@ -289,8 +287,8 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     _account, reserved = lock_hold(session, hold_id)
     if attempt != reserved.attempt:
         raise stale(reserved, attempt)
-    if reserved.state in (HoldState.HELD, HoldState.RELEASED):
-        return release_hold(session, hold_id=hold_id, reason=reason, now=now)
+    if reserved.state in (HoldState.HELD, HoldState.RETURNED):
+        return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
 
 

@@ -215,7 +215,7 @@ def set_frozen(
         return account
     if not frozen and account.spent_nano + account.held_nano > account.capacity_nano:
         raise Conflict(f"Account *{account.name}* has spent and held more than its limit allows; it stays frozen.")
-    append(session, account, EntryKind.FREEZE, None, details=details, also={"frozen": frozen}, now=now)
+    append(session, account, EntryKind.FREEZE, details=details, also={"frozen": frozen}, now=now)
     return account
 
 
@@ -227,7 +227,6 @@ def _set_limit(
         session,
         account,
         EntryKind.LIMIT,
-        None,
         amount_nano=limit.capacity_nano,
         capacity_nano=limit.capacity_nano,
         details={"epsilon": limit.epsilon, "epsilon_before": account.epsilon, "frozen": frozen, **details},

@@ -13,16 +13,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service.db.words import EntryKind
-from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
-from service.ledger.chain import GENESIS_HASH
-from service.ledger.checks import check_account, check_balances, check_hold, corrupt, hash_of
-from service.ledger.records import Account, Entry, Hold
-from service.ledger.statements import account_row, account_rows, hold_row, hold_rows, locked_rows, write_entry
+from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
+from service.ledger import statements
+from service.ledger.chain import Entry
+from service.ledger.records import Account, Hold, check_account, check_balances, check_entry, check_hold, corrupt
 from service.times import to_the_hour
 
 NANO_MAX = 2**63 - 1
 REASON_CHARACTERS_MAX = 500
-_BY_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RELEASE})
+_BY_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
 def get_account(session: Session, account_id: str) -> Account:
@@ -52,7 +51,7 @@ def lock_hold(session: Session, hold_id: str) -> tuple[Account, Hold]:
         NotFound: no such hold.
         LedgerCorruption: a row contradicts the log or itself.
     """
-    row = locked_rows(session, hold_id)
+    row = statements.locked_rows(session, hold_id)
     if row is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
     account, head, reserved, last = row
@@ -68,7 +67,7 @@ def get_hold(session: Session, hold_id: str) -> Hold:
         NotFound: no such hold.
         LedgerCorruption: its row contradicts the log or itself.
     """
-    row = hold_row(session, hold_id)
+    row = statements.hold_row(session, hold_id)
     if row is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
     reserved, last = row
@@ -82,7 +81,7 @@ def get_accounts(session: Session, ids: Collection[str]) -> dict[str, Account]:
     Raises:
         LedgerCorruption: the balances of one contradict its log.
     """
-    found = account_rows(session, sorted(ids)) if ids else []
+    found = statements.account_rows(session, sorted(ids)) if ids else []
     for account, head in found:
         check_account(account, head)
     return {account.id: account for account, _ in found}
@@ -94,14 +93,14 @@ def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
     Raises:
         LedgerCorruption: the row of one contradicts the log or itself.
     """
-    found = hold_rows(session, sorted(ids)) if ids else []
+    found = statements.hold_rows(session, sorted(ids)) if ids else []
     for reserved, last in found:
         check_hold(reserved, last)
     return {reserved.id: reserved for reserved, _ in found}
 
 
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
-    row = account_row(session, account_id, lock=lock)
+    row = statements.account_row(session, account_id, lock=lock)
     if row is None:
         raise NotFound("There is no such account.", account_id=account_id)
     account, head = row
@@ -109,11 +108,24 @@ def _checked_account(session: Session, account_id: str, *, lock: bool) -> Accoun
     return account
 
 
+def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
+    """Return the one entry that holds, captures or returns a hold's budget.
+
+    Raises:
+        LedgerCorruption: there is none, or it does not match its hash.
+    """
+    entry = statements.entry_of_hold(session, hold_id, kind)
+    if entry is None:
+        raise LedgerCorruption(f"Ledger: a hold has no entry of the kind {kind.value}.", hold_id=hold_id)
+    check_entry(entry)
+    return entry
+
+
 def append(
     session: Session,
     account: Account,
     kind: EntryKind,
-    reserved: Hold | None,
+    reserved: Hold | None = None,
     *,
     now: datetime,
     amount_nano: int = 0,
@@ -123,30 +135,28 @@ def append(
     job_id: str | None = None,
     details: Mapping[str, Any] | None = None,
     also: Mapping[str, Any] | None = None,
-    hold_moves: Mapping[str, Any] | None = None,
-) -> Entry:
-    """Append one entry to a locked account's log and move its cached balances with it.
+    moves: Mapping[str, Any] | None = None,
+) -> None:
+    """Append an entry, and move the account and the hold with it.
 
     Args:
         session: in the transaction that holds the account's lock.
-        account: as `lock_account` returned it.
+        account: as `lock_account` or `lock_hold` returned it; shows the new balances afterwards.
         kind: of the entry.
-        reserved: the hold concerned, if any: a new one, or one that is locked.
-        now: aware. An entry about what a training did is dated by the hour.
-        amount_nano: recorded in the entry, >= 0.
-        spent: change of the spent balance, in nano-units.
+        reserved: the hold that the entry is about: a new one, or as `lock_hold` returned it.
+        now: aware.
+        amount_nano: of the entry, >= 0.
+        spent: change of the spent balance, in nano-units, >= 0 (I2).
         held: change of the held balance, in nano-units.
         capacity_nano: the new capacity, where the entry changes it.
         job_id: of the job concerned, where there is no hold.
         details: public JSON facts.
         also: further columns of the account that this entry changes.
-        hold_moves: columns of the locked hold that this entry changes; None where the hold is new.
-
-    Returns:
-        The entry as it was written.
+        moves: columns of the locked hold that this entry changes; None where the hold is new.
 
     Raises:
-        LedgerCorruption: the row is not what was locked, spent would decrease (I2), or the account would be overspent.
+        LedgerCorruption: a row is not what was locked, spent would decrease (I2), the account would be overspent, or
+            the hold would contradict the log.
     """
     if spent < 0:
         raise corrupt("the spent balance would decrease", account)
@@ -164,11 +174,9 @@ def append(
         held_nano=account.held_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
-        hash="",
         created_at=_dated(kind, reserved, now),
-    )
-    entry.hash = hash_of(entry)
-    moves = {
+    ).hashed()
+    account_moves = {
         "spent_nano": entry.spent_nano,
         "held_nano": entry.held_nano,
         "capacity_nano": entry.capacity_nano,
@@ -177,12 +185,15 @@ def append(
         **(also or {}),
     }
     moved = None
-    if reserved is not None and hold_moves is not None:
-        moved = reserved, {**hold_moves, "last_sequence": entry.sequence, "updated_at": entry.created_at}
+    if reserved is not None and moves is not None:
+        moved = reserved, {**moves, "last_sequence": entry.sequence, "updated_at": entry.created_at}
     new_hold = reserved if moved is None else None
-    write_entry(session, account, moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved)
+    statements.write_entry(
+        session, account, account_moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved
+    )
     check_balances(account, entry)
-    return entry
+    if reserved is not None:
+        check_hold(reserved, entry, entry)
 
 
 def _dated(kind: EntryKind, reserved: Hold | None, now: datetime) -> datetime:
@@ -193,47 +204,6 @@ def _dated(kind: EntryKind, reserved: Hold | None, now: datetime) -> datetime:
     if reserved is None or kind not in _BY_TRAININGS:
         return now
     return max(to_the_hour(now), reserved.updated_at)
-
-
-def append_about(
-    session: Session, account: Account, kind: EntryKind, reserved: Hold, *, moves: Mapping[str, Any], **facts: Any
-) -> None:
-    """Append an entry about a locked hold, and move the hold with it.
-
-    Args:
-        session: in the transaction that holds both locks.
-        account: as `lock_hold` returned it.
-        kind: of the entry.
-        reserved: as `lock_hold` returned it.
-        moves: columns of the hold and their new values.
-        facts: as `append` takes them.
-
-    Raises:
-        LedgerCorruption: a row is not what was locked, or the hold would contradict the log.
-    """
-    entry = append(session, account, kind, reserved, hold_moves=moves, **facts)
-    check_hold(reserved, entry, entry)
-
-
-def first_entry(account: Account, *, details: Mapping[str, Any], now: datetime) -> Entry:
-    """Return the OPEN entry of a new account, with its hash."""
-    entry = Entry(
-        account_id=account.id,
-        sequence=1,
-        kind=EntryKind.OPEN,
-        hold_id=None,
-        job_id=None,
-        amount_nano=account.capacity_nano,
-        capacity_nano=account.capacity_nano,
-        spent_nano=0,
-        held_nano=0,
-        details=dict(details),
-        previous_hash=GENESIS_HASH,
-        hash="",
-        created_at=now,
-    )
-    entry.hash = hash_of(entry)
-    return entry
 
 
 def require_attempt(reserved: Hold, attempt: int) -> None:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, cast
 
 from sqlalchemy import (
+    ColumnElement,
+    FromClause,
     Insert,
     Table,
     Update,
@@ -33,26 +36,31 @@ from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.prepared import Prepared
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
-from service.ledger.checks import corrupt
-from service.ledger.records import Account, Entry, Hold
+from service.ledger.chain import Entry
+from service.ledger.records import Account, Hold, corrupt
 
 ACCOUNTS, HOLDS, ENTRIES = (cast(Table, row.__table__) for row in (AccountRow, HoldRow, EntryRow))
 _LAST = ENTRIES.alias("last")  # the newest entry about a hold; ENTRIES itself is the head of the account's log
 _IS_HEAD = and_(ENTRIES.c.account_id == ACCOUNTS.c.id, ENTRIES.c.sequence == ACCOUNTS.c.head_sequence)
 _IS_LAST = and_(_LAST.c.account_id == HOLDS.c.account_id, _LAST.c.sequence == HOLDS.c.last_sequence)
-_A, _E, _H = (len(table.columns) for table in (ACCOUNTS, ENTRIES, HOLDS))
 
-_ACCOUNT = (
-    select(ACCOUNTS, ENTRIES)
-    .select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD))
-    .where(ACCOUNTS.c.id == bindparam("account_id"))
-)
+
+def _columns(record: type[Account | Hold | Entry], table: FromClause) -> list[ColumnElement[Any]]:
+    """Return a table's columns in the order of a record's fields: a row that was read is the record's arguments."""
+    return [table.c[field.name] for field in fields(record)]
+
+
+_ACCOUNT_C, _HEAD_C = _columns(Account, ACCOUNTS), _columns(Entry, ENTRIES)
+_HOLD_C, _LAST_C = _columns(Hold, HOLDS), _columns(Entry, _LAST)
+_A, _E, _H = len(_ACCOUNT_C), len(_HEAD_C), len(_HOLD_C)
+
+_ACCOUNTS = select(*_ACCOUNT_C, *_HEAD_C).select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD))
+_ACCOUNT = _ACCOUNTS.where(ACCOUNTS.c.id == bindparam("account_id"))
 _READ_ACCOUNT, _LOCK_ACCOUNT = Prepared(_ACCOUNT), Prepared(_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True))
-_READ_HOLD = Prepared(
-    select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id == bindparam("hold_id"))
-)
+_HOLDS = select(*_HOLD_C, *_LAST_C).select_from(HOLDS.outerjoin(_LAST, _IS_LAST))
+_READ_HOLD = Prepared(_HOLDS.where(HOLDS.c.id == bindparam("hold_id")))
 _LOCK_BOTH = Prepared(
-    select(ACCOUNTS, ENTRIES, HOLDS, _LAST)
+    select(*_ACCOUNT_C, *_HEAD_C, *_HOLD_C, *_LAST_C)
     .select_from(
         HOLDS.join(ACCOUNTS, ACCOUNTS.c.id == HOLDS.c.account_id)
         .outerjoin(ENTRIES, _IS_HEAD)
@@ -61,8 +69,8 @@ _LOCK_BOTH = Prepared(
     .where(HOLDS.c.id == bindparam("hold_id"))
     .with_for_update(of=(ACCOUNTS, HOLDS), key_share=True)
 )
-_ENTRY = Prepared(
-    select(ENTRIES).where(ENTRIES.c.account_id == bindparam("account_id"), ENTRIES.c.sequence == bindparam("sequence"))
+_ENTRY_OF_HOLD = Prepared(
+    select(*_HEAD_C).where(ENTRIES.c.hold_id == bindparam("hold_id"), ENTRIES.c.kind == bindparam("kind"))
 )
 _HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
 _SAMPLE_OF_JOB = Prepared(
@@ -139,7 +147,7 @@ def account_rows(
         limit: how many at most.
     """
     order = (ACCOUNTS.c.created_at, ACCOUNTS.c.id)
-    query = select(ACCOUNTS, ENTRIES).select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD)).order_by(*order).limit(limit)
+    query = _ACCOUNTS.order_by(*order).limit(limit)
     if ids is not None:
         query = query.where(ACCOUNTS.c.id.in_(ids))
     if after is not None:
@@ -149,8 +157,8 @@ def account_rows(
 
 def hold_rows(session: Session, ids: Sequence[str]) -> list[tuple[Hold, Entry | None]]:
     """Return holds, each with the newest entry about it, in no order."""
-    query = select(HOLDS, _LAST).select_from(HOLDS.outerjoin(_LAST, _IS_LAST)).where(HOLDS.c.id.in_(ids))
-    return [(Hold(*row[:_H]), _entry(tuple(row[_H:]))) for row in session.execute(query)]
+    found = session.execute(_HOLDS.where(HOLDS.c.id.in_(ids)))
+    return [(Hold(*row[:_H]), _entry(tuple(row[_H:]))) for row in found]
 
 
 def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, Hold, Entry | None] | None:
@@ -162,11 +170,17 @@ def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, 
     return Account(*account), _entry(head), Hold(*reserved), _entry(last)
 
 
-def entry_row(session: Session, account_id: str, sequence: int) -> Entry:
-    """Return an entry that is known to be there."""
-    row = _ENTRY.row(session, {"account_id": account_id, "sequence": sequence})
-    assert row is not None
-    return Entry(*row)
+def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry | None:
+    """Return the entry of a kind about a hold that has one at most: HOLD, CAPTURE or RETURN."""
+    row = _ENTRY_OF_HOLD.row(session, {"hold_id": hold_id, "kind": kind})
+    return None if row is None else Entry(*row)
+
+
+def entry_rows(session: Session, account_id: str, first: int, last: int, limit: int) -> list[Entry]:
+    """Return entries of an account by number, oldest first."""
+    numbers = and_(ENTRIES.c.account_id == account_id, ENTRIES.c.sequence.between(first, last))
+    found = session.execute(select(*_HEAD_C).where(numbers).order_by(ENTRIES.c.sequence).limit(limit))
+    return [Entry(*row) for row in found]
 
 
 def hold_of_job(session: Session, job_id: str) -> str | None:

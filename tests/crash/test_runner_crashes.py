@@ -94,7 +94,7 @@ def test_a_runner_killed_after_publishing_has_published(scene: Any) -> None:
     scene.assert_sound()
 
 
-@pytest.mark.parametrize(("place", "hold"), [("arm.before", HoldState.RELEASED), ("arm.after", HoldState.CAPTURED)])
+@pytest.mark.parametrize(("place", "hold"), [("arm.before", HoldState.RETURNED), ("arm.after", HoldState.CAPTURED)])
 def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(
     scene: Any, place: str, hold: HoldState
 ) -> None:

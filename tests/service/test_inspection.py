@@ -64,7 +64,7 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(
     for _ in range(3):
         _, hold_id = grown.hold("patients")
         with transaction(factory) as session:
-            ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=grown.tick())
+            ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=grown.tick())
     assert [finding.code for finding in inspect_ledger(restored, factory).findings] == [FindingCode.OLDER_THAN_RECEIPT]
     factory.kw["bind"].dispose()
 

@@ -98,7 +98,7 @@ def test_a_failure_before_the_data_was_read_returns_the_hold(shop: Shop) -> None
         job = shop.fail(claim, FailureCode.OUT_OF_MEMORY)
         assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)
     assert shop.money() == (0, 0)
-    assert shop.hold_state(job_id) is HoldState.RELEASED
+    assert shop.hold_state(job_id) is HoldState.RETURNED
     assert shop.claim() is None
 
 

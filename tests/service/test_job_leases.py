@@ -165,7 +165,7 @@ def test_progress_says_only_what_was_planned(shop: Shop, progress: dict[str, Any
 
 # moment of death -> (spent once the attempts are used up, hold's end)
 KILLED = {
-    "claimed": (0, HoldState.RELEASED),
+    "claimed": (0, HoldState.RETURNED),
     "armed": (0, HoldState.CAPTURED),
     "charged": (10, HoldState.CAPTURED),
     "checkpointed": (10, HoldState.CAPTURED),

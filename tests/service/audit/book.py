@@ -187,7 +187,7 @@ class LedgerBook:
         receipt = self.train("patients")
         _, returned = self.hold("patients")
         with transaction(self.factory) as session:
-            ledger.release_hold(session, hold_id=returned, reason="cancelled", now=self.tick())
+            ledger.return_hold(session, hold_id=returned, reason="cancelled", now=self.tick())
             patients = self.accounts["patients"]
             ledger.lower_limit(session, account_id=patients, epsilon=7.0, reason="less", now=self.tick())
             for frozen in (True, False):

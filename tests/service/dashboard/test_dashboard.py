@@ -382,7 +382,7 @@ def test_a_queued_job_is_cancelled_from_a_form_and_its_hold_given_back(site, sto
     assert client.post(f"/jobs/{stock.queued}/cancel", data={"token": token}).status_code == 303
     with transaction(site.factory, read_only=True) as session:
         assert session.get_one(Job, stock.queued).state is JobState.CANCELLED
-    assert site.hold_of(stock.queued).state is HoldState.RELEASED
+    assert site.hold_of(stock.queued).state is HoldState.RETURNED
     assert client.post(f"/jobs/{stock.done}/cancel", data={"token": token}).status_code == 409
 
 

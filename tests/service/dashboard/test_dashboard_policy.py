@@ -194,7 +194,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site: Any, stock: Any, sweep:
     with transaction(site.factory, read_only=True) as session:
         trials = session.scalars(select(Job).where(Job.sweep_id == sweep)).all()
         assert {trial.state for trial in trials} == {JobState.CANCELLED}
-    assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RELEASED}
+    assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RETURNED}
     assert "3 of 3" in site.client().get(f"{page}/part").text
     assert site.client().get("/sweeps/swp_x").status_code == 404
 

@@ -66,9 +66,9 @@ class AccountBook:
                 session, hold_id=hold_id, attempt=attempt, artifact_sha256=sha, reason="published", now=self.now
             ).state
 
-    def release(self, hold_id: str) -> HoldState:
+    def give_back(self, hold_id: str) -> HoldState:
         with transaction(self.factory) as session:
-            return ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=self.now).state
+            return ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=self.now).state
 
     def balance(self) -> ledger.Balance:
         with transaction(self.factory, read_only=True) as session:

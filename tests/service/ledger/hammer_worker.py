@@ -101,7 +101,7 @@ def train(
 
 
 def release(session: Session, hold_id: str) -> None:
-    ledger.release_hold(session, hold_id=hold_id, reason="cancelled", now=now())
+    ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=now())
 
 
 def take_over(factory: SessionFactory, journal: Journal, dead: Path, dice: random.Random) -> None:

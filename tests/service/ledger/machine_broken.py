@@ -56,8 +56,8 @@ def refund_of_an_armed_hold(patch: Patch) -> None:
             _return_all(session, account, reserved, now)
         return reserved
 
-    patch.setattr(ledger, "release_hold", broken)
-    patch.setattr(holds, "release_hold", broken)
+    patch.setattr(ledger, "return_hold", broken)
+    patch.setattr(holds, "return_hold", broken)
 
 
 def refund_on_expiry(patch: Patch) -> None:
@@ -75,10 +75,10 @@ def capture_that_keeps_the_rest(patch: Patch) -> None:
     """What was held and not charged stays held for ever."""
     append = rows.append
 
-    def broken(*args: Any, **more: Any) -> ledger.Entry:
+    def broken(*args: Any, **more: Any) -> None:
         if more.get("spent", 0) > 0:
             more["held"] = -more["spent"]
-        return append(*args, **more)
+        append(*args, **more)
 
     patch.setattr(rows, "append", broken)
     patch.setattr(holds, "append", broken)
@@ -88,8 +88,8 @@ def capture_of_the_whole_hold_as_free(patch: Patch) -> None:
     """A capture that spends nothing of what was charged."""
     append = rows.append
 
-    def broken(*args: Any, **more: Any) -> ledger.Entry:
-        return append(*args, **{**more, "spent": 0})
+    def broken(*args: Any, **more: Any) -> None:
+        append(*args, **{**more, "spent": 0})
 
     patch.setattr(rows, "append", broken)
     patch.setattr(holds, "append", broken)
@@ -214,7 +214,7 @@ def progress_that_tells_everything(patch: Patch) -> None:
 BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     charge_beyond_the_hold: ("charge",),
     charge_without_an_entry: ("charge",),
-    refund_of_an_armed_hold: ("hold", "fence", "arm", "release_hold"),
+    refund_of_an_armed_hold: ("hold", "fence", "arm", "return_hold"),
     refund_on_expiry: ("arm", "charge", "claim"),
     capture_that_keeps_the_rest: ("arm", "charge", "publish"),
     capture_of_the_whole_hold_as_free: ("arm", "charge", "publish"),
@@ -237,11 +237,8 @@ def _return_all(session: Session, account: ledger.Account, reserved: ledger.Hold
     """Return a whole hold, whatever was charged to it."""
     reason = {"reason": "refunded"}
     facts = {"amount_nano": reserved.amount_nano, "held": -reserved.amount_nano, "details": reason, "now": now}
-    entry = rows.append(session, account, EntryKind.RELEASE, reserved, **facts)
-    moves = {"state": HoldState.RELEASED, "charged_nano": 0, "armed_attempt": 0, "last_sequence": entry.sequence}
-    session.execute(update(HoldRow).where(HoldRow.id == reserved.id).values(**moves))
-    for name, value in moves.items():
-        setattr(reserved, name, value)
+    moves = {"state": HoldState.RETURNED, "charged_nano": 0, "armed_attempt": 0}
+    rows.append(session, account, EntryKind.RETURN, reserved, moves=moves, **facts)
 
 
 class _Thawed:

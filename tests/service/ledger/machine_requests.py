@@ -86,17 +86,17 @@ class Requests:
 
     def _about_hold(self, dice: random.Random, hold_id: str) -> Command:
         """A hold without a job: the ledger's functions as they stand, with any attempt."""
-        names = ["arm", "charge", "capture", "fence", "settle", "release_hold"]
+        names = ["arm", "charge", "capture", "fence", "settle", "return_hold"]
         name = self._choose(dice, names)
         attempt = max(self.model.holds[hold_id]["attempt"] + dice.choice([0, 0, 1, -1]), 0)
         if name == "charge":
             return self._charge(dice, hold_id, attempt)
         args: dict[str, Any] = {"hold_id": hold_id}
-        if name != "release_hold":
+        if name != "return_hold":
             args["attempt"] = attempt
         if name == "capture":
             args["artifact_sha256"] = dice.choice([None, *SHAS])
-        if name in ("capture", "settle", "release_hold"):
+        if name in ("capture", "settle", "return_hold"):
             args["reason"] = "asked"
         return Command(name, args)
 

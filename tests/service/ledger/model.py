@@ -184,7 +184,7 @@ class LedgerModel:
         self.accounts[hold["account"]]["held"] -= hold["amount"]
         self._log(hold["account"], "capture", hold_id, amount=hold["charged"])
 
-    def release_hold(self, *, hold_id: str, **_: Any) -> None:
+    def return_hold(self, *, hold_id: str, **_: Any) -> None:
         hold = self.holds[hold_id]
         if hold["state"] == "released":
             return
@@ -197,7 +197,7 @@ class LedgerModel:
         hold = self.holds[hold_id]
         require(attempt == hold["attempt"], "stale_attempt")
         if hold["state"] in ("held", "released"):
-            self.release_hold(hold_id=hold_id)
+            self.return_hold(hold_id=hold_id)
         else:
             self.capture(hold_id=hold_id, attempt=attempt, artifact_sha256=None)
 

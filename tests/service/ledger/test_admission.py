@@ -91,7 +91,7 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
     with pytest.raises(AccountFrozen):  # what has not read the data yet may not start
         account_book.arm(waiting, 1)
     account_book.capture(running, 1)  # what has, ends
-    account_book.release(waiting)
+    account_book.give_back(waiting)
     assert account_book.balance().spent_nano == CAPACITY // 2
     with pytest.raises(Conflict, match="stays frozen"), transaction(account_book.factory) as session:
         ledger.set_frozen(

@@ -109,7 +109,7 @@ def test_killed_processes_never_overspend_lose_or_double(
     assert all(entry.spent_nano + entry.held_nano <= entry.capacity_nano for entry in log)
     assert balance.spent_nano + balance.held_nano <= balance.capacity_nano
     # What was confirmed is in the log; nothing else is, but for requests that a kill cut off; and nothing is twice.
-    kinds = {EntryKind.HOLD: "hold", EntryKind.ARM: "arm", EntryKind.CAPTURE: "capture", EntryKind.RELEASE: "release"}
+    kinds = {EntryKind.HOLD: "hold", EntryKind.ARM: "arm", EntryKind.CAPTURE: "capture", EntryKind.RETURN: "release"}
     written = Counter(
         (kinds[entry.kind], jobs[entry.hold_id])
         for entry in log

@@ -109,7 +109,7 @@ def test_hold_arm_charge_capture_spends_what_was_charged_and_returns_the_rest(ac
 
 def test_a_hold_that_was_never_armed_is_returned_in_full(account_book: AccountBook) -> None:
     hold_id = account_book.hold(1000)
-    assert account_book.release(hold_id) is HoldState.RELEASED
+    assert account_book.give_back(hold_id) is HoldState.RETURNED
     assert account_book.money() == (0, 0, CAPACITY)
     assert account_book.kinds() == ["open", "hold", "release"]
 
@@ -135,8 +135,8 @@ def test_replaying_a_step_changes_nothing(account_book: AccountBook) -> None:
     length = len(account_book.log())
     account_book.capture(hold_id, 1)
     other = account_book.hold(5)
-    account_book.release(other)
-    account_book.release(other)
+    account_book.give_back(other)
+    account_book.give_back(other)
     assert len(account_book.log()) == length + 2
     assert account_book.money() == (10, 0, CAPACITY - 10)
 
@@ -150,7 +150,7 @@ def test_a_captured_hold_is_not_captured_for_another_artifact(account_book: Acco
 
 def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book: AccountBook) -> None:
     held, released = account_book.hold(10, attempt=1), account_book.hold(10, attempt=1)
-    account_book.release(released)
+    account_book.give_back(released)
     armed, captured = account_book.armed(10, charged_nano=1), account_book.armed(10, charged_nano=1)
     account_book.capture(captured, 1)
     before, length = account_book.money(), len(account_book.log())
@@ -161,10 +161,10 @@ def test_every_step_out_of_order_is_refused_and_changes_nothing(account_book: Ac
         (lambda h: account_book.charge(h, 1, 1), released, StaleAttempt),
         (lambda h: account_book.capture(h, 1), released, Conflict),
         (lambda h: account_book.fence(h, 2), released, StaleAttempt),
-        (lambda h: account_book.release(h), armed, Conflict),
+        (lambda h: account_book.give_back(h), armed, Conflict),
         (lambda h: account_book.arm(h, 1), captured, StaleAttempt),
         (lambda h: account_book.charge(h, 1, 1), captured, StaleAttempt),
-        (lambda h: account_book.release(h), captured, Conflict),
+        (lambda h: account_book.give_back(h), captured, Conflict),
         (lambda h: account_book.fence(h, 2), captured, StaleAttempt),
     ]
     for step, hold_id, error in steps:

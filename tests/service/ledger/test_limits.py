@@ -334,7 +334,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     board.spend(5000)
     with transaction(board.factory) as session:
         returned = board.hold(session, 700)
-        ledger.release_hold(session, hold_id=returned, reason="cancelled", now=board.now)
+        ledger.return_hold(session, hold_id=returned, reason="cancelled", now=board.now)
         ledger.record_sample(
             session, account_id=board.account_id, job_id=new_id("job"), release_id=new_id("rel"), now=board.now
         )

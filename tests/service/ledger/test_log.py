@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import asdict
+from datetime import UTC
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -11,7 +15,7 @@ from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.db.words import EntryKind
 from service.errors import InvalidInput, LedgerCorruption
-from service.ledger.chain import GENESIS_HASH, canonical_json, entry_hash
+from service.ledger.chain import GENESIS_HASH, canonical_json
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -19,7 +23,7 @@ from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 def test_the_log_is_gapless_chained_and_folds_to_the_balances(account_book: AccountBook) -> None:
     account_book.capture(account_book.armed(1000, charged_nano=300), 1)
-    account_book.release(account_book.hold(77))
+    account_book.give_back(account_book.hold(77))
     account_book.hold(5)
     rows = account_book.log()
     assert [row.sequence for row in rows] == list(range(1, len(rows) + 1))
@@ -27,26 +31,16 @@ def test_the_log_is_gapless_chained_and_folds_to_the_balances(account_book: Acco
     amounts: dict[str, int] = {}
     for row in rows:
         assert row.previous_hash == previous
-        recomputed = entry_hash(
-            account_id=row.account_id,
-            sequence=row.sequence,
-            kind=row.kind.value,
-            hold_id=row.hold_id,
-            job_id=row.job_id,
-            amount_nano=row.amount_nano,
-            capacity_nano=row.capacity_nano,
-            spent_nano=row.spent_nano,
-            held_nano=row.held_nano,
-            details=row.details,
-            previous_hash=row.previous_hash,
-            created_at=row.created_at,
-        )
-        assert row.hash == recomputed
+        body = asdict(row) | {"version": 1, "kind": row.kind.value}
+        body["created_at"] = row.created_at.astimezone(UTC).isoformat(timespec="microseconds")
+        del body["hash"]
+        assert row.body() == body
+        assert row.hash == hashlib.sha256(canonical_json(body)).hexdigest()
         previous = row.hash
         if row.kind is EntryKind.HOLD:
             amounts[row.hold_id or ""] = row.amount_nano
             held += row.amount_nano
-        elif row.kind in (EntryKind.CAPTURE, EntryKind.RELEASE):
+        elif row.kind in (EntryKind.CAPTURE, EntryKind.RETURN):
             held -= amounts[row.hold_id or ""]
             spent += row.amount_nano if row.kind is EntryKind.CAPTURE else 0
         assert (row.spent_nano, row.held_nano) == (spent, held)
@@ -143,7 +137,7 @@ def test_checks_refuse_impossible_rows(account_book: AccountBook, statement: str
 
 
 def test_a_second_terminal_entry_for_a_hold_is_refused(account_book: AccountBook) -> None:
-    account_book.release(account_book.hold(7))
+    account_book.give_back(account_book.hold(7))
     columns = "kind, hold_id, job_id, amount_nano, capacity_nano, spent_nano, held_nano, details, previous_hash, hash"
     with pytest.raises(IntegrityError):
         account_book.sql(

@@ -300,7 +300,7 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(rdp
     work(workshop, job_id)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
-    assert (hold.state, hold.charged_nano) == (HoldState.RELEASED, 0)
+    assert (hold.state, hold.charged_nano) == (HoldState.RETURNED, 0)
     assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
 
 
@@ -312,4 +312,4 @@ def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(rdp_workshop
         job.plan = {**job.plan, "config": {**job.plan["config"], "anchors_dataset_id": workshop.dataset_id}}
     work(workshop, job_id)
     assert workshop.job(job_id).state is JobState.FAILED
-    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RELEASED, 0)
+    assert (workshop.hold(job_id).state, workshop.hold(job_id).charged_nano) == (HoldState.RETURNED, 0)

@@ -101,7 +101,7 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(
     assert workshop.work(job_id, TINY) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
-    assert workshop.hold(job_id).state is HoldState.RELEASED
+    assert workshop.hold(job_id).state is HoldState.RETURNED
     with transaction(workshop.factory, read_only=True) as session:
         kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
     assert EntryKind.ARM not in kinds
