@@ -1,0 +1,247 @@
+"""What a job costs as a whole, in approximate Gaussian differential privacy. The proof stands in docs/accounting.md.
+
+A job is dominated by (mu, d) when it reveals no more than this: with probability d everything, and else one Gaussian
+release with parameter mu. Such jobs may follow each other, each chosen after seeing the others' results, as long as
+their mu^2 and their d add up to no more than an account has. An account gives out its d in proportion to mu^2, so that
+one number, mu^2, is what a job costs:
+
+    price = the smallest m such that, at every epsilon, delta_job(epsilon) <= d + (1 - d) delta_G(sqrt(m), epsilon),
+    where d = rate * m.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.filters import gaussian_log_delta, gaussian_mu
+from privacy.errors import InvalidParameter
+
+Floats = npt.NDArray[np.float64]
+
+_POINTS = 1024  # at which a job's curve is known; between them it lies below the chords
+_GRID = 0.1  # grid step of a privacy loss, over the deviation of one release's share of all losses together
+_GRID_POINTS_MAX = 2**18  # of all losses together: more releases than about a million are priced on a coarser grid
+_ROUNDING = 2.0**-50  # of a delta, for each release and 64 more: four times what was seen (tests/privacy/accounting)
+_MARGIN = 1e-9  # relative, of the inequality: normal probabilities are good to 1e-12
+_HALVINGS = 60
+_EPSILON_MAX = 600.0  # of a curve: e^epsilon is a number; jobs that reveal more are priced as if they sampled nobody
+_SHARE = 0.1  # of delta, that goes to d
+_NOISE_LEAST, _NOISE_MOST = 0.1, 2.0**20  # multipliers that are looked among
+_NOISE_CLOSE = 2e-4  # relative: how near to the least noise is near enough
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Upper bounds of a job's delta, for either direction of the neighbour relation.
+
+    Attributes:
+        epsilons: increasing, from 0.
+        deltas: delta(epsilon) is at most this; between two points at most their chord over e^epsilon, and behind the
+            last one at most the last.
+        mu_squared: of a Gaussian release that reveals at least as much as the job, because it samples nobody.
+    """
+
+    epsilons: Floats
+    deltas: Floats
+    mu_squared: float
+
+
+@functools.lru_cache(maxsize=2**10)
+def curve(events: tuple[Event, ...]) -> Curve:
+    """Return what a job reveals at most, whose events were all fixed before its first release.
+
+    Args:
+        events: everything it releases, steps that it may have to repeat included.
+
+    Raises:
+        InvalidParameter: there are none.
+    """
+    if not events:
+        raise InvalidParameter("events", [], "a job without events has no price")
+    gaussian, sampled = _merged(events)
+    unsampled = gaussian + sum(event.count / Fraction(event.noise_multiplier) ** 2 for event in sampled)
+    if not sampled:
+        return Curve(np.zeros(0), np.zeros(0), float(unsampled))
+    # Loaded where it is used: its package brings every accountant with it, seconds of each process's start.
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    releases = sum(event.count for event in sampled) + (gaussian > 0)
+    width = math.sqrt(gaussian + sum(deviation(event) ** 2 for event in sampled))
+    step = max(_GRID * width / math.sqrt(releases), (16 * width + width**2) / _GRID_POINTS_MAX)
+    step = 2.0 ** math.floor(math.log2(step))
+    parts = [
+        losses.from_gaussian_mechanism(
+            event.noise_multiplier, sampling_prob=event.sampling_probability, value_discretization_interval=step
+        ).self_compose(event.count)
+        for event in sampled
+    ]
+    if gaussian > 0:
+        parts.append(losses.from_gaussian_mechanism(1 / math.sqrt(gaussian), value_discretization_interval=step))
+    whole = functools.reduce(lambda first, second: first.compose(second), parts)
+    rounding = (releases + 64) * _ROUNDING
+    last = min(max(float(whole.get_epsilon_for_delta(2 * rounding)), step), _EPSILON_MAX)
+    epsilons = np.linspace(0.0, last, _POINTS)
+    deltas = np.asarray(whole.get_delta_for_epsilon(epsilons)) * (1 + _MARGIN) + rounding
+    return Curve(epsilons, np.minimum(deltas, 1.0), float(unsampled))
+
+
+def _merged(events: Sequence[Event]) -> tuple[Fraction, list[PoissonGaussianEvent]]:
+    """Return the mu^2 of all releases that take everybody, and the others."""
+    gaussian, sampled = Fraction(0), []
+    for event in events:
+        if isinstance(event, GaussianEvent):
+            gaussian += event.count * event.mu_squared_exact
+        elif event.sampling_probability == 1:
+            gaussian += event.count / Fraction(event.noise_multiplier) ** 2
+        else:
+            sampled.append(event)
+    return gaussian, sampled
+
+
+def deviation(event: PoissonGaussianEvent) -> float:
+    """Return about which mu the event has when it is repeated often: a guess, for choosing grids and first tries.
+
+    Section 5 of Bu, Dong, Long & Su 2020 (arXiv:1911.11607).
+    """
+    noise = event.noise_multiplier
+    spread = math.exp(min(noise**-2, 50.0)) * special.ndtr(1.5 / noise) + 3 * special.ndtr(-0.5 / noise) - 2
+    spread = max(spread, noise**-2 / 2)  # what it is close to where the noise is large, and rounding hides it
+    limit = math.sqrt(event.count) / noise
+    return min(event.sampling_probability * math.sqrt(2 * event.count * spread), limit)
+
+
+def split(epsilon: float, delta: float) -> tuple[float, float]:
+    """Split an account's (epsilon, delta) into the mu^2 that it holds and the d that comes with each unit of it.
+
+    A tenth of delta goes to d. Less makes steps on few units dearer, more makes Gaussian releases dearer.
+
+    Returns:
+        mu^2 and rate with d + (1 - d) delta_G(mu, epsilon) <= delta, where d = rate * mu^2 = delta / 10.
+
+    Raises:
+        InvalidParameter: epsilon or delta is out of range.
+    """
+    d = _SHARE * delta
+    mu_squared = gaussian_mu(epsilon, (delta - d) / (1 - d)) ** 2 * (1 - _MARGIN)
+    return mu_squared, d / mu_squared
+
+
+def mu_squared_within(epsilon: float, delta: float, rate: float) -> float:
+    """Return the largest mu^2, rounded down, that with its d is within (epsilon, delta): what a job's budget holds."""
+    low, high = 0.0, min(gaussian_mu(epsilon, delta) ** 2, delta / rate)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        d = rate * middle
+        fits = middle > 0 and gaussian_log_delta(math.sqrt(middle), epsilon) <= math.log((delta - d) / (1 - d))
+        low, high = (middle, high) if fits else (low, middle)
+    return low * (1 - _MARGIN)
+
+
+def gaussian_deltas(mu: float, epsilons: Floats) -> Floats:
+    """Return delta(epsilon) of a mu-GDP mechanism, to a relative 1e-11; the formula is that of `gaussian_log_delta`."""
+    upper, lower = epsilons / mu - mu / 2, epsilons / mu + mu / 2
+    log_density = -upper * upper / 2 - math.log(2 * math.pi) / 2
+    mills_lower = math.sqrt(math.pi / 2) * special.erfcx(lower / math.sqrt(2))
+    mills_upper = math.sqrt(math.pi / 2) * special.erfcx(np.maximum(upper, 0.0) / math.sqrt(2))
+    log_head = special.log_ndtr(-upper)
+    head = np.exp(log_head) * -np.expm1(np.log(mills_lower) + log_density - log_head)
+    tail = np.exp(log_density) * np.maximum(mills_upper - mills_lower, 0.0)
+    found: Floats = np.where(upper < 0, head, tail)
+    return found
+
+
+def dominates(mu: float, d: float, job: Curve) -> bool:
+    """Tell whether (mu, d) dominates a job: whether delta_job <= d + (1 - d) delta_G(mu) at every epsilon >= 0.
+
+    On an interval between two points the job's delta lies below a chord, a line in t = e^epsilon, and the right-hand
+    side is convex in t with slope -(1 - d) Phi(-epsilon / mu - mu / 2). So the difference is smallest where that slope
+    is the chord's, or at an end, and is looked at there and nowhere else.
+    """
+    if job.deltas[-1] > d:
+        return False
+    left, growth = job.epsilons[:-1], np.expm1(np.diff(job.epsilons))  # of t, in units of e^left
+    slope = (job.deltas[1:] - job.deltas[:-1]) / growth
+    with np.errstate(divide="ignore"):
+        log_slope = np.log(np.maximum(-slope, 0.0)) - math.log1p(-d) - left
+    lowest = np.clip(-mu * (special.ndtri_exp(np.minimum(log_slope, 0.0)) + mu / 2), left, job.epsilons[1:])
+    chord = job.deltas[:-1] + slope * np.expm1(lowest - left)
+    room = d + (1 - d) * gaussian_deltas(mu, lowest)
+    return bool(np.all(room * (1 - _MARGIN) >= chord))
+
+
+def least_mu_squared(events: Sequence[Event], rate: float) -> float:
+    """Return the price of a job as a whole: the smallest m such that (sqrt(m), rate * m) dominates it, rounded up.
+
+    Args:
+        events: all of it, fixed before its first release.
+        rate: d that an account gives with each unit of mu^2.
+
+    Raises:
+        InvalidParameter: there are no events.
+    """
+    job = curve(tuple(events))
+    high = job.mu_squared  # dominates with d = 0: whoever samples nobody reveals no less
+    if not len(job.epsilons) or not _fits(high, rate, job):
+        return high
+    low = high * 2.0**-_HALVINGS
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        if not low < middle < high:
+            break
+        low, high = (low, middle) if _fits(middle, rate, job) else (middle, high)
+    return high
+
+
+def _fits(mu_squared: float, rate: float, job: Curve) -> bool:
+    return rate * mu_squared < 1 and dominates(math.sqrt(mu_squared), rate * mu_squared, job)
+
+
+def least_noise(events: Sequence[Event], probability: float, steps: int, mu_squared: float, rate: float) -> float:
+    """Return the least noise multiplier, at least a tenth and good to one part in 5,000, of steps that fit a budget.
+
+    Args:
+        events: what the job releases besides.
+        probability: chance of each unit to be in a step's sample.
+        steps: how many, those included that may have to be repeated.
+        mu_squared: what the whole job may cost.
+        rate: d that the account gives with each unit of mu^2.
+
+    Raises:
+        InvalidParameter: no noise is enough.
+    """
+
+    def step(log_noise: float) -> PoissonGaussianEvent:
+        return PoissonGaussianEvent(probability, math.exp(log_noise), steps)
+
+    def excess(log_noise: float) -> float:
+        """Logarithm of the price over the budget."""
+        return math.log(least_mu_squared([*events, step(log_noise)], rate) / mu_squared)
+
+    others = least_mu_squared(events, rate) if events else 0.0
+    if others + steps / _NOISE_MOST**2 >= mu_squared:
+        raise InvalidParameter("steps", steps, "this budget does not pay for so many steps with any noise: take fewer")
+    low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough
+
+    def guessed(log_noise: float) -> float:
+        return 2 * math.log(deviation(step(log_noise))) - math.log(mu_squared)
+
+    tried = float(optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
+    while high - low > _NOISE_CLOSE:  # Newton's steps, with the slope of the guess
+        over = excess(tried)
+        low, high = (tried, high) if over > 0 else (low, tried)
+        if -_NOISE_CLOSE < over <= 0:
+            break
+        slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
+        tried -= (over + _NOISE_CLOSE / 2) / min(slope, -1.0)
+        if not low < tried < high:
+            tried = (low + high) / 2
+    return math.exp(high)
