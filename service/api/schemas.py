@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
+from service.ingest.formats import FORMATS
+
+if TYPE_CHECKING:
+    UploadFormat = str
+else:
+    UploadFormat = Literal[tuple(FORMATS)]
 
 DEPTH_MAX = 8
 
@@ -54,7 +60,6 @@ Scope = Literal["admin", "data", "train", "read"]
 Unit = Literal["record", "subject"]
 FilterName = Literal["gdp", "rdp"]
 Visibility = Literal["private", "public"]
-UploadFormat = Literal["zip", "npz", "idx"]
 SampleFormat = Literal["imagefolder", "npz"]
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from service import jobs
@@ -27,7 +26,6 @@ from service.failpoints import failpoint
 from service.logs import get_logger
 from service.settings import Settings
 
-_DELETABLE = (DatasetState.DECLARED, DatasetState.READY, DatasetState.FAILED)
 _GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
 _IDS_PER_QUERY = 500
@@ -69,7 +67,7 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
             cancelled.
     """
     dataset = states.find(session, dataset_id)
-    if not _move(session, Dataset.id == dataset_id, _DELETABLE, DatasetState.DELETING):
+    if not states.move(session, dataset_id, DatasetState.DELETING):
         session.refresh(dataset)
         if dataset.state in _GONE:
             return dataset
@@ -102,7 +100,7 @@ def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
 def finish(session: Session, dataset_id: str) -> Dataset:
     """Record that key and files are gone, once no training that may have read them runs. Twice changes nothing."""
     no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
-    _move(session, and_(Dataset.id == dataset_id, no_longer_needed), (DatasetState.DELETING,), DatasetState.DELETED)
+    states.move(session, dataset_id, DatasetState.DELETED, no_longer_needed)
     session.expire_all()
     return states.find(session, dataset_id)
 
@@ -165,9 +163,3 @@ def _needs(dataset_id: str) -> ColumnElement[bool]:
 
 def _names(folder: Path) -> list[str]:
     return [path.stem for path in folder.glob("ds_*") if is_id(path.stem, "ds")]
-
-
-def _move(session: Session, which: ColumnElement[bool], before: Sequence[DatasetState], after: DatasetState) -> bool:
-    statement = update(Dataset).where(which, Dataset.state.in_(before)).values(state=after)
-    result = cast(CursorResult[Any], session.execute(statement, execution_options={"synchronize_session": False}))
-    return result.rowcount == 1

@@ -16,9 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,10 +27,10 @@ from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME
+from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names
 from service.ingest.faults import Fault, explain
-from service.ingest.limits import IngestLimits
-from service.ingest.request import FORMATS, IngestRequest
+from service.ingest.formats import format_named
+from service.ingest.request import Declaration, IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
@@ -72,59 +72,52 @@ class UploadFailed(ObscuraError):
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetFacts:
-    """The public declaration that an upload is held to.
+class Upload(Declaration):
+    """One upload of a dataset's content: the declaration that it is held to, whose account pays, and its number.
 
-    `records_declared` is an upper bound: more records are refused. Fewer are allowed, because the exact number may
-    itself be private, and every price and every `delta <= 1/n` is computed from the declared one. `subjects_declared`
-    is the same for subjects, and given exactly when the content must carry subject ids. `attempt` is the number of this
-    upload among those of the dataset: files that it leaves behind are told by it from those of another upload.
+    Files that it leaves behind are told by `attempt` from those of another upload of the dataset.
     """
 
-    dataset_id: str
-    classes: tuple[str, ...]
-    height: int
-    width: int
-    channels: int
-    records_declared: int
-    subjects_declared: int | None = None
     account_id: str | None = None
     attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedContent:
-    """What is recorded about accepted content. The number of records is left out on purpose.
+class Sent:
+    """What a client sends: a body, block by block, the format that it names, and the length that it announces, if any.
+
+    The byte limit holds whatever is announced.
+    """
+
+    blocks: Iterator[bytes]
+    format: str
+    announced_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content that was read, and what is recorded about it. The number of records is left out on purpose.
 
     `private_fingerprints` are those of its images (`service.datasets.fingerprints`). They are what is known as private
     or as public, so those of public content are as secret. `vault_key_id` names the key that it is sealed under.
+    `publish` puts it in its place: to be called in the transaction that records it, where nobody else writes under the
+    dataset's name. Calling it again changes nothing.
     """
 
-    dataset_id: str
-    attempt: int
+    upload: Upload
     format: str
     sha256: str
     bytes: int
     private_fingerprints: Fingerprints = field(repr=False)
     vault_key_id: str = field(repr=False)
+    publish: Callable[[], None]
 
 
 @contextmanager
-def staged(
-    settings: Settings, facts: DatasetFacts, chunks: Iterator[bytes], declared_length: int | None, format: str
-) -> Iterator[tuple[ReceivedContent, Callable[[], None]]]:
-    """Read the content of a declared dataset, which lies ready to be published inside the block, and nowhere after it.
+def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
+    """Read the content of a declared dataset, which may be published inside the block, and is nowhere after it.
 
-    Args:
-        settings: Limits and `data_dir`.
-        facts: The declaration, and the number of this upload.
-        chunks: The body, in order. What it raises is passed on after cleaning up.
-        declared_length: Content-Length, if the client sent one. The byte limit holds whatever it says.
-        format: zip, npz or idx.
-
-    Yields:
-        What is to be recorded, and a function that publishes the content: to be called in the transaction that records
-        it, where nobody else writes under the dataset's name. Calling it again changes nothing.
+    What the blocks raise is passed on after cleaning up.
 
     Raises:
         InvalidInput: Unknown format, or an identifier that is not a dataset's.
@@ -132,29 +125,22 @@ def staged(
         UploadTooLarge: Too many bytes.
         UploadFailed: The disk or the service failed.
     """
-    if format not in FORMATS:
-        raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))
-    data_dir = settings.data_dir.resolve()
-    published = directory_of(data_dir, facts.dataset_id)
-    source = data_dir / "quarantine" / f"{facts.dataset_id}.{facts.attempt}"
-    staging = published.with_name(f"{source.name}.tmp")
-    request = _request(settings, facts, format, source, staging)
+    request = _request(settings, upload, sent.format)
     fingerprint_key = _fingerprint_key(settings, request)
     with _disk_faults(request):
-        source.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        staging.parent.mkdir(parents=True, exist_ok=True)
+        request.source.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        request.target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        digest, size = _quarantine(chunks, source, declared_length, request)
+        digest, size = _quarantine(sent, request)
         with _disk_faults(request):
-            staging.mkdir(mode=0o700)
+            request.target.mkdir(mode=0o700)
         _run_ingest(request)
-        private_fingerprints = _judge(request, fingerprint_key)
+        digests = _judge(request, fingerprint_key)
         key_id = vault.key_id_of(request.target_key)
-        content = ReceivedContent(facts.dataset_id, facts.attempt, format, digest, size, private_fingerprints, key_id)
-        yield content, lambda: _publish(settings, request)
+        yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request))
     finally:
-        source.unlink(missing_ok=True)
-        shutil.rmtree(staging, ignore_errors=True)
+        request.source.unlink(missing_ok=True)
+        shutil.rmtree(request.target, ignore_errors=True)
 
 
 def sweep(data_dir: Path, live: Callable[[], Set[tuple[str, int]]]) -> int:
@@ -179,11 +165,13 @@ def sweep(data_dir: Path, live: Callable[[], Set[tuple[str, int]]]) -> int:
     return len(leftovers)
 
 
-def _request(settings: Settings, facts: DatasetFacts, format: str, source: Path, target: Path) -> IngestRequest:
+def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
+    data_dir = settings.data_dir.resolve()
+    name = f"{upload.dataset_id}.{upload.attempt}"
     limits = IngestLimits(
         upload_bytes_max=settings.upload_bytes_max,
         records_max=settings.images_max,
-        entries_max=settings.images_max * (1 if facts.subjects_declared is None else 2) + 2 * settings.classes_max,
+        entries_max=settings.images_max * (1 if upload.subjects_declared is None else 2) + 2 * settings.classes_max,
         expanded_bytes_max=settings.decoded_bytes_max,
         stored_bytes_max=settings.decoded_bytes_max,
         pixels_max=settings.pixels_max,
@@ -191,51 +179,41 @@ def _request(settings: Settings, facts: DatasetFacts, format: str, source: Path,
         processor_seconds_max=settings.ingest_seconds_max,
         wall_seconds_max=settings.ingest_seconds_max,
     )
-    try:
-        return IngestRequest(
-            dataset_id=facts.dataset_id,
-            source_key=new_key(),
-            target_key=new_key(),
-            source=source,
-            target=target,
-            format=format,
-            classes=facts.classes,
-            height=facts.height,
-            width=facts.width,
-            channels=facts.channels,
-            records_declared=facts.records_declared,
-            subjects_declared=facts.subjects_declared,
-            limits=limits,
-        )
-    except ValueError as error:
-        raise InvalidInput(f"The declaration cannot be right: {error}.") from None
+    declared: dict[str, Any] = {field.name: getattr(upload, field.name) for field in fields(Declaration)}
+    return IngestRequest(
+        **declared,
+        source=data_dir / "quarantine" / name,
+        target=directory_of(data_dir, upload.dataset_id).with_name(f"{name}.tmp"),
+        format=format_named(format).name,
+        limits=limits,
+        source_key=new_key(),
+        target_key=new_key(),
+    )
 
 
-def _quarantine(
-    chunks: Iterator[bytes], path: Path, declared_length: int | None, request: IngestRequest
-) -> tuple[str, int]:
+def _quarantine(sent: Sent, request: IngestRequest) -> tuple[str, int]:
     """Seal the body into a fresh file. Returns its SHA-256 and size in bytes."""
-    limit = request.limits.upload_bytes_max
-    if declared_length is not None and declared_length > limit:
+    limit, announced = request.limits.upload_bytes_max, sent.announced_bytes
+    if announced is not None and announced > limit:
         raise _error(Fault.TOO_LARGE, request)
     digest, size = hashlib.sha256(), 0
     with _disk_faults(request):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(request.source, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb", buffering=0) as file:
         with _disk_faults(request):
             sealed = SealedWriter(file, request.source_key, QUARANTINE)
-        for chunk in chunks:
-            size += len(chunk)
+        for block in sent.blocks:
+            size += len(block)
             if size > limit:
                 raise _error(Fault.TOO_LARGE, request)
-            if declared_length is not None and size > declared_length:
+            if announced is not None and size > announced:
                 raise _error(Fault.INCOMPLETE, request)
-            digest.update(chunk)
+            digest.update(block)
             with _disk_faults(request):
-                sealed.write(chunk)
+                sealed.write(block)
         with _disk_faults(request):
             sealed.finish()
-    if declared_length is not None and size != declared_length:
+    if announced is not None and size != announced:
         raise _error(Fault.INCOMPLETE, request)
     if size == 0:
         raise _error(Fault.EMPTY, request)
@@ -290,7 +268,7 @@ def _judge(request: IngestRequest, fingerprint_key: bytes) -> frozenset[bytes]:
     Every chunk is opened once here, so what is accepted can be read. Returns the fingerprints of the images.
     """
     try:
-        if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in request.array_names]:
+        if sorted(os.listdir(request.target)) != [f"{name}{SEALED_SUFFIX}" for name in array_names(request)]:
             raise _error(Fault.INTERNAL, request)
         with _array(request, LABELS_NAME) as labels, _array(request, IMAGES_NAME) as images:
             count = labels.shape[0]

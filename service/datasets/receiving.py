@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from service.datasets import fingerprints, reading, states, vault
-from service.datasets.reading import DatasetFacts, ReceivedContent
+from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.db.words import DatasetState
@@ -30,25 +31,14 @@ _PAUSE_SECONDS = 1.0  # between two tries of a database that is away
 Clock = Callable[[], datetime]
 
 
-def receive(
-    settings: Settings,
-    factory: SessionFactory,
-    dataset_id: str,
-    chunks: Iterator[bytes],
-    declared_length: int | None,
-    format: str,
-    *,
-    clock: Clock,
-) -> Dataset:
+def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: Sent, *, clock: Clock) -> Dataset:
     """Receive the content of a declared dataset, or change nothing: a refused upload leaves it declared.
 
     Args:
         settings: Limits, folders and the length of a lease.
         factory: Of sessions.
         dataset_id: Whose content it is.
-        chunks: The body, in order.
-        declared_length: Content-Length, if the client sent one.
-        format: zip, npz or idx.
+        sent: The body.
         clock: The time, aware.
 
     Returns:
@@ -61,47 +51,32 @@ def receive(
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
     """
     with transaction(factory) as session:
-        facts = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
+        upload = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
     try:
-        with (
-            _kept(settings, factory, facts, clock) as lost,
-            reading.staged(settings, facts, _while_ours(chunks, lost), declared_length, format) as (content, publish),
-        ):
-            return _patiently(settings, lambda: accept(factory, facts, content, publish, now=clock()))
+        with _kept(settings, factory, upload, clock) as lost:
+            ours = replace(sent, blocks=_while_ours(sent.blocks, lost))
+            with reading.staged(settings, upload, ours) as content:
+                return _patiently(settings, lambda: accept(factory, content, now=clock()))
     except BaseException:
-        _refuse(settings, factory, facts)
+        _refuse(settings, factory, upload)
         raise
 
 
-def accept(
-    factory: SessionFactory,
-    facts: DatasetFacts,
-    content: ReceivedContent,
-    publish: Callable[[], None],
-    *,
-    now: datetime,
-) -> Dataset:
+def accept(factory: SessionFactory, content: Content, *, now: datetime) -> Dataset:
     """Record content and its fingerprints, and publish it. May be done again after an error.
-
-    Args:
-        factory: Of sessions.
-        facts: Of the upload.
-        content: That is staged.
-        publish: Puts it in its place.
-        now: Aware.
 
     Raises:
         Conflict: Somebody else took over.
         OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
     """
-    digests = content.private_fingerprints
-    fingerprints.forget(factory, facts.dataset_id, facts.attempt - 1)  # an upload that was given up may have left some
+    upload, digests = content.upload, content.private_fingerprints
+    fingerprints.forget(factory, upload.dataset_id, upload.attempt - 1)  # one that was given up may have left some
     known = fingerprints.look_up(factory, digests)
-    known_in = facts.account_id if facts.account_id in known.accounts else None
-    fingerprints.record(factory, facts.dataset_id, facts.attempt, digests, known_in=known_in)
+    known_in = upload.account_id if upload.account_id in known.accounts else None
+    fingerprints.record(factory, upload.dataset_id, upload.attempt, digests, known_in=known_in)
     with transaction(factory) as session:
         dataset = states.accept_upload(session, content, known, now=now)
-        publish()
+        content.publish()
     return dataset
 
 
@@ -154,14 +129,14 @@ def _check_public(settings: Settings, factory: SessionFactory, dataset_id: str) 
         try:
             fingerprints.settle(session, dataset, digests)
         except fingerprints.KnownAsPrivate:
-            dataset.state, dataset.failure_code = DatasetState.FAILED, states.REFUSED
+            states.move(session, dataset_id, DatasetState.FAILED, Dataset.unchecked, failure_code=states.REFUSED)
             get_logger(__name__).error("public_dataset_withdrawn", dataset_id=dataset_id)
         else:
             dataset.unchecked = False
 
 
 @contextmanager
-def _kept(settings: Settings, factory: SessionFactory, facts: DatasetFacts, clock: Clock) -> Iterator[threading.Event]:
+def _kept(settings: Settings, factory: SessionFactory, upload: Upload, clock: Clock) -> Iterator[threading.Event]:
     """Renew an upload's lease for the time of a block. Yields an event that is set when somebody has taken over."""
     lost, over = threading.Event(), threading.Event()
 
@@ -169,7 +144,7 @@ def _kept(settings: Settings, factory: SessionFactory, facts: DatasetFacts, cloc
         while not over.wait(settings.heartbeat_seconds):
             try:
                 with transaction(factory) as session:
-                    if not states.renew_upload(session, facts, now=clock(), lease_seconds=settings.lease_seconds):
+                    if not states.renew_upload(session, upload, now=clock(), lease_seconds=settings.lease_seconds):
                         lost.set()
                         return
             except OperationalError as error:  # the next beat may be in time yet
@@ -203,10 +178,10 @@ def _patiently(settings: Settings, act: Callable[[], Dataset]) -> Dataset:
             time.sleep(_PAUSE_SECONDS)
 
 
-def _refuse(settings: Settings, factory: SessionFactory, facts: DatasetFacts) -> None:
+def _refuse(settings: Settings, factory: SessionFactory, upload: Upload) -> None:
     try:
         with transaction(factory) as session:
-            states.refuse_upload(session, settings, facts.dataset_id, facts.attempt)
-        fingerprints.forget(factory, facts.dataset_id, facts.attempt)
+            states.refuse_upload(session, settings, upload.dataset_id, upload.attempt)
+        fingerprints.forget(factory, upload.dataset_id, upload.attempt)
     except (OperationalError, ObscuraError) as error:  # the end of the lease ends the upload, too
-        get_logger(__name__).error("upload_not_refused", dataset_id=facts.dataset_id, error=type(error).__name__)
+        get_logger(__name__).error("upload_not_refused", dataset_id=upload.dataset_id, error=type(error).__name__)

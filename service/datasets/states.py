@@ -1,4 +1,4 @@
-"""Declared datasets and what became of their uploads. Takes a session, never commits.
+"""Datasets: their declaration, and every step from one state to another. Takes a session, never commits.
 
 DECLARED -> RECEIVING -> READY, or back to DECLARED when the content was refused; content never changes once ready.
 An upload has a number and a lease: every step of it is refused to a process that somebody else has taken over from.
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, or_, select, update
+from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from service import ledger
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
-from service.datasets.reading import DatasetFacts, ReceivedContent
+from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow
@@ -26,6 +26,15 @@ from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
+# What may follow what; whoever changes a state does it by `move`.
+FOLLOWING = {
+    DatasetState.DECLARED: {DatasetState.RECEIVING, DatasetState.DELETING},
+    DatasetState.RECEIVING: {DatasetState.READY, DatasetState.DECLARED, DatasetState.RECEIVING},  # another upload's
+    DatasetState.READY: {DatasetState.DELETING, DatasetState.FAILED},
+    DatasetState.FAILED: {DatasetState.DELETING},
+    DatasetState.DELETING: {DatasetState.DELETED},
+    DatasetState.DELETED: set[DatasetState](),
+}
 
 
 def declare(
@@ -145,7 +154,29 @@ def find(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seconds: float) -> DatasetFacts:
+def move(
+    session: Session,
+    dataset_id: str,
+    state: DatasetState,
+    which: ColumnExpressionArgument[bool] = true(),
+    **values: Any,
+) -> bool:
+    """Go to a state, and set what goes with it, if that state may follow; False if not.
+
+    Args:
+        session: in a writing transaction. Objects in it keep what they say.
+        dataset_id: which one.
+        state: the new one.
+        which: what must hold of the dataset besides.
+        values: of other columns.
+    """
+    before = [known for known, following in FOLLOWING.items() if state in following]
+    statement = update(Dataset).where(Dataset.id == dataset_id, Dataset.state.in_(before), which)
+    statement = statement.values(state=state, **values).execution_options(synchronize_session=False)
+    return cast(CursorResult[Any], session.execute(statement)).rowcount == 1
+
+
+def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seconds: float) -> Upload:
     """Claim the right to receive content; one uploader at a time.
 
     Whoever claims it holds a lease, to be renewed, and the number of this upload: once the lease has run out somebody
@@ -162,14 +193,9 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         Conflict: It has content already, is receiving it, or was deleted.
     """
     dataset = find(session, dataset_id)
+    begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
     free = or_(Dataset.state == DatasetState.DECLARED, _given_up(now))
-    begun = {
-        "state": DatasetState.RECEIVING,
-        "failure_code": None,
-        "upload_attempt": Dataset.upload_attempt + 1,
-        "upload_lease_until": now + timedelta(seconds=lease_seconds),
-    }
-    if not _move(session, dataset_id, free, **begun):
+    if not move(session, dataset_id, DatasetState.RECEIVING, free, failure_code=None, **begun):
         reasons = {
             DatasetState.READY: "has its content already, which never changes. Declare a new dataset",
             DatasetState.RECEIVING: "is receiving an upload. Wait for it to end. If its service died, another upload "
@@ -178,26 +204,28 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         reason = reasons.get(dataset.state, f"is {dataset.state.value} and takes no content")
         raise Conflict(f"Dataset {dataset_id} {reason}.", state=dataset.state.value)
     session.refresh(dataset)
-    return DatasetFacts(
-        dataset_id=dataset.id,
-        classes=tuple(dataset.classes),
-        height=dataset.height,
-        width=dataset.width,
-        channels=dataset.channels,
-        records_declared=dataset.records_declared,
-        subjects_declared=dataset.subjects_declared,
-        account_id=dataset.account_id,
-        attempt=dataset.upload_attempt,
+    return Upload(
+        dataset.id,
+        tuple(dataset.classes),
+        dataset.height,
+        dataset.width,
+        dataset.channels,
+        dataset.records_declared,
+        dataset.subjects_declared,
+        dataset.account_id,
+        dataset.upload_attempt,
     )
 
 
-def renew_upload(session: Session, facts: DatasetFacts, *, now: datetime, lease_seconds: float) -> bool:
+def renew_upload(session: Session, upload: Upload, *, now: datetime, lease_seconds: float) -> bool:
     """Keep the lease of an upload; False if it is somebody else's, or over."""
     until = now + timedelta(seconds=lease_seconds)
-    return _move(session, facts.dataset_id, _under_way(facts.attempt), upload_lease_until=until)
+    return move(
+        session, upload.dataset_id, DatasetState.RECEIVING, _under_way(upload.attempt), upload_lease_until=until
+    )
 
 
-def accept_upload(session: Session, received: ReceivedContent, known: Known | None, *, now: datetime) -> Dataset:
+def accept_upload(session: Session, content: Content, known: Known | None, *, now: datetime) -> Dataset:
     """Record that the content was accepted, and which account pays for it; in that account's log, too.
 
     From the commit on its fingerprints count.
@@ -206,7 +234,7 @@ def accept_upload(session: Session, received: ReceivedContent, known: Known | No
 
     Args:
         session: in a writing transaction, in which the caller also publishes the content.
-        received: whose fingerprints are recorded.
+        content: whose fingerprints are recorded.
         known: what was found out about them.
         now: aware.
 
@@ -217,15 +245,16 @@ def accept_upload(session: Session, received: ReceivedContent, known: Known | No
         KnownAsPublic: It is private, and images of it are known as public.
     """
     session.expire_all()
-    dataset = find(session, received.dataset_id)
-    if dataset.state is DatasetState.READY and dataset.upload_attempt == received.attempt:
+    upload = content.upload
+    dataset = find(session, upload.dataset_id)
+    if dataset.state is DatasetState.READY and dataset.upload_attempt == upload.attempt:
         return dataset  # it was accepted, and the answer to that was lost
-    payer_id = fingerprints.settle(session, dataset, received.private_fingerprints, known)
-    values = {"format": received.format, "content_sha256": received.sha256, "content_bytes": received.bytes}
-    values |= {"account_id": payer_id, "joined": payer_id != dataset.account_id, "vault_key_id": received.vault_key_id}
-    ready = {"state": DatasetState.READY, "ready_at": now, "upload_lease_until": None, **values}
-    if not _move(session, received.dataset_id, _under_way(received.attempt), **ready):
-        raise Conflict(f"Dataset {received.dataset_id} is no longer receiving this upload. Upload again.")
+    payer_id = fingerprints.settle(session, dataset, content.private_fingerprints, known)
+    values = {"format": content.format, "content_sha256": content.sha256, "content_bytes": content.bytes}
+    values |= {"account_id": payer_id, "joined": payer_id != dataset.account_id, "vault_key_id": content.vault_key_id}
+    values |= {"ready_at": now, "upload_lease_until": None}
+    if not move(session, dataset.id, DatasetState.READY, _under_way(upload.attempt), **values):
+        raise Conflict(f"Dataset {dataset.id} is no longer receiving this upload. Upload again.")
     session.refresh(dataset)
     if payer_id is not None:
         fact = dataset_facts(columns_of(dataset), fingerprints.brought_by(session, dataset))
@@ -256,8 +285,7 @@ def live_uploads(session: Session) -> set[tuple[str, int]]:
 
 
 def _back_to_declared(session: Session, settings: Settings, dataset_id: str, which: ColumnElement[bool]) -> bool:
-    declared = {"state": DatasetState.DECLARED, "failure_code": REFUSED, "upload_lease_until": None}
-    if not _move(session, dataset_id, which, **declared):
+    if not move(session, dataset_id, DatasetState.DECLARED, which, failure_code=REFUSED, upload_lease_until=None):
         return False
     vault.shred(settings, dataset_id)  # before the commit: afterwards, another upload may have begun
     return True
@@ -271,9 +299,3 @@ def _given_up(now: datetime) -> ColumnElement[bool]:
     """Uploads that anybody may end. One without a lease was begun before there were leases."""
     over = or_(Dataset.upload_lease_until.is_(None), Dataset.upload_lease_until <= now)
     return and_(Dataset.state == DatasetState.RECEIVING, over)
-
-
-def _move(session: Session, dataset_id: str, which: ColumnElement[bool], **values: Any) -> bool:
-    statement = update(Dataset).where(Dataset.id == dataset_id, which).values(**values)
-    result = cast(CursorResult[Any], session.execute(statement, execution_options={"synchronize_session": False}))
-    return result.rowcount == 1

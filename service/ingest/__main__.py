@@ -6,6 +6,7 @@ else means that it was stopped by a limit.
 
 from __future__ import annotations
 
+import resource
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,21 +15,16 @@ from typing import BinaryIO
 
 from service.ingest.array_files import QUARANTINE
 from service.ingest.faults import Fault, Refused
-from service.ingest.idx import ingest_idx
-from service.ingest.limits import confine
-from service.ingest.npz import ingest_npz
-from service.ingest.picture_folders import ingest_picture_folders
-from service.ingest.request import IngestRequest
+from service.ingest.formats import Ingest, format_named
+from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest
 from service.sealing import CHUNK_BYTES, SealedReader
 
-READERS = {"zip": ingest_picture_folders, "npz": ingest_npz, "idx": ingest_idx}
 
-
-def answer(request: IngestRequest, open_source: Callable[[IngestRequest], BinaryIO]) -> str:
+def answer(request: IngestRequest, ingest: Ingest, open_source: Callable[[IngestRequest], BinaryIO]) -> str:
     """Read the upload into `request.target` and return the line that the parent gets."""
     try:
         with open_source(request) as file:
-            READERS[request.format](file, request)
+            ingest(file, request)
     except Refused as refused:
         return refused.fault.value
     except MemoryError:
@@ -47,12 +43,31 @@ def unsealed(request: IngestRequest) -> BinaryIO:
     return BufferedReader(reader, CHUNK_BYTES)
 
 
+def confine(limits: IngestLimits) -> None:
+    """Hold the current process to the limits for the rest of its life (Unix): memory, processor time, file size, files.
+
+    Core dumps are switched off, because a dump would hold decoded private images.
+    """
+    bounds = {
+        resource.RLIMIT_AS: limits.memory_bytes_max,
+        resource.RLIMIT_CPU: limits.processor_seconds_max,
+        resource.RLIMIT_FSIZE: limits.stored_bytes_max + MEBIBYTE,
+        resource.RLIMIT_NOFILE: limits.open_files_max,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, bound in bounds.items():
+        hard = resource.getrlimit(kind)[1]
+        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (value, value))
+
+
 def main() -> None:
-    """Read the request, confine this process, then open the upload."""
+    """Read the request, load the code for its format, confine this process, and only then open the upload."""
     warnings.simplefilter("ignore")  # their texts quote what was read
     request = IngestRequest.from_json(sys.stdin.read())
+    ingest = format_named(request.format).load()
     confine(request.limits)
-    sys.stdout.write(answer(request, unsealed) + "\n")
+    sys.stdout.write(answer(request, ingest, unsealed) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -10,16 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from service.ingest.faults import Fault, Refused
+from service.ingest.request import Declaration, IngestRequest
+from service.ingest.subjects import SubjectId, subject_numbers
 from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"
 SEALED_SUFFIX = ".sealed"
 QUARANTINE = "quarantine"  # what the file of an upload is sealed as, before it is read
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def context_of(dataset_id: str, name: str) -> str:
     """Return what an array is sealed as, so that it opens in its own place alone."""
     return f"dataset {dataset_id} {name}"
+
+
+def array_names(declared: Declaration) -> tuple[str, ...]:
+    """Return the arrays that accepted content becomes, in alphabetical order."""
+    return (IMAGES_NAME, LABELS_NAME, *(() if declared.subjects_declared is None else (SUBJECTS_NAME,)))
 
 
 class ArrayFile:
@@ -36,7 +46,7 @@ class ArrayFile:
         self._sealed = SealedWriter(self._file, key, context)
         np.lib.format.write_array_header_1_0(self._sealed, header)
 
-    def append(self, data: bytes | np.ndarray[Any, Any]) -> None:
+    def append(self, data: bytes | Array) -> None:
         """Write the next values: raw bytes in the file's type, or an array that is converted to it."""
         raw = data if isinstance(data, bytes) else np.ascontiguousarray(data, dtype=self._dtype).tobytes()
         self._left -= len(raw)
@@ -57,3 +67,45 @@ class ArrayFile:
                 self._sealed.finish()
                 self._file.flush()
                 os.fsync(self._file.fileno())
+
+
+def create_array(request: IngestRequest, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> ArrayFile:
+    """Create one of the arrays of an upload."""
+    path = request.target / f"{name}{SEALED_SUFFIX}"
+    return ArrayFile(path, shape, dtype, key=request.target_key, context=context_of(request.dataset_id, name))
+
+
+def require_count(request: IngestRequest, count: int) -> None:
+    """Refuse content without records, or with more of them than it may have."""
+    if count == 0:
+        raise Refused(Fault.EMPTY)
+    if count > request.records_max:
+        raise Refused(Fault.RECORDS_TOO_MANY)
+
+
+def store(
+    request: IngestRequest, private_labels: Array, private_ids: Iterable[SubjectId], images: Iterable[bytes | Array]
+) -> None:
+    """Write the arrays of an upload; where that breaks off, the target folder holds a part.
+
+    Args:
+        request: Which upload.
+        private_labels: Integers, one for each record.
+        private_ids: Of the records' subjects, in order; not asked for where the dataset has none.
+        images: Their pixels, in order, in pieces of any size.
+
+    Raises:
+        Refused: A label is not that of a declared class, an id is missing, or there are too many subjects.
+    """
+    count = len(private_labels)
+    if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):
+        raise Refused(Fault.LABEL_RANGE)
+    with create_array(request, LABELS_NAME, (count,), np.int64) as stored:
+        stored.append(private_labels)
+    if request.subjects_declared is not None:
+        numbers = subject_numbers(private_ids, request.subjects_declared)
+        with create_array(request, SUBJECTS_NAME, (count,), np.int64) as stored:
+            stored.append(numbers)
+    with create_array(request, IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:
+        for pixels in images:
+            stored.append(pixels)

@@ -12,20 +12,18 @@ from typing import BinaryIO
 
 import numpy as np
 
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME
-from service.ingest.exact_reading import copy_rest, finish, take
+from service.ingest.array_files import require_count, store
 from service.ingest.faults import Fault, Refused
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import store_subjects
 from service.ingest.zip_directory import ZipEntry, read_directory
-from service.ingest.zip_member import Member, Reader, gunzipped
+from service.ingest.zip_member import Member, Reader, gunzipped, pieces, take, take_rest
 
 _IMAGES_MAGIC, _LABELS_MAGIC, _SUBJECTS_MAGIC = 0x00000803, 0x00000801, 0x00000C01  # dimensions 3, 1, 1; 0C is int32
 _IMAGES, _LABELS, _SUBJECTS = "*images?idx3-ubyte", "*labels?idx1-ubyte", "*subjects?idx1-int"
 _SUBJECTS_AT_ONCE = 2**16
 
 
-def ingest_idx(file: BinaryIO, request: IngestRequest) -> None:
+def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of an IDX upload.
 
     Raises:
@@ -40,24 +38,10 @@ def ingest_idx(file: BinaryIO, request: IngestRequest) -> None:
         raise Refused(Fault.IDX_SHAPE)
     if count != label_count:
         raise Refused(Fault.COUNTS_DIFFER)
-    if count == 0:
-        raise Refused(Fault.EMPTY)
-    if count > request.records_max:
-        raise Refused(Fault.RECORDS_TOO_MANY)
-    private_labels = np.frombuffer(take(labels, count, Fault.IDX_LENGTH), dtype=np.uint8)
-    finish(labels, Fault.IDX_LENGTH)
-    if int(private_labels.max()) >= len(request.classes):
-        raise Refused(Fault.LABEL_RANGE)
-    with request.create_array(LABELS_NAME, (count,), np.int64) as stored:
-        stored.append(private_labels)
-    if request.subjects_declared is not None:
-        subjects = _open(file, by_kind[_SUBJECTS])
-        (subject_count,) = _header(subjects, _SUBJECTS_MAGIC, 1)
-        if count != subject_count:
-            raise Refused(Fault.COUNTS_DIFFER)
-        store_subjects(_subject_ids(subjects, count), count, request)
-    with request.create_array(IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:
-        copy_rest(images, count * request.record_bytes, stored, Fault.IDX_LENGTH)
+    require_count(request, count)
+    private_labels = np.frombuffer(take_rest(labels, count, Fault.IDX_LENGTH), dtype=np.uint8)
+    pixels = pieces(images, count * request.record_bytes, Fault.IDX_LENGTH)
+    store(request, private_labels, _subject_ids(file, by_kind, count), pixels)
 
 
 def _by_kind(entries: list[ZipEntry], request: IngestRequest) -> dict[str, ZipEntry]:
@@ -76,12 +60,13 @@ def _by_kind(entries: list[ZipEntry], request: IngestRequest) -> dict[str, ZipEn
     return found
 
 
-def _subject_ids(subjects: Reader, count: int) -> Iterator[int]:
+def _subject_ids(file: BinaryIO, by_kind: dict[str, ZipEntry], count: int) -> Iterator[int]:
     """Yield the ids in order, reading a bounded number of them at a time."""
-    for start in range(0, count, _SUBJECTS_AT_ONCE):
-        size = 4 * min(_SUBJECTS_AT_ONCE, count - start)
-        yield from np.frombuffer(take(subjects, size, Fault.IDX_LENGTH), dtype=">i4").tolist()
-    finish(subjects, Fault.IDX_LENGTH)
+    subjects = _open(file, by_kind[_SUBJECTS])
+    if _header(subjects, _SUBJECTS_MAGIC, 1) != (count,):
+        raise Refused(Fault.COUNTS_DIFFER)
+    for data in pieces(subjects, 4 * count, Fault.IDX_LENGTH, 4 * _SUBJECTS_AT_ONCE):
+        yield from np.frombuffer(data, dtype=">i4").tolist()
 
 
 def _open(file: BinaryIO, entry: ZipEntry) -> Reader:

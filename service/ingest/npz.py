@@ -8,18 +8,24 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME
-from service.ingest.exact_reading import copy_rest, finish, take
+from service.ingest.array_files import (
+    IMAGES_NAME,
+    LABELS_NAME,
+    SUBJECTS_NAME,
+    array_names,
+    require_count,
+    store,
+)
 from service.ingest.faults import Fault, Refused
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import SubjectId, store_subjects
+from service.ingest.subjects import SubjectId
 from service.ingest.zip_directory import read_directory
-from service.ingest.zip_member import Member
+from service.ingest.zip_member import Member, pieces, take_rest
 
 _SUBJECTS_AT_ONCE = 2**16
 
 
-def ingest_npz(file: BinaryIO, request: IngestRequest) -> None:
+def ingest(file: BinaryIO, request: IngestRequest) -> None:
     """Write the arrays of an .npz upload.
 
     Images are uint8 of shape (n, height, width) or (n, height, width, channels); labels are integers of shape (n), and
@@ -31,25 +37,17 @@ def ingest_npz(file: BinaryIO, request: IngestRequest) -> None:
     entries = read_directory(file, request.limits, slack_bytes=request.limits.array_slack_bytes)
     by_name = {entry.private_name: entry for entry in entries}
     _check_members(set(by_name), request)
-    images, labels = Member(file, by_name[IMAGES_NAME]), Member(file, by_name[LABELS_NAME])
+    members = {name: Member(file, entry) for name, entry in by_name.items()}
+    images, labels = members[IMAGES_NAME], members[LABELS_NAME]
     count = _check_images(*_header(images), request)
     label_type = _check_labels(*_header(labels), count)
-    private_labels = np.frombuffer(take(labels, count * label_type.itemsize, Fault.ARRAY_LENGTH), dtype=label_type)
-    finish(labels, Fault.ARRAY_LENGTH)
-    if int(private_labels.min()) < 0 or int(private_labels.max()) >= len(request.classes):
-        raise Refused(Fault.LABEL_RANGE)
-    with request.create_array(LABELS_NAME, (count,), np.int64) as stored:
-        stored.append(private_labels)
-    if request.subjects_declared is not None:
-        subjects = Member(file, by_name[SUBJECTS_NAME])
-        subject_type = _check_subjects(*_header(subjects), count, request)
-        store_subjects(_subject_ids(subjects, count, subject_type), count, request)
-    with request.create_array(IMAGES_NAME, (count, *request.record_shape), np.uint8) as stored:
-        copy_rest(images, count * request.record_bytes, stored, Fault.ARRAY_LENGTH)
+    private_labels = np.frombuffer(take_rest(labels, count * label_type.itemsize, Fault.ARRAY_LENGTH), label_type)
+    pixels = pieces(images, count * request.record_bytes, Fault.ARRAY_LENGTH)
+    store(request, private_labels, _subject_ids(members, count, request), pixels)
 
 
 def _check_members(names: set[str], request: IngestRequest) -> None:
-    if names == set(request.array_names):
+    if names == set(array_names(request)):
         return
     if names == {IMAGES_NAME, LABELS_NAME}:
         raise Refused(Fault.SUBJECTS_ABSENT)
@@ -80,10 +78,7 @@ def _check_images(shape: tuple[int, ...], dtype: np.dtype[Any], request: IngestR
     allowed = {request.record_shape, (request.height, request.width, request.channels)}
     if not shape or shape[0] < 0 or shape[1:] not in allowed:
         raise Refused(Fault.ARRAY_SHAPE)
-    if shape[0] == 0:
-        raise Refused(Fault.EMPTY)
-    if shape[0] > request.records_max:
-        raise Refused(Fault.RECORDS_TOO_MANY)
+    require_count(request, shape[0])
     return shape[0]
 
 
@@ -108,12 +103,12 @@ def _check_subjects(shape: tuple[int, ...], dtype: np.dtype[Any], count: int, re
     return dtype
 
 
-def _subject_ids(subjects: Member, count: int, dtype: np.dtype[Any]) -> Iterator[SubjectId]:
+def _subject_ids(members: dict[str, Member], count: int, request: IngestRequest) -> Iterator[SubjectId]:
     """Yield the ids in order, reading a bounded number of them at a time."""
-    for start in range(0, count, _SUBJECTS_AT_ONCE):
-        size = min(_SUBJECTS_AT_ONCE, count - start) * dtype.itemsize
-        ids = np.frombuffer(take(subjects, size, Fault.ARRAY_LENGTH), dtype=dtype)
+    subjects = members[SUBJECTS_NAME]
+    dtype = _check_subjects(*_header(subjects), count, request)
+    for data in pieces(subjects, count * dtype.itemsize, Fault.ARRAY_LENGTH, _SUBJECTS_AT_ONCE * dtype.itemsize):
+        ids = np.frombuffer(data, dtype=dtype)
         if dtype.kind == "U" and int(ids.view(np.dtype("u4").newbyteorder(dtype.byteorder)).max()) > sys.maxunicode:
             raise Refused(Fault.SUBJECT_TYPE)  # numpy would make texts of them that Python cannot hold
         yield from ids.tolist()
-    finish(subjects, Fault.ARRAY_LENGTH)

@@ -17,29 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from service.ingest.array_files import SUBJECTS_NAME
 from service.ingest.faults import Fault, Refused
-from service.ingest.request import IngestRequest
 
 SubjectId = int | str | bytes
 _NUMBER_BYTES = 8
 _MISSING_WORDS = frozenset({"nan", "nat", "none", "null", "<na>"})  # how missing values look once made into texts
-
-
-def store_subjects(private_ids: Iterable[SubjectId], count: int, request: IngestRequest) -> None:
-    """Write subjects.npy: for each of the `count` records, in order, the number of its subject.
-
-    Args:
-        private_ids: One id for each record.
-        count: Number of records.
-        request: Carries the declared bound and the target folder.
-
-    Raises:
-        Refused: An id is missing, or there are more subjects than were declared.
-    """
-    numbers = subject_numbers(private_ids, request.subjects_declared or 0)
-    with request.create_array(SUBJECTS_NAME, (count,), np.int64) as stored:
-        stored.append(numbers)
 
 
 def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from service.ingest.faults import Fault, Refused
-from service.ingest.limits import IngestLimits
+from service.ingest.request import IngestLimits
 
 STORED, DEFLATED = 0, 8
 

@@ -1,14 +1,16 @@
-"""Bounded reading of one archive member: never a byte more than its header declared."""
+"""Bounded reading of one archive member: never a byte more than a header declared, and none fewer."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
 from service.ingest.faults import Fault, Refused
 from service.ingest.zip_directory import DEFLATED, ZipEntry
 
 _CHUNK_BYTES = 2**20
+_PIECE_BYTES = 4 * 2**20
 _GZIP_WINDOW, _RAW_WINDOW = 31, -15
 
 
@@ -120,3 +122,27 @@ def read_whole(file: BinaryIO, entry: ZipEntry) -> bytes:
 def gunzipped(source: Reader, fault: Fault) -> Inflated:
     """Return the single gzip stream inside `source`; a broken one is refused with `fault`."""
     return Inflated(source, _GZIP_WINDOW, fault)
+
+
+def take(reader: Reader, size: int, fault: Fault) -> bytes:
+    """Return the next `size` bytes; a stream that ends before them is refused with `fault`."""
+    data = reader.read(size)
+    if len(data) != size:
+        raise Refused(fault)
+    return data
+
+
+def take_rest(reader: Reader, size: int, fault: Fault) -> bytes:
+    """Return the last `size` bytes; a stream with fewer or more, or without a proper end, is refused."""
+    return b"".join(pieces(reader, size, fault, max(size, 1)))
+
+
+def pieces(reader: Reader, size: int, fault: Fault, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+    """Yield the last `size` bytes, `piece_bytes` at a time; as `take_rest`."""
+    while size:
+        data = take(reader, min(size, piece_bytes), fault)
+        yield data
+        size -= len(data)
+    if reader.read(1):
+        raise Refused(fault)
+    reader.finish()

@@ -14,8 +14,10 @@ from service.api.pages import cut, newest_first
 from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
+from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
+from service.ingest.formats import titles
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
 DatasetId = Annotated[Identifier, Path()]
@@ -49,7 +51,7 @@ def put_content(
     request: Request,
     caller: Uploader,
     dataset_id: DatasetId,
-    format: Annotated[UploadFormat, Query(description="zip of class folders, npz, or a zip of IDX files.")],
+    format: Annotated[UploadFormat, Query(description=f"{titles()}.")],
 ) -> Response:
     """Stream the content as the raw body. It is validated in a confined process before this answers.
 
@@ -58,15 +60,8 @@ def put_content(
     body = Body(request, service.uploads.limits)
     with service.uploads.taken(caller.id):
         try:
-            dataset = receiving.receive(
-                service.settings,
-                service.factory,
-                dataset_id,
-                body.blocks(),
-                content_length(request),
-                format,
-                clock=service.clock,
-            )
+            sent = Sent(body.blocks(), format, content_length(request))
+            dataset = receiving.receive(service.settings, service.factory, dataset_id, sent, clock=service.clock)
         except BaseException:
             body.drain()
             raise

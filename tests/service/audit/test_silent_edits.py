@@ -22,7 +22,7 @@ from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.datasets import receiving, states
-from service.datasets.reading import ReceivedContent
+from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, Job
@@ -139,10 +139,10 @@ class World(LedgerBook):
             session.add(row)
         if digests is not None:
             with transaction(self.factory) as session:
-                facts = states.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
+                upload = states.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
-            received = ReceivedContent(row.id, facts.attempt, "npz", SHA, 123, digests, key_id)
-            receiving.accept(self.factory, facts, received, lambda: None, now=self.tick())
+            content = Content(upload, "npz", SHA, 123, digests, key_id, lambda: None)
+            receiving.accept(self.factory, content, now=self.tick())
         return row.id
 
     def evaluate(self, release_id: str) -> None:

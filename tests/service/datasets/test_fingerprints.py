@@ -26,7 +26,7 @@ from service.datasets.fingerprints import (
     at_least_as_strict,
     fingerprint,
 )
-from service.datasets.reading import DatasetFacts, ReceivedContent
+from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
@@ -80,12 +80,17 @@ def upload(declare: Callable[..., str], now: datetime) -> Callable[..., Dataset]
 
 
 def accept(
-    factory: SessionFactory, dataset_id: str, account_id: str | None, digests: frozenset[bytes], now: datetime
+    factory: SessionFactory,
+    dataset_id: str,
+    account_id: str | None,
+    digests: frozenset[bytes],
+    now: datetime,
+    attempt: int = 1,
 ) -> Dataset:
     """Accept content with these fingerprints, as the service does once it has read it."""
-    facts = DatasetFacts(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=1)
-    received = ReceivedContent(dataset_id, 1, "npz", "0" * 64, 1, digests, "ab" * 32)
-    return receiving.accept(factory, facts, received, lambda: None, now=now)
+    upload = Upload(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=attempt)
+    content = Content(upload, "npz", "0" * 64, 1, digests, "ab" * 32, lambda: None)
+    return receiving.accept(factory, content, now=now)
 
 
 def stored(factory: SessionFactory) -> set[tuple[bytes, str | None]]:
@@ -452,10 +457,7 @@ def test_fingerprints_of_an_upload_that_was_not_accepted_do_not_count_and_are_re
     with transaction(factory) as session:
         session.get_one(Dataset, died).upload_attempt = 2
     other = prints(pictures(20, seed=1))
-    facts = DatasetFacts(died, ("a",), 5, 7, 1, 1000, account_id=first, attempt=2)
-    receiving.accept(
-        factory, facts, ReceivedContent(died, 2, "npz", "0" * 64, 1, other, "ab" * 32), lambda: None, now=now
-    )
+    accept(factory, died, first, other, now, attempt=2)
     assert stored(factory) == {(digest, second) for digest in prints(pictures(20))} | {(d, first) for d in other}
 
 

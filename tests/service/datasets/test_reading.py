@@ -17,7 +17,7 @@ from PIL import Image
 
 from service.artifacts import remove_directory
 from service.datasets.reading import (
-    DatasetFacts,
+    Upload,
     UploadFailed,
     UploadRefused,
     UploadTooLarge,
@@ -26,13 +26,12 @@ from service.datasets.reading import (
 from service.datasets.vault import make_fingerprint_key, open_dataset, shred
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import Fault, explain
-from service.ingest.limits import IngestLimits
-from service.ingest.request import IngestRequest
+from service.ingest.request import IngestLimits, IngestRequest
 from service.settings import Settings
 from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
-FACTS = DatasetFacts(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
+FACTS = Upload(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 CANARY = "CANARY7f3a"
 
@@ -83,7 +82,7 @@ def files_of(settings: Settings) -> list[str]:
 def test_content_is_stored_and_described_without_its_count(settings):
     data = npz(labels=[0, 1, 1])
     received = receive(settings, FACTS, in_chunks(data), len(data), "npz")
-    assert (received.dataset_id, received.format, received.bytes) == (DATASET, "npz", len(data))
+    assert (received.upload, received.format, received.bytes) == (FACTS, "npz", len(data))
     assert len(received.sha256) == 64
     images, labels = open_dataset(settings, DATASET)
     assert images.shape == (3, 4, 6)
@@ -164,11 +163,11 @@ def test_unknown_formats_and_foreign_identifiers_are_refused(settings):
         receive(settings, FACTS, iter([b"x"]), None, "tar")
     for identifier in ("../../etc", "ds_" + "A" * 20, "acc_" + "a" * 20, f"{DATASET}/..", ""):
         with pytest.raises(InvalidInput):
-            receive(settings, DatasetFacts(identifier, ("a",), 4, 6, 1, 9), iter([b"x"]), None, "npz")
+            receive(settings, Upload(identifier, ("a",), 4, 6, 1, 9), iter([b"x"]), None, "npz")
         with pytest.raises(InvalidInput):
             open_dataset(settings, identifier)
     with pytest.raises(InvalidInput, match="channels"):
-        receive(settings, DatasetFacts(DATASET, ("a",), 4, 6, 2, 9), iter([b"x"]), None, "npz")
+        receive(settings, Upload(DATASET, ("a",), 4, 6, 2, 9), iter([b"x"]), None, "npz")
 
 
 def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
@@ -181,7 +180,7 @@ def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
 
 def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_seconds_max=1)
-    facts = DatasetFacts(DATASET, ("cat",), height=1000, width=1000, channels=1, records_declared=2000)
+    facts = Upload(DATASET, ("cat",), height=1000, width=1000, channels=1, records_declared=2000)
     buffer = io.BytesIO()
     Image.effect_noise((1000, 1000), 50).save(buffer, "PNG")
     data = zipped(*((f"cat/{number}.png", buffer.getvalue()) for number in range(250)))
@@ -301,7 +300,18 @@ def test_no_name_or_metadata_of_an_accepted_upload_is_stored(settings):
 
 def test_every_fault_has_a_message_of_public_facts(tmp_path):
     request = IngestRequest(
-        DATASET, tmp_path, tmp_path, "zip", (CANARY, "dog"), 4, 6, 1, 100, IngestLimits(), bytes(32), bytes(32)
+        DATASET,
+        (CANARY, "dog"),
+        4,
+        6,
+        1,
+        100,
+        source=tmp_path,
+        target=tmp_path,
+        format="zip",
+        limits=IngestLimits(),
+        source_key=bytes(32),
+        target_key=bytes(32),
     )
     messages = {fault: explain(fault, request) for fault in Fault}
     assert len(set(messages.values())) == len(Fault)
@@ -325,7 +335,7 @@ def test_the_reader_sees_no_secret_of_the_service(settings, monkeypatch, tmp_pat
 def test_fashion_mnist_is_read_within_three_seconds(settings):
     names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
     data = zipped(*((name, (FASHION_MNIST / name).read_bytes()) for name in names))
-    facts = DatasetFacts(DATASET, tuple("abcdefghij"), height=28, width=28, channels=1, records_declared=60_000)
+    facts = Upload(DATASET, tuple("abcdefghij"), height=28, width=28, channels=1, records_declared=60_000)
     started = time.monotonic()
     receive(settings, facts, in_chunks(data, 2**16), len(data), "idx")
     assert time.monotonic() - started < 3

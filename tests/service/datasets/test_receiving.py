@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event, func, select, text
 
 from service.datasets import receiving, states
 from service.datasets.fingerprints import KnownAsPublic
-from service.datasets.reading import DatasetFacts, UploadFailed
+from service.datasets.reading import Sent, Upload, UploadFailed
 from service.datasets.vault import make_fingerprint_key, open_dataset
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
@@ -72,7 +72,7 @@ def upload(
     settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **changes: Any
 ) -> Dataset:
     clock = changes.pop("clock", lambda: datetime.now(UTC))
-    return receiving.receive(settings, factory, dataset_id, chunks, None, "npz", clock=clock)
+    return receiving.receive(settings, factory, dataset_id, Sent(chunks, "npz"), clock=clock)
 
 
 def state(factory: SessionFactory, dataset_id: str) -> DatasetState:
@@ -266,7 +266,7 @@ def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_
     upload(settings, factory, declare(account_id), iter([npz(1)]))
     guilty, innocent, broken = declare(), declare(), declare()
     for dataset_id, seed in ((guilty, 1), (innocent, 2)):
-        facts = DatasetFacts(dataset_id, ("a",), 5, 7, 1, 100)
+        facts = Upload(dataset_id, ("a",), 5, 7, 1, 100)
         store(settings, facts, iter([npz(seed)]), None, "npz")
     with transaction(factory) as session:
         for dataset_id in (guilty, innocent, broken):

@@ -1,4 +1,4 @@
-"""What may be declared, above all: subjects exactly where the account protects them."""
+"""What may be declared, above all: subjects exactly where the account protects them; and which state may follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from service.datasets import states
+from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
+from service.db.words import DatasetState
 from service.errors import InvalidInput, NotFound
 from service.settings import Settings
 
@@ -75,3 +77,32 @@ def test_subjects_are_not_declared_where_nobody_would_protect_them(
         declare("acc_none", subjects_declared=60)
     declare(account_id)
     declare(None)
+
+
+def allowed(before: DatasetState, after: DatasetState) -> bool:
+    """The table of docs/architecture.md."""
+    following = {
+        "declared": "receiving deleting",
+        "receiving": "ready declared receiving",
+        "failed": "deleting",
+        "ready": "deleting failed",
+        "deleting": "deleted",
+        "deleted": "",
+    }
+    return after.value in following[before.value].split()
+
+
+@pytest.mark.parametrize("before", DatasetState)
+def test_a_dataset_goes_from_one_state_to_those_that_may_follow_and_to_no_other(
+    factory: SessionFactory, declare: Declare, before: DatasetState, now: datetime
+) -> None:
+    dataset_id = declare(None)
+    for after in DatasetState:
+        with transaction(factory) as session:
+            dataset = states.find(session, dataset_id)
+            dataset.state, dataset.content_sha256, dataset.ready_at = before, "0" * 64, now
+            session.flush()
+            assert states.move(session, dataset_id, after) is allowed(before, after)
+            assert not states.move(session, dataset_id, after, Dataset.name == "another")
+            session.refresh(dataset)
+            assert dataset.state is (after if allowed(before, after) else before)

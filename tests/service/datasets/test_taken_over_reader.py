@@ -16,10 +16,18 @@ import numpy.typing as npt
 import pytest
 
 from service.datasets import reading
-from service.datasets.reading import DatasetFacts, UploadFailed
+from service.datasets.reading import Upload, UploadFailed
 from service.datasets.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
 from service.errors import NotFound
-from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, ArrayFile, context_of
+from service.ingest.array_files import (
+    IMAGES_NAME,
+    LABELS_NAME,
+    SEALED_SUFFIX,
+    SUBJECTS_NAME,
+    ArrayFile,
+    context_of,
+    create_array,
+)
 from service.ingest.faults import Fault
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
@@ -27,7 +35,7 @@ from service.settings import Settings
 from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
-FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
+FACTS = Upload(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
 Arrays = dict[str, npt.NDArray[Any]]
 IMAGES = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6)
 LABELS = np.array([0, 1, 1, 0, 1])
@@ -44,7 +52,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def store(request: IngestRequest, arrays: Arrays) -> None:
     for name, array in arrays.items():
-        with request.create_array(name, array.shape, array.dtype) as stored:
+        with create_array(request, name, array.shape, array.dtype) as stored:
             stored.append(array)
 
 
@@ -53,7 +61,7 @@ def take_over(monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], No
     monkeypatch.setattr(reading, "_run_ingest", act)
 
 
-def assert_refused(settings: Settings, facts: DatasetFacts = FACTS) -> None:
+def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
     with pytest.raises(UploadFailed) as failed:
         receive(settings, facts, iter([b"anything"]), None, "npz")
     assert failed.value.fault is Fault.INTERNAL

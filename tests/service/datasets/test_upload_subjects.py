@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.datasets.reading import DatasetFacts, UploadRefused
+from service.datasets.reading import Upload, UploadRefused
 from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects
 from service.errors import NotFound
 from service.ingest.faults import Fault
@@ -16,7 +16,7 @@ from service.settings import Settings
 from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
-FACTS = DatasetFacts(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
+FACTS = Upload(DATASET, ("cat", "dog"), 4, 6, 1, records_declared=100, subjects_declared=3)
 CANARY = "CANARY7f3a"
 NAMES = [f"{CANARY}-{name}" for name in ("anna", "bert", "anna", "carl", "bert")]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.datasets.reading import DatasetFacts, UploadFailed, sweep
+from service.datasets.reading import Upload, UploadFailed, sweep
 from service.datasets.vault import (
     SealedArray,
     destroy_file,
@@ -35,7 +35,7 @@ from tests.service.datasets.uploading import receive
 DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
 FACTS = {
-    name: DatasetFacts(name, ("cat", "dog"), height=4, width=24, channels=1, records_declared=200_000)
+    name: Upload(name, ("cat", "dog"), height=4, width=24, channels=1, records_declared=200_000)
     for name in (DATASET, OTHER)
 }
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from service.datasets.reading import DatasetFacts, ReceivedContent, staged
+from service.datasets.reading import Content, Sent, Upload, staged
 from service.settings import Settings
 
 
 def receive(
-    settings: Settings, facts: DatasetFacts, chunks: Iterator[bytes], declared_length: int | None, format: str
-) -> ReceivedContent:
+    settings: Settings, upload: Upload, blocks: Iterator[bytes], announced_bytes: int | None, format: str
+) -> Content:
     """Read content and publish it at once."""
-    with staged(settings, facts, chunks, declared_length, format) as (content, publish):
-        publish()
+    with staged(settings, upload, Sent(blocks, format, announced_bytes)) as content:
+        content.publish()
         return content

@@ -15,8 +15,8 @@ from PIL import Image
 from service.datasets.vault import SealedArray
 from service.ingest.__main__ import answer
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME
-from service.ingest.limits import IngestLimits
-from service.ingest.request import IngestRequest
+from service.ingest.formats import FORMATS
+from service.ingest.request import IngestLimits, IngestRequest
 
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))
@@ -53,7 +53,8 @@ def ingest(declare: Callable[..., IngestRequest], tmp_path: Path) -> Ingest:
     def run(data: bytes, **changes: Any) -> str:
         for name in (IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME):
             (tmp_path / f"{name}{SEALED_SUFFIX}").unlink(missing_ok=True)
-        return answer(declare(**changes), lambda _: io.BytesIO(data))
+        request = declare(**changes)
+        return answer(request, FORMATS[request.format].load(), lambda _: io.BytesIO(data))
 
     return run
 

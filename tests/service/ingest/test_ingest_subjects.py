@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.mechanisms.partition import shard_of, subject_units
-from service.ingest.array_files import SUBJECTS_NAME
+from service.ingest.array_files import SUBJECTS_NAME, store
 from service.ingest.faults import Fault, Refused
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import SubjectId, random_numbers, store_subjects, subject_numbers
+from service.ingest.subjects import SubjectId, random_numbers, subject_numbers
 
 _SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 CANARY = "CANARY7f3a"
@@ -309,5 +309,5 @@ def test_numbers_that_count_the_subjects_would_fail_that_test() -> None:
 def test_a_refusal_carries_no_id(declare: Callable[..., IngestRequest]) -> None:
     request = declare(records_declared=9, subjects_declared=1)
     with pytest.raises(Refused) as refused:
-        store_subjects([CANARY, CANARY + "2"], 2, request)
+        store(request, np.zeros(2, np.int64), [CANARY, CANARY + "2"], [])
     assert CANARY not in repr(refused.value) + str(refused.value.args)
