@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from service import artifacts
 from service.audit import arming, checkpoints, receipts
-from service.audit.database import find_damage, find_missing_triggers
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
+from service.audit.rows import find_damage, find_missing_triggers
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release

@@ -140,3 +140,35 @@ class Fault(Exception):
     def __init__(self, code: FindingCode, message: str, sequence: int | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.sequence = code, message, sequence
+
+
+def require(condition: bool, code: FindingCode, message: str) -> None:
+    """Let a condition pass that holds.
+
+    Raises:
+        Fault: it does not hold.
+    """
+    if not condition:
+        raise Fault(code, message)
+
+
+def whole(value: Any) -> int:
+    """Return a whole number.
+
+    Raises:
+        TypeError: the value is none.
+    """
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def truth(value: Any) -> bool:
+    """Return a truth value.
+
+    Raises:
+        TypeError: the value is none.
+    """
+    if type(value) is not bool:
+        raise TypeError
+    return value

@@ -7,8 +7,7 @@ from typing import Any
 
 from privacy.accounting.events import GaussianEvent, event_from_json
 from privacy.accounting.filters import Filter, open_filter
-from service.audit.findings import FindingCode
-from service.audit.lines import Line, require, whole
+from service.audit.findings import FindingCode, require, whole
 
 # Prices of plain Gaussian releases are rational and must agree exactly. Capacities and subsampled prices go through
 # floating point: another version of a library may move the last digits, within the margin that the filters keep.
@@ -36,9 +35,9 @@ class Prices:
         self._filter = self._filters[terms]
         return self._filter
 
-    def check_hold(self, line: Line) -> dict[str, Mapping[str, Any]]:
+    def check_hold(self, amount_nano: int, details: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Compare a hold's amount with the price of the stages of its plan; returns the events by stage."""
-        stages = line.details.get("stages")
+        stages = details.get("stages")
         if not stages:
             require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is held for")
             return {}
@@ -46,18 +45,20 @@ class Prices:
         for stage in stages:
             self._check(stage["event"], stage["price_nano"])
             total += stage["price_nano"]
-        require(total == line.amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
+        require(total == amount_nano, FindingCode.PRICE_MISMATCH, "holds another amount than its stages cost")
         return {stage["name"]: stage["event"] for stage in stages}
 
-    def check_charge(self, line: Line, stages: Mapping[str, Mapping[str, Any]]) -> None:
+    def check_charge(
+        self, amount_nano: int, details: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Compare a charge with the price of its event, and its event with the one that was planned."""
-        event = line.details.get("event")
+        event = details.get("event")
         if event is None:
             require(not self._required, FindingCode.PRICE_UNKNOWN, "does not say what is paid for")
             return
-        self._check(event, line.amount_nano)
+        self._check(event, amount_nano)
         if stages:
-            planned = stages.get(line.details["stage"])
+            planned = stages.get(details["stage"])
             require(
                 planned is not None and {**planned, "count": 0} == {**event, "count": 0},
                 FindingCode.PRICE_MISMATCH,

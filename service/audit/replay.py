@@ -1,25 +1,180 @@
 """Replay an account's log from its entries alone: hash chain, states of holds, prices, balances, admission. Pure.
 
 This shares the definition of the hash and the price functions with the code that writes, and nothing else: it is the
-second opinion on every transition.
+second opinion on every transition. A kind of entry gets its rules in `LogReplay._take`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from json.encoder import encode_basestring_ascii as _quote
+from typing import Any, NamedTuple, assert_never
 
 from privacy.errors import PrivacyError
-from service.audit.findings import Fault, FindingCode
-from service.audit.lines import Line, check_hash, require, truth
+from service.audit.findings import Fault, FindingCode, require, truth, whole
 from service.audit.prices import FLOAT_TOLERANCE, Prices
-from service.audit.replay_holds import HoldReplay
 from service.db.words import EntryKind, HoldState
-from service.ledger.chain import GENESIS_HASH
+from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency", "filter", "filter_order")  # fixed at opening, for ever
-_OF_HOLDS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
+_OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
+
+
+class Line(NamedTuple):
+    """An entry as it is stored; `created_at` in the form that is hashed, `text` is what `details` was read from."""
+
+    sequence: int
+    kind: str
+    hold_id: str | None
+    job_id: str | None
+    amount_nano: int
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    details: dict[str, Any]
+    previous_hash: str
+    hash: str
+    created_at: str
+    text: str
+
+
+def check_hash(account_id: str, line: Line) -> None:
+    """Assert that an entry's hash covers its contents, down to the spelling of its details.
+
+    Raises:
+        Fault: it does not.
+    """
+    sound = hashlib.sha256(_body(account_id, line).encode()).hexdigest() == line.hash
+    require(sound, FindingCode.HASH_MISMATCH, "does not match its hash: it was changed after it was written")
+
+
+def _body(account_id: str, line: Line) -> str:
+    """Return the canonical JSON of `chain.Entry.body`, with the details as they are stored: canonical already.
+
+    Nothing is parsed and written again, so no byte can change unseen, and most of the time of a verification is saved.
+    """
+    return (
+        f'{{"account_id":{_quote(account_id)},"amount_nano":{line.amount_nano},"capacity_nano":{line.capacity_nano},'
+        f'"created_at":{_quote(line.created_at)},"details":{line.text},"held_nano":{line.held_nano},'
+        f'"hold_id":{_text(line.hold_id)},"job_id":{_text(line.job_id)},"kind":{_text(line.kind)},'
+        f'"previous_hash":{_text(line.previous_hash)},"sequence":{line.sequence},"spent_nano":{line.spent_nano},'
+        f'"version":{CHAIN_VERSION}}}'
+    )
+
+
+def _text(value: str | None) -> str:
+    return "null" if value is None else _quote(str(value))
+
+
+@dataclass(slots=True)
+class HoldReplay:
+    """A hold as its entries tell it.
+
+    Attributes:
+        sequence: of the entry that opened it.
+        stages: the events of its plan, by stage; empty where the entry names none.
+        created_at: when it was opened, in the form that is hashed.
+        updated_at: when the newest entry about it was written.
+    """
+
+    id: str
+    job_id: str
+    sequence: int
+    amount_nano: int
+    stages: dict[str, Mapping[str, Any]]
+    created_at: str
+    updated_at: str
+    last_sequence: int
+    state: HoldState = HoldState.HELD
+    charged_nano: int = 0
+    captured_nano: int = 0
+    armed_attempt: int = 0
+
+    @classmethod
+    def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
+        """Return the hold that a HOLD entry opens."""
+        sequence, at = line.sequence, line.created_at
+        return cls(str(line.hold_id), str(line.job_id), sequence, line.amount_nano, stages, at, at, sequence)
+
+    def arm(self, line: Line) -> None:
+        """Take an ARM entry."""
+        require(self.state in (HoldState.HELD, HoldState.ARMED), FindingCode.TRANSITION_REFUSED, "arms a closed hold")
+        require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "arms with an amount")
+        attempt = whole(line.details["attempt"])
+        require(attempt > self.armed_attempt, FindingCode.TRANSITION_REFUSED, "arms for an attempt that has passed")
+        self.state, self.armed_attempt = HoldState.ARMED, attempt
+
+    def charge(self, line: Line, prices: Prices | None) -> None:
+        """Take a CHARGE entry; without prices, its price was checked before."""
+        require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "charges a hold that is not armed")
+        details = line.details
+        require(
+            details["attempt"] == self.armed_attempt,
+            FindingCode.TRANSITION_REFUSED,
+            "charges for an attempt that has not armed the hold",
+        )
+        self.charged_nano += line.amount_nano
+        require(
+            line.amount_nano > 0 and details["charged_nano"] == self.charged_nano <= self.amount_nano,
+            FindingCode.AMOUNT_MISMATCH,
+            "charges an amount that its hold does not cover or does not add up to",
+        )
+        if prices is not None:
+            prices.check_charge(line.amount_nano, line.details, self.stages)
+
+    def capture(self, line: Line) -> None:
+        """Take a CAPTURE entry."""
+        details = line.details
+        require(self.state is HoldState.ARMED, FindingCode.TRANSITION_REFUSED, "captures a hold that is not armed")
+        require(
+            line.amount_nano == self.charged_nano
+            and details["returned_nano"] == self.amount_nano - self.charged_nano
+            and whole(details["attempt"]) >= self.armed_attempt,
+            FindingCode.AMOUNT_MISMATCH,
+            "captures another amount than was charged",
+        )
+        require(
+            details["artifact_sha256"] is None or self.charged_nano > 0,
+            FindingCode.TRANSITION_REFUSED,
+            "captures an artifact for which nothing was charged",
+        )
+        self.state, self.captured_nano = HoldState.CAPTURED, self.charged_nano
+
+    def give_back(self, line: Line) -> None:
+        """Take a RETURN entry."""
+        require(self.state is HoldState.HELD, FindingCode.TRANSITION_REFUSED, "returns a hold that was armed")
+        require(
+            line.amount_nano == self.amount_nano, FindingCode.AMOUNT_MISMATCH, "returns another amount than was held"
+        )
+        self.state = HoldState.RETURNED
+
+
+def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
+    """Return a hold as the entries of its job tell it, oldest first; None when they do not begin with it.
+
+    Used to go on from a checkpoint: amounts and states are followed, prices were checked when it was written.
+
+    Raises:
+        Fault: the entries contradict each other.
+    """
+    reserved = None
+    for line in lines:
+        check_hash(account_id, line)
+        if line.kind == EntryKind.HOLD and reserved is None:
+            events = {stage["name"]: stage["event"] for stage in line.details.get("stages") or ()}
+            reserved = HoldReplay.opened_by(line, events)
+        elif reserved is None:
+            return None
+        elif line.kind == EntryKind.ARM:
+            reserved.arm(line)
+        elif line.kind == EntryKind.CHARGE:
+            reserved.charge(line, None)
+        else:
+            return None  # it had ended by then
+        reserved.last_sequence, reserved.updated_at = line.sequence, line.created_at
+    return reserved
 
 
 @dataclass
@@ -53,44 +208,52 @@ class LogReplay:
         Raises:
             Fault: it is not a sound continuation of the log.
         """
-        if line.sequence != self.sequence + 1:
-            raise Fault(FindingCode.ENTRY_MISSING, f"entry {self.sequence + 1} is missing")
+        expected = self.sequence + 1
+        require(line.sequence == expected, FindingCode.ENTRY_MISSING, f"entry {expected} is missing")
         check_hash(self.account_id, line)
-        if line.previous_hash != self.hash:
-            raise Fault(FindingCode.CHAIN_BROKEN, "does not link to the entry before it")
+        require(line.previous_hash == self.hash, FindingCode.CHAIN_BROKEN, "does not link to the entry before it")
         try:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PrivacyError) as error:
             raise Fault(FindingCode.ENTRY_MALFORMED, f"cannot be understood ({type(error).__name__})") from None
-        balances = (line.capacity_nano, line.spent_nano, line.held_nano)
-        if balances != (self.capacity_nano, self.spent_nano, self.held_nano):
-            raise Fault(FindingCode.BALANCE_MISMATCH, "states other balances than the entries up to it add up to")
-        if self.spent_nano + self.held_nano > self.capacity_nano and not self.frozen:  # I1, I13
-            raise Fault(FindingCode.OVERSPENT, "leaves more spent and held than the capacity")
+        require(
+            (line.capacity_nano, line.spent_nano, line.held_nano)
+            == (self.capacity_nano, self.spent_nano, self.held_nano),
+            FindingCode.BALANCE_MISMATCH,
+            "states other balances than the entries up to it add up to",
+        )
+        require(
+            self.frozen or self.spent_nano + self.held_nano <= self.capacity_nano,  # I1, I13
+            FindingCode.OVERSPENT,
+            "leaves more spent and held than the capacity",
+        )
         self.sequence, self.hash = line.sequence, line.hash
 
     def _take(self, line: Line) -> None:
         kind = EntryKind(line.kind)
-        if (kind is EntryKind.OPEN) != (line.sequence == 1):
-            raise Fault(FindingCode.TRANSITION_REFUSED, "opens the account again, or does not open it")
-        if kind is EntryKind.HOLD:
-            self._hold(line)
-        elif kind in _OF_HOLDS:
-            self._move(kind, line)
-        else:
-            require(line.hold_id is None, FindingCode.TRANSITION_REFUSED, "concerns a hold and should not")
-            if kind is EntryKind.OPEN:
+        refused, amount = FindingCode.TRANSITION_REFUSED, FindingCode.AMOUNT_MISMATCH
+        opens = kind is EntryKind.OPEN
+        require(opens == (line.sequence == 1), refused, "opens the account again, or does not open it")
+        require(kind in _OF_HOLDS or line.hold_id is None, refused, "concerns a hold and should not")
+        match kind:
+            case EntryKind.OPEN:
                 self._open(line)
-            elif kind is EntryKind.LIMIT:
+            case EntryKind.HOLD:
+                self._hold(line)
+            case EntryKind.ARM | EntryKind.CHARGE | EntryKind.CAPTURE | EntryKind.RETURN:
+                self._move(kind, line)
+            case EntryKind.LIMIT:
                 self._limit(line)
-            elif kind is EntryKind.FREEZE:
+            case EntryKind.FREEZE:
                 self.frozen = truth(line.details["frozen"])
-                require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "freezes with an amount")
-            elif kind is EntryKind.FACT:
-                require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "charges for writing a fact down")
-            elif kind is EntryKind.SAMPLE:
-                require(line.amount_nano == 0, FindingCode.AMOUNT_MISMATCH, "charges for a free sample")
-                require(line.job_id is not None, FindingCode.TRANSITION_REFUSED, "samples without a job")
+                require(line.amount_nano == 0, amount, "freezes with an amount")
+            case EntryKind.FACT:
+                require(line.amount_nano == 0, amount, "charges for writing a fact down")
+            case EntryKind.SAMPLE:
+                require(line.amount_nano == 0, amount, "charges for a free sample")
+                require(line.job_id is not None, refused, "samples without a job")
+            case _:
+                assert_never(kind)
 
     def _open(self, line: Line) -> None:
         self.terms = {name: line.details[name] for name in TERMS}
@@ -111,11 +274,8 @@ class LogReplay:
         )
         self._set_limit(line, details["epsilon"])
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
-        require(
-            truth(details["frozen"]) == frozen,
-            FindingCode.TRANSITION_REFUSED,
-            "turns the freeze switch with a limit",
-        )
+        told = truth(details["frozen"])
+        require(told == frozen, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
 
     def _set_limit(self, line: Line, epsilon: float) -> None:
@@ -144,7 +304,7 @@ class LogReplay:
             FindingCode.OVERSPENT,
             "holds more than the account has left",
         )
-        stages = self.prices.check_hold(line)
+        stages = self.prices.check_hold(line.amount_nano, line.details)
         reserved = HoldReplay.opened_by(line, stages)
         self.open_holds[reserved.id] = reserved
 
@@ -167,7 +327,7 @@ class LogReplay:
             if kind is EntryKind.CAPTURE:
                 reserved.capture(line)
             else:
-                reserved.release(line)
+                reserved.give_back(line)
             self.held_nano -= reserved.amount_nano
             self.spent_nano += reserved.captured_nano
             self.ended.append(reserved)

@@ -7,15 +7,15 @@ text that was hashed, and enums and times are read as text.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Row, Table, bindparam, text
 from sqlalchemy.orm import Session
 
-from service.audit.findings import Fault, FindingCode
-from service.audit.lines import Line
+from service.audit.findings import Fault, Finding, FindingCode
+from service.audit.replay import Line
 from service.db.base import CanonicalJson, UtcDateTime
 
 PAGE_ROWS = 5000
@@ -35,16 +35,24 @@ _ACCOUNTS = (
     "held_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
     "FROM accounts WHERE id > :after ORDER BY id LIMIT :rows"
 )
-_HOLDS = (
-    "SELECT id, account_id, job_id, state, amount_nano, charged_nano, captured_nano, attempt, armed_attempt, "
-    "last_sequence, {created_at} AS created_at, {updated_at} AS updated_at FROM holds WHERE id IN :ids"
-)
 _CHECKPOINTS = (
     "SELECT sequence, CAST(heads AS TEXT) AS heads, previous_hash, hash, key_id, signature, {created_at} AS created_at "
     "FROM checkpoints WHERE sequence > :after ORDER BY sequence LIMIT :rows"
 )
 # PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
+_CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "limit_requests")
+_APPEND_ONLY = ("entries", "checkpoints")
+_TRIGGERS = {
+    "sqlite": ("no_update", "no_delete", "no_replace"),
+    "postgresql": ("no_update_delete", "no_truncate"),
+}
+_STANDING = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+    "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') "
+    "AND tgrelid IN ('entries'::regclass, 'checkpoints'::regclass)",
+}
+_DAMAGES_MAX = 10  # of a table
 
 
 class EntryReader:
@@ -94,16 +102,6 @@ def accounts_after(session: Session, account_id: str) -> Sequence[Row[Any]]:
     """Return a page of account rows by id, with the names of the table's columns."""
     statement = text(_ACCOUNTS.format(created_at=_time(session, "created_at")))
     return session.execute(statement, {"after": account_id, "rows": ACCOUNTS_PER_PAGE}).all()
-
-
-def holds_by_id(session: Session, ids: Sequence[str]) -> Mapping[str, Row[Any]]:
-    """Return hold rows by id, with the names of the table's columns."""
-    times = {name: _time(session, name) for name in ("created_at", "updated_at")}
-    statement = text(_HOLDS.format(**times)).bindparams(bindparam("ids", expanding=True))
-    found: dict[str, Row[Any]] = {}
-    for start in range(0, len(ids), _IDS_PER_QUERY):
-        found |= {row.id: row for row in session.execute(statement, {"ids": ids[start : start + _IDS_PER_QUERY]}).all()}
-    return found
 
 
 def checkpoints_after(session: Session, sequence: int) -> Sequence[Row[Any]]:
@@ -182,6 +180,27 @@ def moment(stored: object) -> str | None:
     if type(stored) is not str or len(stored) != _TIME_CHARACTERS or stored[10] != " ":
         return None
     return f"{stored[:10]}T{stored[11:]}+00:00"
+
+
+def find_missing_triggers(session: Session) -> Iterator[Finding]:
+    """Yield what no longer keeps entries and checkpoints from being changed: a trigger was dropped or disabled."""
+    dialect = session.get_bind().dialect.name
+    standing = set(session.scalars(text(_STANDING[dialect])))
+    for table in _APPEND_ONLY:
+        for name in _TRIGGERS[dialect]:
+            if f"{table}_{name}" not in standing:
+                message = f"The trigger {table}_{name} is gone or disabled: {table} can be changed."
+                yield Finding(FindingCode.TRIGGER_MISSING, message)
+
+
+def find_damage(session: Session) -> Iterator[Finding]:
+    """Yield what SQLite finds wrong with the ledger's tables: rows and indexes that differ, broken pages."""
+    if not _on_sqlite(session):
+        return
+    for table in _CHECKED_TABLES:
+        for (said,) in session.execute(text(f"PRAGMA integrity_check('{table}')")).all()[:_DAMAGES_MAX]:
+            if said != "ok":
+                yield Finding(FindingCode.DATABASE_DAMAGED, f"The database file is damaged in {table}: {said}.")
 
 
 def _on_sqlite(session: Session) -> bool:

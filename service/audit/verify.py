@@ -20,20 +20,28 @@ from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import find_changed_facts
 from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Report
-from service.audit.lines import Line, check_hash
 from service.audit.links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
 from service.audit.prices import Prices
 from service.audit.receipts import Witness
-from service.audit.replay import TERMS, LogReplay
-from service.audit.replay_holds import HoldReplay, replay_hold
-from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, accounts_after, holds_by_id, moment, with_marks
+from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, replay_hold
+from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, with_marks
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.words import EntryKind, HoldState
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "frozen")
-_OF_HOLD = ("job_id", "amount_nano", "charged_nano", "captured_nano", "armed_attempt", "last_sequence")
+_OF_HOLD = (
+    "job_id",
+    "state",
+    "amount_nano",
+    "charged_nano",
+    "captured_nano",
+    "armed_attempt",
+    "last_sequence",
+    "created_at",
+    "updated_at",
+)
 
 
 def verify(
@@ -126,7 +134,7 @@ class _Reading:
         self.heads: dict[str, list[Any]] = {}
         self.accounts = self.entries = self.holds = 0
         self._session, self._prices, self._starts = session, prices, starts
-        self._entries = EntryReader(session)
+        self._entries, self._hold_rows = EntryReader(session), RowReader(session, HoldRow.metadata.tables["holds"])
         self._witnesses: dict[str, dict[int, list[Witness]]] = {}
         for witness in witnesses:
             self._witnesses.setdefault(witness.account_id, {}).setdefault(witness.sequence, []).append(witness)
@@ -242,18 +250,16 @@ class _Reading:
     def _compare_holds(self, log: LogReplay, *, closing: bool = False) -> None:
         """Compare hold rows with what the entries tell; open ones only at the end of the log."""
         told = [*log.ended, *log.open_holds.values()] if closing else log.ended
-        rows = holds_by_id(self._session, [hold.id for hold in told])
+        rows = self._hold_rows.by(hold.id for hold in told)
         for hold in told:
             row = rows.get(hold.id)
             if row is None:
                 self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, f"opens hold {hold.id}, which has no row")
                 continue
-            differing = [name for name in _OF_HOLD if getattr(row, name) != getattr(hold, name)]
-            differing += ["state"] if row.state != hold.state.value else []
-            differing += ["account_id"] if row.account_id != log.account_id else []
-            differing += ["attempt"] if type(row.attempt) is not int or row.attempt < hold.armed_attempt else []
-            differing += ["created_at"] if moment(row.created_at) != hold.created_at else []
-            differing += ["updated_at"] if moment(row.updated_at) != hold.updated_at else []
+            differing = [name for name in _OF_HOLD if row[name] != getattr(hold, name)]
+            differing += ["account_id"] if row["account_id"] != log.account_id else []
+            attempt = row["attempt"]
+            differing += ["attempt"] if type(attempt) is not int or attempt < hold.armed_attempt else []
             if differing:
                 what = f"opens hold {hold.id}, whose row differs from its entries: {', '.join(differing)}"
                 self._found(FindingCode.HOLD_MISMATCH, log, hold.sequence, what)
