@@ -228,8 +228,8 @@ def decode(projections: Array, gram: Array, noise: float = 1.0) -> Array:
 
 def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float = 1.0) -> Array:
     """Decode the coins from the three warm start releases, (m,), believing in that share of the claimed noise."""
-    config, facts = DataLensConfig(**plan.config), population.facts
-    noise_stddev = plan.facts["noise_stddev"]
+    config, facts = plan.config_of(DataLensConfig), population.facts
+    noise_stddev = plan.noise_stddev
     scales = NoiseScales(*(noise_stddev[name] for name in (MEANS, POOLED, BY_CLASS)))
     basis, size = warm_start.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
     public = len(population.images)
@@ -285,7 +285,7 @@ def _scatter_projections(
 
 def moment_vote_scores(tap: Tap, plan: Plan, population: Population, secret: bytes, noise: float = 1.0) -> Array:
     """Decode the coins from the noisy sums of all moment rounds, by how each canary would turn its teacher's votes."""
-    config, facts = DataLensConfig(**plan.config), population.facts
+    config, facts = plan.config_of(DataLensConfig), population.facts
     features = moment_votes.cosine_features(facts, config.moments(facts).coefficients)
     everyone = population.data(np.ones(len(population.canary_images), dtype=bool))
     units = partition.record_units(everyone.private_images, everyone.private_labels)

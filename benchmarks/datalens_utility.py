@@ -10,6 +10,7 @@ row of the same settings keeps it, so that a run which was cut off goes on.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 import secrets
@@ -30,6 +31,8 @@ from models.classifiers import CLASSIFIER_KINDS
 from models.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import open_filter
+from privacy.plans.datalens import VOTES
+from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test
@@ -77,11 +80,12 @@ def train(variant: str, epsilon: float, seed: int, device: torch.device) -> tupl
         facts = {"images_aggregated": aggregated, "warm_start": False, "vote_share": 1.0, "config": {}}
         return draw, facts, time.monotonic() - started
     generator, plan = _train_recipe(variant, epsilon, images, labels, device)
+    config = plan.config_of(DataLensConfig)
     facts = {
-        "images_aggregated": plan.facts["images_to_aggregate"],
-        "warm_start": bool(plan.facts["warm_start"]),
-        "vote_share": plan.facts["vote_share"],
-        "config": plan.config,
+        "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
+        "warm_start": config.warm_start,
+        "vote_share": config.vote_share if config.warm_start else 1.0,
+        "config": dataclasses.asdict(config),
     }
     return generator.sample, facts, time.monotonic() - started
 

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from models.precision import bfloat16_is_fast
+from models.sizes import teacher_parameters
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class TeacherConfig:
     @property
     def parameters_per_teacher(self) -> int:
         """Number of trained numbers of one teacher."""
-        return self.rows * self.columns + (self.hidden + 1 if self.hidden else 0)
+        return teacher_parameters(self.inputs, self.classes, self.hidden)
 
 
 class RealBatch(Protocol):

@@ -6,10 +6,9 @@ An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from privacy.plans.plan import Plan
 from service.errors import InvalidInput
 
 _FILES_NAMED_MAX = 10
@@ -20,17 +19,17 @@ def folder_of(data_dir: Path) -> Path:
     return data_dir / "extractors"
 
 
-def require_extractor(data_dir: Path, plan: Mapping[str, Any]) -> None:
+def require_extractor(data_dir: Path, plan: Plan) -> None:
     """Let a plan pass whose extractor is there, or that needs none.
 
     Args:
         data_dir: of the service.
-        plan: as JSON; it was planned, so an extractor's name has the form of one and is no path.
+        plan: an extractor's name has the form of one there, and is no path.
 
     Raises:
         InvalidInput: one of its files is missing.
     """
-    name = plan["config"].get("extractor")
+    name = plan.config.extractor
     if not name:
         return
     folder = folder_of(data_dir)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jinja2
 
+from privacy.plans.registry import RECIPES
 from privacy.wording import FILTERS, show_delta, show_sure
 from service.db.words import (
     AdminRequestState,
@@ -62,12 +63,7 @@ HOLDS = {
     HoldState.CAPTURED: "Spent",
     HoldState.RETURNED: "Returned",
 }
-RECIPE_TITLES = {
-    "class_histogram": "Count the classes",
-    "dp_classifier": "Train a classifier",
-    "dp_diffusion": "Train a diffusion model",
-    "dpgan": "Train a GAN",
-}
+RECIPE_TITLES = {name: recipe.title for name, recipe in RECIPES.items()}
 LIMIT_REQUESTS = {
     LimitRequestState.PENDING: "Waits for a second admin",
     LimitRequestState.APPROVED: "Approved",

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.plan import Plan, PublicFacts, Stage
+from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
+from privacy.units import UNITS
 
 COUNTS = "class_counts"
 SENSITIVITY = 1.0  # see `histogram_event`
+
+
+@dataclass(frozen=True)
+class ClassHistogramConfig(RecipeConfig):
+    """There is nothing to choose."""
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -31,13 +38,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")
     stddev = stddev_for(privacy_filter, SENSITIVITY, budget_nano, discrete=True)
     event = histogram_event(stddev)
-    stage = Stage(COUNTS, event, privacy_filter.price_nano(event))
+    stage = Stage(COUNTS, event, privacy_filter.price_nano(event), stddev)
     counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"
     return Plan(
         recipe="class_histogram",
-        config={},
+        config=ClassHistogramConfig(),
         stages=(stage,),
-        price_nano=stage.price_nano,
         budget_nano=budget_nano,
         notes=(
             f"The {counted} of each declared class are counted once, with a standard error of {stddev:.3g}.",
@@ -58,3 +64,15 @@ def histogram_event(stddev: float) -> GaussianEvent:
         unit vector, however many records the subject has.
     """
     return GaussianEvent.of_discrete_noise(SENSITIVITY, stddev)
+
+
+RECIPE = Recipe(
+    name="class_histogram",
+    title="Count the classes",
+    publishes="histogram",
+    config=ClassHistogramConfig,
+    plan=plan_from_options,
+    module="workers.recipes.class_histogram",
+    units=frozenset(UNITS),
+    together=False,
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,8 @@ from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
-from privacy.plans.plan import Plan, PublicFacts, Stage
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+from privacy.units import UNITS
 
 UNITS_PER_TEACHER_MIN = 4
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
@@ -64,13 +64,12 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     events |= {current.name: current.event for current in rounds}
     if VOTES in noise:
         events[VOTES] = config.topagg(facts, noise[VOTES]).event(images)
-    stages = [Stage(name, event, privacy_filter.price_nano(event)) for name, event in events.items()]
+    stages = [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
     images += sum(current.images for current in rounds)
     return Plan(
         recipe="datalens",
-        config=dataclasses.asdict(config),
+        config=config,
         stages=tuple(stages),
-        price_nano=sum(stage.price_nano for stage in stages),
         budget_nano=budget_nano,
         notes=_notes(config, facts, images),
         facts={
@@ -86,9 +85,15 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     )
 
 
+def planned_iterations(plan: Plan) -> int:
+    """Return how many times the teachers vote on images; 0 for a plan without such votes."""
+    votes = plan.stage(VOTES)
+    return 0 if votes is None else votes.event.count // plan.config_of(DataLensConfig).images_per_iteration
+
+
 def start_releases(plan: Plan) -> Mapping[str, int]:
     """Return the releases, by stage, without which there is no generator worth publishing."""
-    if plan.config["warm_start"]:
+    if plan.config.warm_start:
         return {MEANS: 1, POOLED: 1}  # where the classes' own covariances are missing, the pooled one stands in
     means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}
     return means or {VOTES: 1}
@@ -187,3 +192,15 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
     notes.append("Labels of synthetic images are uniform over the declared classes.")
     return tuple(notes)
+
+
+RECIPE = Recipe(
+    name="datalens",
+    title="Train datalens",
+    publishes="generator",
+    config=DataLensConfig,
+    plan=plan_from_options,
+    module="workers.recipes.datalens",
+    units=frozenset(UNITS),
+    start=start_releases,
+)

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from models.sizes import teacher_parameters
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.plans.moment_votes import DETAILED, MomentVotesConfig
 from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import PublicFacts, RecipeConfig
 
 IMAGES_MAX = 200_000
 EVALUATION_SAMPLES_MAX = 200_000
@@ -19,7 +20,7 @@ TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gra
 
 
 @dataclasses.dataclass(frozen=True)
-class DataLensConfig:
+class DataLensConfig(RecipeConfig):
     """Public parameters of one DataLens training. The paper's letters are given where it has one.
 
     Attributes:
@@ -115,6 +116,11 @@ class DataLensConfig:
         """Whether something is released before the votes on latents."""
         return self.warm_start or self.moment_votes
 
+    @property
+    def drawing_seconds(self) -> float:
+        """As in every recipe."""
+        return 8e-4
+
     def moments(self, facts: PublicFacts) -> MomentVotesConfig:
         """The moment rounds."""
         detail = DETAILED if self.moment_detail else MomentVotesConfig()
@@ -134,10 +140,8 @@ class DataLensConfig:
         return min(self.components, facts.channels * rows * columns)
 
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
-        """Trained numbers of one teacher on latents, as `models.teacher_ensemble.TeacherConfig` counts them."""
-        classes = len(facts.classes)
-        inputs = self.latent_size(facts) + classes
-        return self.teacher_hidden * (inputs + 1) + 1 if self.teacher_hidden else classes * inputs
+        """Trained numbers of one teacher on latents."""
+        return teacher_parameters(self.latent_size(facts), len(facts.classes), self.teacher_hidden)
 
     def grid(self, facts: PublicFacts) -> tuple[int, int]:
         """Cosine frequencies kept along height and width."""

@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from models.sizes import CLASSIFIER_LAYERS
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+from privacy.units import UNITS
 
 ARCHITECTURES = ("cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear")
 SCATTER_SIZE_MIN = 8
@@ -51,16 +53,6 @@ class DpClassifierConfig(StepsConfig):
 
 
 _CHOICES = {"architecture": ARCHITECTURES}
-# Layers with parameters of what learns; those of `models.networks`.
-_LAYERS = {
-    "cnn": 7,
-    "resnet20": 41,
-    "wrn16_4": 30,
-    "wrn28_4": 54,
-    "scatter_linear": 1,
-    "scatter_cnn": 3,
-    "pretrained_linear": 1,
-}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {
         "architecture": "scatter_linear",
@@ -89,13 +81,12 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         raise InvalidParameter(
             "architecture", config.architecture, f"scattering needs images of at least {SCATTER_SIZE_MIN} pixels a side"
         )
-    check_basis(config, _LAYERS[config.architecture])
+    check_basis(config, CLASSIFIER_LAYERS[config.architecture])
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     return Plan(
         recipe="dp_classifier",
-        config=dataclasses.asdict(config),
+        config=config,
         stages=(stage,),
-        price_nano=stage.price_nano,
         budget_nano=budget_nano,
         notes=(*steps_notes(config, stage, facts), *_extractor_notes(config)),
         facts={"architecture": config.architecture, **steps_facts(config, stage, facts)},
@@ -110,3 +101,14 @@ def _extractor_notes(config: DpClassifierConfig) -> tuple[str, ...]:
         "was trained on public data alone, with no image of this account: the operator vouches for that, no program "
         "can check it.",
     )
+
+
+RECIPE = Recipe(
+    name="dp_classifier",
+    title="Train a classifier",
+    publishes="classifier",
+    config=DpClassifierConfig,
+    plan=plan_from_options,
+    module="workers.recipes.dp_classifier",
+    units=frozenset(UNITS),
+)

@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from privacy.accounting.calibration import noise_multiplier_for
-from privacy.accounting.events import PoissonGaussianEvent
+from models.sizes import denoiser_layers
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import Plan, PublicFacts, Stage
-from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
+from privacy.units import UNITS
 
 CENTRAL = "central_images"
 
@@ -69,13 +69,10 @@ class DpDiffusionConfig(StepsConfig):
                 "central_share", self.central_share, "central images cost a share of the budget: give one above 0"
             )
 
-    def layers(self, facts: PublicFacts) -> int:
-        """Return the denoiser's layers with parameters: those of `models.unet.UNet`."""
-        halvings = sum(min(facts.height, facts.width) >= 7 * 2**count for count in (1, 2, 3, 4))
-        sizes = halvings + 1
-        down = 5 * self.blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
-        up = 6 * (self.blocks + 1) * sizes
-        return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end
+    @property
+    def drawing_seconds(self) -> float:
+        """As in every recipe."""
+        return 5e-3 * self.sampling_steps
 
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of a central image."""
@@ -107,16 +104,11 @@ _NUMBERS = {
 # Adam, its learning rate, clip and average are those of Dockhorn et al. 2023 (arXiv:2210.09929); so are, in
 # fashion_mnist, batch, epochs and network. K = 8 gives nearly all that their K = 32 gives, for a quarter of the time.
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
+_FASHION_MNIST = {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {**_DPDM, "expected_batch": 1024, "epochs": 50.0, "multiplicity": 4, "features": 16, "blocks": 1},
-    "fashion_mnist": {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8},
-    "fashion_mnist_feta": {
-        **_DPDM,
-        "expected_batch": 4096,
-        "epochs": 300.0,
-        "multiplicity": 8,
-        "central_images": 5,
-    },
+    "fashion_mnist": _FASHION_MNIST,
+    "fashion_mnist_feta": {**_FASHION_MNIST, "central_images": 5},
 }
 
 
@@ -128,7 +120,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
-    check_basis(config, config.layers(facts))
+    check_basis(config, denoiser_layers(facts.height, facts.width, config.blocks))
     central = central_stage(config, privacy_filter, budget_nano, facts)
     paid_nano = 0 if central is None else central.price_nano
     steps = steps_stage(config, privacy_filter, budget_nano - paid_nano, facts)
@@ -140,12 +132,11 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             "clipped; that costs time and no budget."
         )
     if central is not None:
-        notes.append(_central_note(config, central, facts, paid_nano / budget_nano))
+        notes.append(_central_note(config, facts, paid_nano / budget_nano))
     return Plan(
         recipe="dp_diffusion",
-        config=dataclasses.asdict(config),
+        config=config,
         stages=stages,
-        price_nano=paid_nano + steps.price_nano,
         budget_nano=budget_nano,
         notes=tuple(notes),
         facts={
@@ -164,16 +155,24 @@ def central_stage(
         return None
     probability = min(1.0, config.central_batch / facts.units_declared)
     share_nano = math.floor(config.central_share * budget_nano)
-    multiplier = noise_multiplier_for(privacy_filter, probability, config.central_images, share_nano)
-    event = PoissonGaussianEvent(probability, multiplier, config.central_images)
-    return Stage(CENTRAL, event, privacy_filter.price_nano(event))
+    return poisson_stage(CENTRAL, probability, config.central_images, privacy_filter, share_nano)
 
 
-def _central_note(config: DpDiffusionConfig, stage: Stage, facts: PublicFacts, share: float) -> str:
-    assert isinstance(stage.event, PoissonGaussianEvent)
+def _central_note(config: DpDiffusionConfig, facts: PublicFacts, share: float) -> str:
     height, width = config.half_size(facts)
     return (
         f"Before that, {config.central_images} noisy mean images of {height} x {width} pixels are released of each "
         f"class, for {share:.0%} of the budget, and the denoiser learns to draw them. Their brightness is right where "
         "classes are about equally frequent."
     )
+
+
+RECIPE = Recipe(
+    name="dp_diffusion",
+    title="Train a diffusion model",
+    publishes="generator",
+    config=DpDiffusionConfig,
+    plan=plan_from_options,
+    module="workers.recipes.dp_diffusion",
+    units=frozenset(UNITS),
+)

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from models.sizes import discriminator_layers
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
+from privacy.units import UNITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +53,10 @@ class DpGanConfig(StepsConfig):
                 f"it is at least the {self.discriminator_steps} discriminator_steps of the start",
             )
 
-    def layers(self, facts: PublicFacts) -> int:
-        """Return the discriminator's layers with parameters: those of `models.dcgan.Discriminator`."""
-        side = min(facts.height, facts.width)
-        halvings = 1 + sum(-(-side // 2**count) >= 4 for count in (2, 3, 4))
-        return 2 * halvings + 1  # a convolution each, norms after all but the first, and two for the logit
+    @property
+    def drawing_seconds(self) -> float:
+        """As in every recipe."""
+        return 4e-4
 
 
 _INTEGERS = {
@@ -84,7 +85,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpGanConfig, options, PRESETS, "dpgan")
-    check_basis(config, config.layers(facts))
+    check_basis(config, discriminator_layers(facts.height, facts.width))
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     notes = (
         *steps_notes(config, stage, facts),
@@ -94,9 +95,8 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     )
     return Plan(
         recipe="dpgan",
-        config=dataclasses.asdict(config),
+        config=config,
         stages=(stage,),
-        price_nano=stage.price_nano,
         budget_nano=budget_nano,
         notes=notes,
         facts={
@@ -116,3 +116,14 @@ def _adaptation(config: DpGanConfig) -> str:
         f"discriminator recognises fewer than {config.accuracy_floor:.0%} of generated images; no private image has a "
         "part in that."
     )
+
+
+RECIPE = Recipe(
+    name="dpgan",
+    title="Train a GAN",
+    publishes="generator",
+    config=DpGanConfig,
+    plan=plan_from_options,
+    module="workers.recipes.dpgan",
+    units=frozenset(UNITS),
+)

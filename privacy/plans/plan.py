@@ -1,14 +1,17 @@
-"""A plan: what a job would release and what that costs, from public parameters only."""
+"""A plan: what a job would release and what that costs, from public parameters only; and what a recipe is."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
 from privacy.accounting.events import Event, event_from_json
+from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.units import UNIT_WORDS, UNITS, Unit
+
+Published = Literal["generator", "histogram", "classifier"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,49 @@ class PublicFacts:
         """Numbers in one image."""
         return self.height * self.width * self.channels
 
+    @property
+    def size(self) -> float:
+        """The same, relative to a 28 x 28 image of one channel."""
+        return self.pixels / 784
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeConfig:
+    """Public parameters of one training: each recipe's own class adds its fields, and says what follows if it can."""
+
+    @property
+    def extractor(self) -> str:
+        """Name of the operator's network whose features it needs; empty: none."""
+        return ""
+
+    @property
+    def anchors_dataset_id(self) -> str:
+        """Public dataset whose images it needs; empty: none."""
+        return ""
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether a generator starts from released statistics, from which alone it can draw as well."""
+        return False
+
+    @property
+    def drawing_seconds(self) -> float:
+        """Cost of drawing an image of 28 x 28 grey pixels, in the unit of `workers.recipes.interface.Piece`."""
+        return 1e-3
+
+    @property
+    def evaluation_samples(self) -> int:
+        """Images that are drawn to measure how useful they are."""
+        return 30_000
+
+    @property
+    def evaluation_seed(self) -> int:
+        """Public seed of that measurement."""
+        return 0
+
+
+C = TypeVar("C", bound=RecipeConfig)
+
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
@@ -70,15 +116,24 @@ class Stage:
         name: unique within its plan.
         event: the release; its count is the number of releases.
         price_nano: of all of them, in the filter's nano-units.
+        noise_stddev: parameter of the discrete Gaussian that is added, which is a little wider than the noise that its
+            event counts with; None where noise is measured against what a unit adds (`PoissonGaussianEvent`).
     """
 
     name: str
     event: Event
     price_nano: int
+    noise_stddev: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description; `plan_from_json` reads it back."""
+        """Return a JSON-able description; `stage_from_json` reads it back, with the plan's facts."""
         return {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
+
+
+def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> Stage:
+    """Read a stage of a stored plan. Its noise has always stood among the facts, and is read from there."""
+    noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
+    return Stage(document["name"], event_from_json(document["event"]), int(document["price_nano"]), noise_stddev)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,31 +142,44 @@ class Plan:
 
     Attributes:
         recipe: name of the training loop.
-        config: its complete configuration, JSON-able.
+        config: its complete configuration.
         stages: what it releases.
-        price_nano: sum of the stages' prices: what the job holds.
-        budget_nano: what the plan was made for; price_nano never exceeds it.
+        budget_nano: what the plan was made for; its price never exceeds it.
         notes: sentences for people.
-        facts: public numbers for people, such as teachers and images_to_aggregate.
+        facts: public numbers for people, such as teachers and images_to_aggregate. No program reads them.
     """
 
     recipe: str
-    config: dict[str, Any]
+    config: RecipeConfig
     stages: tuple[Stage, ...]
-    price_nano: int
     budget_nano: int
-    notes: tuple[str, ...] = ()
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...]
+    facts: dict[str, Any]
+
+    @property
+    def price_nano(self) -> int:
+        """Sum of the stages' prices: what the job holds."""
+        return sum(stage.price_nano for stage in self.stages)
+
+    @property
+    def noise_stddev(self) -> dict[str, float]:
+        """The discrete Gaussian's parameter of each stage that has one, by the stage's name."""
+        return {stage.name: stage.noise_stddev for stage in self.stages if stage.noise_stddev is not None}
+
+    def config_of(self, kind: type[C]) -> C:
+        """Return the configuration of a plan that is known to be of that kind."""
+        assert isinstance(self.config, kind)
+        return self.config
 
     def stage(self, name: str) -> Stage | None:
-        """Return the stage of that name, or None when the plan does not have it."""
+        """Return the stage with that name, if the plan has it."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able description; `plan_from_json` reads it back."""
+        """Return a JSON-able description; `privacy.plans.registry.plan_from_json` reads it back."""
         return {
             "recipe": self.recipe,
-            "config": self.config,
+            "config": dataclasses.asdict(self.config),
             "stages": [stage.to_json() for stage in self.stages],
             "price_nano": self.price_nano,
             "budget_nano": self.budget_nano,
@@ -120,22 +188,35 @@ class Plan:
         }
 
 
-def plan_from_json(document: Mapping[str, Any]) -> Plan:
-    """Read what `Plan.to_json` wrote.
+def _first_release(plan: Plan) -> Mapping[str, int]:
+    return {plan.stages[0].name: 1}
 
-    Raises:
-        InvalidParameter: an event is out of range.
-        KeyError: a field is missing.
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """All that the service knows of a recipe: how it is planned, whom it protects, and which module trains it.
+
+    Attributes:
+        name: that jobs use.
+        title: what people read above a job.
+        publishes: what its release is: images can be drawn from a generator only.
+        config: the class of its configurations.
+        plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.
+        module: with `train(run)`, which trains, and `work(plan, facts)`, from which the time left is estimated
+            (`workers.recipes.interface`). Named, because a plan is made where there is no torch.
+        units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
+            that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
+            each add that much, and together more than its noise was made for.
+        together: whether several processes train it faster than one.
+        start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
     """
-    stages = tuple(
-        Stage(stage["name"], event_from_json(stage["event"]), int(stage["price_nano"])) for stage in document["stages"]
-    )
-    return Plan(
-        recipe=document["recipe"],
-        config=dict(document["config"]),
-        stages=stages,
-        price_nano=int(document["price_nano"]),
-        budget_nano=int(document["budget_nano"]),
-        notes=tuple(document["notes"]),
-        facts=dict(document["facts"]),
-    )
+
+    name: str
+    title: str
+    publishes: Published
+    config: type[RecipeConfig]
+    plan: Callable[[Mapping[str, Any], Filter, int, PublicFacts], Plan]
+    module: str
+    units: frozenset[Unit]
+    together: bool = True
+    start: Callable[[Plan], Mapping[str, int]] = _first_release

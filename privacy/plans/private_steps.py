@@ -15,7 +15,7 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values
-from privacy.plans.plan import Plan, PublicFacts, Stage
+from privacy.plans.plan import PublicFacts, RecipeConfig, Stage
 
 STEPS = "gradient_steps"
 STEPS_MAX = 200_000
@@ -29,7 +29,7 @@ _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsConfig:
+class StepsConfig(RecipeConfig):
     """Public parameters of the private steps. Papers' letters are given where they have one.
 
     Attributes:
@@ -159,22 +159,26 @@ def check_basis(config: StepsConfig, groups: int) -> None:
         )
 
 
-def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
-    """Turn a budget into the noise of the private steps.
+def poisson_stage(name: str, probability: float, count: int, privacy_filter: Filter, budget_nano: int) -> Stage:
+    """Turn a budget into the noise of so many releases of Poisson samples.
 
     Raises:
         InvalidParameter: the budget pays for no noise that is finite.
-        EventRefused: the account's filter does not price Poisson-sampled steps.
+        EventRefused: the account's filter does not price Poisson-sampled releases.
     """
+    multiplier = noise_multiplier_for(privacy_filter, probability, count, budget_nano)
+    event = PoissonGaussianEvent(probability, multiplier, count)
+    return Stage(name, event, privacy_filter.price_nano(event))
+
+
+def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
+    """Turn a budget into the noise of the private steps; refuses as `poisson_stage`."""
     probability, steps = config.sampling_probability(facts), config.steps(facts)
-    multiplier = noise_multiplier_for(privacy_filter, probability, steps, budget_nano)
-    event = PoissonGaussianEvent(probability, multiplier, steps)
-    return Stage(STEPS, event, privacy_filter.price_nano(event))
+    return poisson_stage(STEPS, probability, steps, privacy_filter, budget_nano)
 
 
-def poisson_event(plan: Plan, name: str = STEPS) -> PoissonGaussianEvent:
-    """Return what a stage of a plan releases; the plan has that stage, and it is Poisson-sampled."""
-    stage = plan.stage(name)
+def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
+    """Return what a stage releases that its plan has, and whose samples are Poisson's."""
     assert stage is not None
     assert isinstance(stage.event, PoissonGaussianEvent)
     return stage.event
@@ -182,24 +186,24 @@ def poisson_event(plan: Plan, name: str = STEPS) -> PoissonGaussianEvent:
 
 def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[str, Any]:
     """Return public numbers of the private steps for people."""
-    assert isinstance(stage.event, PoissonGaussianEvent)
+    event = poisson_event(stage)
     return {
         "protects": facts.protects,
         "units_declared": facts.units_declared,
         "estimator": config.estimator,
         "freeze": config.freeze,
-        "steps": stage.event.count,
-        "sampling_probability": stage.event.sampling_probability,
-        "noise_multiplier": stage.event.noise_multiplier,
+        "steps": event.count,
+        "sampling_probability": event.sampling_probability,
+        "noise_multiplier": event.noise_multiplier,
     }
 
 
 def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[str, ...]:
     """Return sentences for people about the private steps."""
-    assert isinstance(stage.event, PoissonGaussianEvent)
+    event = poisson_event(stage)
     notes = [
-        f"{stage.event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
-        f"noise of {stage.event.noise_multiplier:.3g} times what one {facts.unit} can add."
+        f"{event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
+        f"noise of {event.noise_multiplier:.3g} times what one {facts.unit} can add."
     ]
     if config.anchors_dataset_id:
         notes.append(

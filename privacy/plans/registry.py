@@ -1,62 +1,24 @@
-"""The recipes that can be planned, by the name that jobs use."""
+"""The recipes that can be planned, by the name that jobs use. A new recipe is one more entry here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans import class_histogram, datalens, dp_classifier, dp_diffusion, dpgan
-from privacy.plans.plan import Plan, PublicFacts
-from privacy.units import Unit
-
-__all__ = ["RECIPES", "PublicFacts", "Published", "Recipe", "build_plan", "useful_from_nano"]
-
-Published = Literal["generator", "histogram", "classifier"]
-
-
-def _first_release(plan: Plan) -> Mapping[str, int]:
-    return {plan.stages[0].name: 1}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a recipe is planned, and whom it protects.
-
-    Attributes:
-        plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.
-        units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
-            that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
-            each add that much, and together more than its noise was made for.
-        publishes: what its release is: images can be drawn from a generator only.
-        start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
-    """
-
-    plan: Callable[[Mapping[str, Any], Filter, int, PublicFacts], Plan]
-    units: frozenset[Unit]
-    publishes: Published
-    start: Callable[[Plan], Mapping[str, int]] = _first_release
-
+from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
 RECIPES: dict[str, Recipe] = {
-    "class_histogram": Recipe(
-        class_histogram.plan_from_options, units=frozenset({"record", "subject"}), publishes="histogram"
-    ),
-    "datalens": Recipe(
-        datalens.plan_from_options,
-        units=frozenset({"record", "subject"}),
-        publishes="generator",
-        start=datalens.start_releases,
-    ),
-    "dp_classifier": Recipe(
-        dp_classifier.plan_from_options, units=frozenset({"record", "subject"}), publishes="classifier"
-    ),
-    "dp_diffusion": Recipe(
-        dp_diffusion.plan_from_options, units=frozenset({"record", "subject"}), publishes="generator"
-    ),
-    "dpgan": Recipe(dpgan.plan_from_options, units=frozenset({"record", "subject"}), publishes="generator"),
+    recipe.name: recipe
+    for recipe in (
+        class_histogram.RECIPE,
+        datalens.RECIPE,
+        dp_classifier.RECIPE,
+        dp_diffusion.RECIPE,
+        dpgan.RECIPE,
+    )
 }
 
 
@@ -95,3 +57,28 @@ def useful_from_nano(plan: Plan) -> int:
     """Return how much of a plan's price must have been charged before anything useful can be published."""
     start = RECIPES[plan.recipe].start(plan)
     return sum(-(-stage.price_nano * start.get(stage.name, 0) // stage.event.count) for stage in plan.stages)
+
+
+def plan_from_json(document: Mapping[str, Any]) -> Plan:
+    """Read what `Plan.to_json` wrote.
+
+    Raises:
+        InvalidParameter: an event or a parameter is out of range, the recipe is not known, or the price is not that of
+            the stages.
+        KeyError: a field is missing.
+    """
+    known = RECIPES.get(document["recipe"])
+    if known is None:
+        raise InvalidParameter("recipe", document["recipe"], "no such recipe is known any more")
+    facts = dict(document["facts"])
+    plan = Plan(
+        recipe=document["recipe"],
+        config=known.config(**document["config"]),
+        stages=tuple(stage_from_json(stage, facts) for stage in document["stages"]),
+        budget_nano=int(document["budget_nano"]),
+        notes=tuple(document["notes"]),
+        facts=facts,
+    )
+    if plan.price_nano != document["price_nano"]:
+        raise InvalidParameter("price_nano", document["price_nano"], f"the stages cost {plan.price_nano} together")
+    return plan

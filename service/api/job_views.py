@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from privacy.accounting.filters import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.plan import plan_from_json
-from privacy.plans.registry import useful_from_nano
+from privacy.plans.registry import plan_from_json, useful_from_nano
 from service import ledger
 from service.api.job_schemas import (
     FINAL_STATES,

@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, case, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, defer, joinedload
 
-from privacy.plans.plan import plan_from_json
-from privacy.plans.registry import useful_from_nano
+from privacy.plans.registry import plan_from_json, useful_from_nano
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep

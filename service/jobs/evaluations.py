@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from privacy.plans.registry import plan_from_json
 from service import ledger, queue
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
@@ -23,7 +24,6 @@ from service.jobs.planning import evaluation_set, get_dataset
 from service.jobs.submission import SAMPLE_COUNT_MAX, new_job, remember
 from service.ledger.commitments import columns_of, evaluation_digest
 
-SAMPLES, SEED = 30_000, 0  # where a training's options name no others
 LISTED_MAX = 50
 _FIGURES = ("accuracy", "accuracy_warm_start_only", "evaluation")  # of a release's summary that come from evaluations
 
@@ -104,12 +104,12 @@ def queue_evaluation(
 
     An evaluation belongs to the sweep that its training is a trial of. Without numbers it takes the training's options.
     """
-    config = training.plan.get("config", {})
+    config = plan_from_json(training.plan).config
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
     elif samples is None:
-        samples = int(config.get("evaluation_samples", SAMPLES))
-    seed = int(config.get("evaluation_seed", SEED)) if seed is None else seed
+        samples = config.evaluation_samples
+    seed = config.evaluation_seed if seed is None else seed
     job = new_job(
         job_id,
         JobKind.EVALUATE,

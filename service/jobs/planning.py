@@ -150,7 +150,7 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
         NotFound: no such dataset.
         InvalidInput: it is private.
     """
-    dataset_id = plan.config.get("anchors_dataset_id")
+    dataset_id = plan.config.anchors_dataset_id
     if not dataset_id:
         return None
     dataset = get_dataset(session, dataset_id)
@@ -232,12 +232,8 @@ def _plan(dataset: Dataset, account: Account, *, recipe: str, epsilon: float, op
         plan = build_plan(recipe, dict(options), ledger.filter_of(account), budget_nano, facts)
     except PrivacyError as error:
         raise InvalidInput(f"This cannot be planned: {error}.") from error
-    stages_nano = sum(stage.price_nano for stage in plan.stages)
-    if not 0 < plan.price_nano <= budget_nano or stages_nano != plan.price_nano:
+    if not 0 < plan.price_nano <= budget_nano:
         raise LedgerCorruption(
-            "A plan's price is not the sum of its stages, or is above the budget it was made for.",
-            price_nano=plan.price_nano,
-            stages_nano=stages_nano,
-            budget_nano=budget_nano,
+            "A plan's price is above the budget it was made for.", price_nano=plan.price_nano, budget_nano=budget_nano
         )
     return plan

@@ -17,7 +17,7 @@ from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS
+from privacy.plans.private_steps import STEPS, StepsConfig
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release
@@ -110,7 +110,7 @@ def nearly_without_noise(plan: Plan) -> Plan:
 
 def with_basis_of_one(plan: Plan) -> Plan:
     """The plan with a basis that fits no network. No planner would make it."""
-    return dataclasses.replace(plan, config={**plan.config, "basis_size": 1})
+    return dataclasses.replace(plan, config=dataclasses.replace(plan.config_of(StepsConfig), basis_size=1))
 
 
 def train(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> Any:

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from privacy.plans.class_histogram import COUNTS, histogram_event
+from workers.recipes.interface import Piece
 from workers.recipes.ranks import share
 from workers.recipes.units import records_to_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from privacy.plans.plan import Plan, PublicFacts
     from workers.recipes.interface import Run
 
 HISTOGRAM_FILE = "histogram.json"
@@ -88,7 +90,7 @@ def train(run: Run) -> ClassHistogram:
     """
     facts = run.facts
     run.progress(stage=COUNTS, step=0, steps=1)
-    stddev: float = run.plan.facts["noise_stddev"][COUNTS]
+    stddev = run.plan.noise_stddev[COUNTS]
     _private_images, private_labels = records_to_sum(facts, run.data, run.secret)
     private_counts = count_classes(private_labels[share(len(private_labels))], len(facts.classes))  # (classes,)
     run.pay(histogram_event(stddev), COUNTS)
@@ -99,6 +101,11 @@ def train(run: Run) -> ClassHistogram:
 
     released_counts = run.release(torch.from_numpy(private_counts), add_noise).tolist()
     return ClassHistogram(facts.classes, tuple(released_counts), stddev, facts.units_declared)
+
+
+def work(_plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    return (Piece(COUNTS, 1, 1.0),)
 
 
 def count_classes(private_labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:

@@ -20,11 +20,11 @@ from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import shard_members
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, warm_start_event
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, planned_iterations, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
@@ -58,7 +58,7 @@ def train(run: Run) -> Generator:
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
         Cancelled: from `run.progress`.
     """
-    cfg = DataLensConfig(**run.plan.config)
+    cfg = run.plan.config_of(DataLensConfig)
     saved = load_checkpoint(run.checkpoints)
     state = {} if saved is None else saved.state
     generator = Generator(_shape(cfg, run.facts))
@@ -73,6 +73,21 @@ def train(run: Run) -> Generator:
     if run.plan.stage(VOTES) is not None:
         _vote(run, cfg, generator, state.get("votes"))
     return generator.cpu().eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    cfg, pieces = plan.config_of(DataLensConfig), []
+    if cfg.warm_start:
+        pieces.append(Piece(WARM_START, 3, 4e-5 * facts.records_declared * facts.size))
+    elif cfg.moment_votes:
+        rounds = len(planned_rounds(cfg.moments(facts), len(facts.classes), plan.noise_stddev))
+        pieces.append(Piece("votes", rounds, 1e-4 * facts.records_declared * facts.size))
+    if plan.stage(VOTES) is not None:
+        iterations = planned_iterations(plan)
+        votes = cfg.teachers * cfg.images_per_iteration * (1 + cfg.teacher_steps)
+        pieces.append(Piece(VOTES, iterations, 2e-6 * votes * iterations))
+    return tuple(pieces)
 
 
 class PaidNoise:
@@ -114,7 +129,7 @@ def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassG
 
     Payments are made at the last moment, by the one rank that works.
     """
-    facts, noise_stddev = run.facts, run.plan.facts["noise_stddev"]
+    facts, noise_stddev = run.facts, run.plan.noise_stddev
 
     def keep(reached: Mapping[str, Any]) -> None:
         save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
@@ -177,7 +192,7 @@ def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, 
 
 
 def _stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> TeacherStageConfig:
-    agg = cfg.topagg(facts, plan.facts["noise_stddev"][VOTES])
+    agg = cfg.topagg(facts, plan.noise_stddev[VOTES])
     teacher = TeacherConfig(
         inputs=agg.dimension,
         classes=len(facts.classes),
@@ -192,7 +207,7 @@ def _stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> Teache
         aggregation=agg,
         teacher=teacher,
         images=cfg.images_per_iteration,
-        iterations=plan.facts["iterations"],
+        iterations=planned_iterations(plan),
         teacher_steps=cfg.teacher_steps,
         first_steps=cfg.pretraining_steps,
         shard_batch=max(1, facts.records_declared // cfg.teachers),

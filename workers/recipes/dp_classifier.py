@@ -20,17 +20,18 @@ from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.interface import (
     NothingUseful,
+    Piece,
     Progress,
     Run,
     TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.private_steps import Task, planned_steps
+from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 FEATURES = "features"  # a stage of reports
 FEATURES_BLOCK = 512  # images whose features are computed together
 _ANCHOR_LABELS_SEED = 2
+_FEATURES_SECONDS = 1e-3  # fixed features of one image
+_ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # of a step: one row of a network, of a linear head on fixed features
 
 
 def train(run: Run) -> PrivateClassifier:
@@ -56,7 +59,7 @@ def train(run: Run) -> PrivateClassifier:
         NothingUseful: the budget ended before the first step.
         Cancelled: from `run.progress`.
     """
-    config, facts, data = DpClassifierConfig(**run.plan.config), run.facts, run.data
+    config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
     require_anchors(config, data)
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = _extractor_of(config, data.public_extractor)
@@ -95,6 +98,15 @@ def train(run: Run) -> PrivateClassifier:
 def feature_blocks(facts: PublicFacts) -> int:
     """Return in how many blocks fixed features are computed: of as many images as were declared, however many came."""
     return math.ceil(facts.records_declared / FEATURES_BLOCK)
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    architecture = plan.config_of(DpClassifierConfig).architecture
+    if not (architecture.startswith("scatter") or architecture == "pretrained_linear"):
+        return (steps_work(plan, facts, _ROW_SECONDS),)
+    features = Piece(FEATURES, feature_blocks(facts), _FEATURES_SECONDS * facts.records_declared * facts.size)
+    return features, steps_work(plan, facts, _ROW_SECONDS if architecture == "scatter_cnn" else _HEAD_SECONDS)
 
 
 def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extractor | None:

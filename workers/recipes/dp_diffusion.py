@@ -16,19 +16,20 @@ from torch.nn import functional
 from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import (
     NothingUseful,
+    Piece,
     Progress,
     Run,
     TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.private_steps import Task, planned_steps
+from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 WARM_UP = "warm_up"  # a stage of reports
 WARM_UP_BATCH = 64
+_ROW_SECONDS = 3e-3  # of a step
 _WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
 
 
@@ -59,7 +61,7 @@ def train(run: Run) -> EdmDenoiser:
         NothingUseful: the budget ended before the first step.
         Cancelled: from `run.progress`.
     """
-    config, facts, data = DpDiffusionConfig(**run.plan.config), run.facts, run.data
+    config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     require_anchors(config, data)
     units = Units(facts, config, data)
     denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(run.device)
@@ -98,6 +100,22 @@ def train(run: Run) -> EdmDenoiser:
     return denoiser.cpu().eval()
 
 
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    config = plan.config_of(DpDiffusionConfig)
+    steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
+    if plan.stage(CENTRAL) is None:
+        return (steps,)
+    central = poisson_event(plan.stage(CENTRAL))
+    drawn = central.count * central.sampling_probability * facts.units_declared
+    warm_up = 0.5 * _ROW_SECONDS * WARM_UP_BATCH * config.central_steps * facts.size
+    return (
+        Piece(CENTRAL, central.count, 1e-5 * drawn * facts.size),
+        Piece(WARM_UP, config.central_steps, warm_up),
+        steps,
+    )
+
+
 def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
     return EdmConfig(
         classes=len(facts.classes),
@@ -114,7 +132,7 @@ def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
 
 def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tensor:
     """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
-    facts, event = run.facts, poisson_event(run.plan, CENTRAL)
+    facts, event = run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
         classes=len(facts.classes),
         channels=facts.channels,

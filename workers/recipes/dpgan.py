@@ -18,10 +18,10 @@ from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
-from privacy.plans.plan import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.interface import NothingUseful, Run, TrainingData, load_checkpoint, save_checkpoint
-from workers.recipes.private_steps import Task, average_decay, planned_steps
+from workers.recipes.interface import NothingUseful, Piece, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import Task, average_decay, planned_steps, steps_work
 from workers.recipes.units import Units, labels_of, pixels_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 REAL, GENERATED = 1.0, 0.0
 _BETAS = (0.5, 0.999)  # of Adam in both networks (Radford et al. 2016)
 _ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 2023)
+_ROW_SECONDS = 3e-3  # of a step
 _BLOCK = 1024  # images generated at once
 _ANCHOR_LABELS_SEED = 2
 _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
@@ -51,7 +52,7 @@ def train(run: Run) -> DcganGenerator:
         NothingUseful: the budget ended before the first step.
         Cancelled: from `run.progress`.
     """
-    config, facts, data = DpGanConfig(**run.plan.config), run.facts, run.data
+    config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
     require_anchors(config, data)
     units = Units(facts, config, data)
     shape = DcganConfig(len(facts.classes), facts.channels, facts.height, facts.width, config.latent, config.features)
@@ -93,6 +94,11 @@ def train(run: Run) -> DcganGenerator:
     if steps.state.step == 0:
         raise NothingUseful
     return generator_side.released().cpu().eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training; generated images join those that were drawn."""
+    return (steps_work(plan, facts, _ROW_SECONDS, 2),)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -35,11 +35,13 @@ from privacy.gradients.per_sample import Losses, Traces, trace_gradients, traina
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
+from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from privacy.plans.plan import Plan, PublicFacts
     from workers.recipes.interface import Means, Run
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
@@ -311,7 +313,7 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
     Raises:
         InvalidParameter: the estimator does not fit the network.
     """
-    event = poisson_event(run.plan)
+    event = poisson_event(run.plan.stage(STEPS))
 
     @functools.cache
     def anchors() -> tuple[Tensor, Tensor]:
@@ -329,6 +331,13 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
     )
     once = replace(task, anchor_rows=anchors)
     return PrivateSteps(once, config, event, config.epoch_steps(run.facts), estimator, run)
+
+
+def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: float = 1) -> Piece:
+    """Return the piece of all steps, of which each row costs so much: forward, backward and clipping."""
+    event = poisson_event(plan.stage(STEPS))
+    rows = event.count * event.sampling_probability * facts.units_declared * rows_each
+    return Piece(STEPS, event.count, row_seconds * rows * facts.size)
 
 
 def average_decay(most: float, step: int) -> float:

@@ -1,19 +1,20 @@
-"""The recipes a runner can train, by the name that plans and jobs use."""
+"""The recipes a runner can train, by the name that plans and jobs use: the modules that `privacy.plans` names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 
-from workers.recipes import class_histogram, datalens, dp_classifier, dp_diffusion, dpgan
-from workers.recipes.interface import Trainer
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import RECIPES
+from workers.recipes.interface import Piece, Trainer
 
-TRAINERS: Mapping[str, Trainer] = {
-    "class_histogram": class_histogram.train,
-    "datalens": datalens.train,
-    "dp_classifier": dp_classifier.train,
-    "dp_diffusion": dp_diffusion.train,
-    "dpgan": dpgan.train,
+_MODULES = {name: import_module(recipe.module) for name, recipe in RECIPES.items()}
+
+TRAINERS: Mapping[str, Trainer] = {name: module.train for name, module in _MODULES.items()}
+WORK: Mapping[str, Callable[[Plan, PublicFacts], tuple[Piece, ...]]] = {
+    name: module.work for name, module in _MODULES.items()
 }
 
 # Those that several processes train faster than one (`workers.recipes.ranks`).
-TOGETHER: frozenset[Trainer] = frozenset({datalens.train, dp_classifier.train, dp_diffusion.train, dpgan.train})
+TOGETHER: frozenset[Trainer] = frozenset(TRAINERS[name] for name, recipe in RECIPES.items() if recipe.together)

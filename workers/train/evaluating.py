@@ -19,7 +19,7 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
-from privacy.plans.plan import plan_from_json
+from privacy.plans.registry import plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
@@ -68,7 +68,7 @@ def run_evaluation(context: Context) -> None:
             measured = measure_classifier(directory, test, device=context.device, progress=progress)
         else:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
-            warm_start = plan.config.get("warm_start") is True
+            warm_start = plan.config.warm_start
             measured = measure_generator(
                 directory, test, request, warm_start=warm_start, device=context.device, progress=progress
             )

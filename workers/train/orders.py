@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
 from privacy.accounting.filters import Filter
 from privacy.mechanisms.noise import derive_key
-from privacy.plans.plan import Plan, plan_from_json
-from privacy.plans.registry import PublicFacts
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.datasets.vault import Images, key_id_of, key_path, open_dataset, open_subjects, read_key
 from service.db.dataset_tables import Dataset
@@ -86,7 +86,7 @@ def read_training(context: Context) -> Training:
         secret = jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number)
         ledger.require_as_held(session, job, secret.hex())
         plan = plan_from_json(job.plan)
-        anchors_id = plan.config.get("anchors_dataset_id")
+        anchors_id = plan.config.anchors_dataset_id
         anchors = session.get_one(Dataset, anchors_id) if anchors_id else None
         if anchors is not None and anchors.visibility is not Visibility.PUBLIC:
             raise LedgerCorruption("The dataset of a job's anchors is not public.", job_id=job.id)
@@ -144,7 +144,7 @@ def public_parts(training: Training) -> PublicParts:
         Conflict: the plan's extractor is missing or unusable.
         NotFound: the public dataset of the anchors has no content.
     """
-    name = training.plan.config.get("extractor")
+    name = training.plan.config.extractor
     try:
         extractor = read_extractor(folder_of(training.settings.data_dir), name) if name else None
     except ExtractorUnusable as error:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from service import jobs
 from service.db.session import transaction
-from workers.recipes.interface import Cancelled
+from workers.recipes.interface import Cancelled, Piece
 from workers.train.orders import Context
 from workers.train.spending import HeldBudget
 
@@ -114,21 +114,6 @@ _STEADY = 1.5  # an estimate that rises by less is uneven pace, and is not shown
 _LONGEST_SECONDS = 10**9  # thirty years: a larger estimate says no more
 # Up to so many seconds, an estimate is a multiple of so many: about a tenth of it, as people say it.
 _COARSE = ((60, 5), (600, 15), (3600, 60), (math.inf, 300))
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a job.
-
-    Attributes:
-        stage: its name in reports.
-        steps: how many steps it reports.
-        work: what it costs, in a unit that all pieces of a job share.
-    """
-
-    stage: str
-    steps: int
-    work: float
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,10 @@ from service.times import to_the_hour
 from workers.evaluation.grid import write_grid
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 from workers.recipes.class_histogram import read_histogram
-from workers.recipes.interface import Progress
+from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress
 from workers.train.orders import Training, charged_by_stage
 from workers.train.planned_work import drawing_work
-from workers.train.progress import Piece
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
@@ -195,7 +194,7 @@ def _card(training: Training, ran: Mapping[str, Event], charged_nano: int) -> di
         "job_id": training.job.id,
         "account_id": training.account.id,
         "dataset_id": training.dataset.id,
-        "plan_sha256": body_hash(training.plan.to_json()),
+        "plan_sha256": body_hash(training.job.plan),
     }
 
 
@@ -205,7 +204,7 @@ def _assumed_public(training: Training) -> tuple[str, ...]:
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
-    extractor = training.plan.config.get("extractor")
+    extractor = training.plan.config.extractor
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
@@ -254,7 +253,7 @@ def _technical(training: Training) -> dict[str, str]:
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if training.device.type == "cuda" else f"CPU, {platform.machine()}",
         "attempts": str(training.attempt.number),
-        "plan (SHA-256)": body_hash(training.plan.to_json()),
+        "plan (SHA-256)": body_hash(training.job.plan),
     }
 
 

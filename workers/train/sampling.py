@@ -38,9 +38,10 @@ from service.db.session import transaction
 from service.db.words import SampleFormat
 from service.errors import NotFound
 from service.failpoints import failpoint
+from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest, draw
 from workers.train.orders import Context
-from workers.train.progress import Piece, ReportedProgress
+from workers.train.progress import ReportedProgress
 
 STAGE = "sample"  # of reports
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from privacy.plans.registry import plan_from_json
 from service import auth, jobs, ledger
 from service.api import job_views, views
 from service.api.conditional import answer
@@ -43,7 +44,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
         plan = jobs.plan_job(
             session, dataset_id=body.dataset_id, recipe=body.recipe, epsilon=body.epsilon, options=body.options
         )
-        require_extractor(service.settings.data_dir, plan.to_json())
+        require_extractor(service.settings.data_dir, plan)
         account_id = states.find(session, body.dataset_id).account_id
         if account_id is None:
             raise InvalidInput("Training needs a private dataset, which belongs to an account.")
@@ -74,7 +75,7 @@ def create_job(
         job = jobs.submit_training(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
-        require_extractor(service.settings.data_dir, job.plan)
+        require_extractor(service.settings.data_dir, plan_from_json(job.plan))
         record = job_views.jobs(session, [job])[0]
         failpoint("accept.before")
     failpoint("accept.after")
@@ -173,7 +174,7 @@ def create_sweep(
             now=service.clock(),
         )
         for trial in jobs.jobs_of_sweep(session, sweep.id):
-            require_extractor(service.settings.data_dir, trial.plan)
+            require_extractor(service.settings.data_dir, plan_from_json(trial.plan))
         record = _record(session, sweep)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})

@@ -8,8 +8,8 @@ from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.accounting.filters import open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.class_histogram import COUNTS, histogram_event
-from privacy.plans.plan import Plan, PublicFacts, plan_from_json
-from privacy.plans.registry import RECIPES, build_plan
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
 GDP = open_filter("gdp", 8.0, 1e-5)

@@ -27,7 +27,8 @@ from privacy.plans.datalens import (
     warm_start_event,
 )
 from privacy.plans.datalens_config import PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
-from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import plan_from_json
 
 FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 FILTERS: tuple[FilterName, ...] = ("gdp", "rdp")
@@ -99,9 +100,9 @@ def test_json_brings_back_the_same_plan_and_the_same_events(name: FilterName) ->
         made = plan({}, privacy_filter)
         read = plan_from_json(json.loads(json.dumps(made.to_json())))
         assert read == made
-        config = DataLensConfig(**read.config)
+        config = read.config_of(DataLensConfig)
         for stage in made.stages:
-            stddev = read.facts["noise_stddev"][stage.name]
+            stddev = read.noise_stddev[stage.name]
             rebuilt = (
                 config.topagg(FACTS, stddev).event(stage.event.count)
                 if stage.name == VOTES
@@ -251,7 +252,7 @@ def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], c
 def test_four_thousand_teachers_fit_with_room_to_spare(options: dict[str, Any]) -> None:
     """The last ones are as large as those of the paper, which look at 28 x 28 pixels."""
     made = plan({"teachers": 4000, **options})
-    assert 9 * 4000 * DataLensConfig(**made.config).parameters_per_teacher(FACTS) < TEACHER_PARAMETERS_MAX
+    assert 9 * 4000 * made.config_of(DataLensConfig).parameters_per_teacher(FACTS) < TEACHER_PARAMETERS_MAX
 
 
 SUBJECTS = dataclasses.replace(FACTS, unit="subject", subjects_declared=2_000)

@@ -13,9 +13,9 @@ from privacy.accounting.filters import open_filter
 from privacy.errors import EventRefused, InvalidParameter
 from privacy.plans import dp_diffusion, dpgan
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
-from privacy.plans.plan import Plan, PublicFacts, plan_from_json
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import ESTIMATORS, STEPS
-from privacy.plans.registry import RECIPES, build_plan
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 
 FACTS = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
 RDP = open_filter("rdp", 1.0, 1e-5)

@@ -8,7 +8,8 @@ from privacy.accounting.filters import open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import plan_datalens
 from privacy.plans.datalens_config import config_from_options
-from privacy.plans.registry import RECIPES, PublicFacts, build_plan
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from workers.recipes.registry import TRAINERS
 
 FACTS = PublicFacts(("a", "b"), 28, 28, 1, 60_000, "record")
@@ -25,6 +26,12 @@ def test_a_recipe_is_planned_by_its_name() -> None:
 def test_an_unknown_recipe_is_refused_with_the_known_ones(recipe: str) -> None:
     with pytest.raises(InvalidParameter, match=", ".join(RECIPES)):
         build_plan(recipe, {}, GDP, GDP.capacity_nano, FACTS)
+
+
+def test_a_stored_price_is_that_of_the_stages() -> None:
+    document = build_plan("class_histogram", {}, GDP, 1000, FACTS).to_json()
+    with pytest.raises(InvalidParameter, match="price_nano"):
+        plan_from_json({**document, "price_nano": document["price_nano"] + 1})
 
 
 def test_what_can_be_planned_can_be_trained() -> None:

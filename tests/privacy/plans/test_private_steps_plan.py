@@ -19,9 +19,9 @@ from privacy.errors import EventRefused, InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
 from privacy.plans.dp_classifier import ARCHITECTURES
-from privacy.plans.plan import Plan, PublicFacts, plan_from_json
-from privacy.plans.private_steps import ESTIMATORS, STEPS
-from privacy.plans.registry import RECIPES, build_plan
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.models.small_extractors import extractor
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
@@ -116,7 +116,7 @@ def test_bad_options_are_refused_with_a_reason(options: dict[str, Any], reason: 
 
 def test_a_plan_says_what_an_extractor_assumes_and_costs_no_more_for_it() -> None:
     made = plan(architecture="pretrained_linear", extractor="imagenet_18")
-    assert made.config["extractor"] == "imagenet_18"
+    assert made.config.extractor == "imagenet_18"
     assert made.stages == plan().stages
     assert any("imagenet_18" in note and "assumes" in note and "public data alone" in note for note in made.notes)
     assert not any("extractor" in note for note in plan().notes)
@@ -185,7 +185,7 @@ def test_a_basis_that_no_training_takes_is_no_plan(
     def build(**more: Any) -> Plan:
         return build_plan(recipe, {**chosen, **more}, RDP, RDP.capacity_nano, facts)
 
-    assert build(basis_size=needed).config["basis_size"] == needed
+    assert build(basis_size=needed).config_of(StepsConfig).basis_size == needed
     if needed > 1:
         for estimator in ("gep", "bgep"):
             with pytest.raises(InvalidParameter, match=f"take {needed} or more") as refusal:

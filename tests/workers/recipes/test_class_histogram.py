@@ -132,13 +132,13 @@ def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
 def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
     facts = facts_of(2000)
     plan = build_plan("class_histogram", {}, GDP, GDP.nano_of(0.5), facts)
-    stddev = plan.facts["noise_stddev"][COUNTS]
+    stddev = plan.noise_stddev[COUNTS]
     labels = np.repeat(np.arange(2000), 3)
     drawn = [release(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]
     noise = np.array(drawn).ravel() - 3
     assert p_value(noise, stddev) > 1e-6
     for wrong in (2 / 3, 3 / 2):
-        narrow = dataclasses.replace(plan, facts={"noise_stddev": {COUNTS: stddev * wrong}})
+        narrow = dataclasses.replace(plan, stages=(dataclasses.replace(plan.stages[0], noise_stddev=stddev * wrong),))
         drawn = [release(labels, facts, attempt=attempt, plan=narrow).noisy_counts for attempt in range(1, 4)]
         assert p_value(np.array(drawn).ravel() - 3, stddev) < 1e-12
     assert p_value(np.zeros_like(noise), stddev) < 1e-12

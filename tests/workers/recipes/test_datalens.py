@@ -371,7 +371,7 @@ def test_ablations_and_edges_run_and_pay_their_plan(options: dict[str, Any], tra
 )
 def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dict[str, Any]) -> None:
     made = plan(**options)
-    config = DataLensConfig(**made.config)
+    config = made.config_of(DataLensConfig)
     teachers = start_teacher_stage(
         datalens._stage_config(made, config, FACTS), Means(budget=Purse(), secret=SECRET)
     ).ensemble

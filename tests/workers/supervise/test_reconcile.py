@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, event
 
-from privacy.plans.plan import plan_from_json
+from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.artifacts import directory_of
 from service.audit.signing import open_signing_key

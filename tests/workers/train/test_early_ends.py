@@ -14,8 +14,7 @@ import pytest
 from benchmarks.chaos_audit import audit
 from models.private_classifier import load_classifier
 from models.released import load_released
-from privacy.plans.plan import plan_from_json
-from privacy.plans.registry import RECIPES, useful_from_nano
+from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs, ledger
 from service.api import job_views
 from service.artifacts import digest_directory

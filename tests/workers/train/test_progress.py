@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from privacy.accounting.filters import open_filter
 from privacy.plans.registry import RECIPES, build_plan
 from tests.workers.small_trainings import FACTS, plan_of
+from workers.recipes.interface import Piece
 from workers.train.planned_work import EVALUATION_SHARES, drawing_work, evaluation_work, training_work
-from workers.train.progress import Piece, Place, find_place, seconds_left, work_done
+from workers.train.progress import Place, find_place, seconds_left, work_done
 
 PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))
 WHOLE = sum(piece.work for piece in PIECES)

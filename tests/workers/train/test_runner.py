@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from models.generator import load_generator
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
-from privacy.plans.plan import plan_from_json
+from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
 from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
@@ -28,10 +28,10 @@ from service.db.words import EntryKind, FailureCode, HoldState, JobState
 from service.errors import StaleAttempt
 from service.sealing import new_key
 from tests.workers.tiny_runner import TRAINERS as TINY
-from workers.recipes.interface import Cancelled
+from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
 from workers.train.orders import Training, read_training
-from workers.train.progress import Piece, ReportedProgress
+from workers.train.progress import ReportedProgress
 from workers.train.spending import HeldBudget, Journal, journal_path, journalled_nano, read_journal
 
 CANARY = "canary-4711-patient-smith"

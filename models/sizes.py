@@ -1,0 +1,37 @@
+"""How large the networks are, as plans must know it before any is built: numbers alone, so this file needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Layers with parameters of what learns in each architecture of `models.private_classifier`.
+CLASSIFIER_LAYERS: Mapping[str, int] = {
+    "cnn": 7,
+    "resnet20": 41,
+    "wrn16_4": 30,
+    "wrn28_4": 54,
+    "scatter_linear": 1,
+    "scatter_cnn": 3,
+    "pretrained_linear": 1,
+}
+
+
+def discriminator_layers(height: int, width: int) -> int:
+    """Return the layers with parameters of `models.dcgan.Discriminator`."""
+    halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))
+    return 2 * halvings + 1  # a convolution each, norms after all but the first, and two for the logit
+
+
+def denoiser_layers(height: int, width: int, blocks: int) -> int:
+    """Return the layers with parameters of `models.unet.UNet`, with so many residual blocks at each size."""
+    halvings = sum(min(height, width) >= 7 * 2**count for count in (1, 2, 3, 4))
+    sizes = halvings + 1
+    down = 5 * blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
+    up = 6 * (blocks + 1) * sizes
+    return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end
+
+
+def teacher_parameters(inputs: int, classes: int, hidden: int) -> int:
+    """Return how many numbers one teacher of `models.teacher_ensemble` trains; its label is part of what it sees."""
+    columns = inputs + classes
+    return hidden * columns + hidden + 1 if hidden else classes * columns
