@@ -19,7 +19,7 @@ from service import artifacts
 from service.audit import arming, checkpoints, receipts
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
 from service.audit.rows import find_damage, find_missing_triggers
-from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
+from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, read_document, trusted_keys
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
@@ -63,7 +63,7 @@ def inspect_ledger(
     findings: list[Finding] = []
     for path in (*receipts.kept_receipts(settings.data_dir), *given):
         try:
-            statement = receipts.check_receipt(receipts.read_receipt(path), trusted)
+            statement = receipts.check_receipt(read_document(path), trusted)
             witnesses.append(receipts.witness_of(statement, f"the receipt {path.name}"))
         except SignatureRefused as error:
             message = f"The receipt {path.name} is refused. {error.message}"

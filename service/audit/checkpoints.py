@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.audit.findings import Finding, FindingCode
-from service.audit.receipts import Witness, read_receipt, receipts_folder
+from service.audit.receipts import Witness, receipts_folder
 from service.audit.rows import checkpoints_after, moment
-from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
+from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer, read_document
 from service.db.ledger_tables import AccountRow, Checkpoint
-from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
+from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json, utc_text
 
 FORMAT = "obscura checkpoint"
 VERSION = 1
@@ -80,7 +80,7 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     """
     newest = newest_checkpoint(session)
     sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
-    signed = key.sign(_statement(sequence, heads, previous_hash, _spelt(now)))
+    signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(now)))
     checkpoint = Checkpoint(
         sequence=sequence,
         heads=dict(heads),
@@ -104,18 +104,11 @@ def keep_checkpoint(data_dir: Path, checkpoint: Checkpoint, trusted: Mapping[str
     public = trusted.get(checkpoint.key_id)
     if public is None:
         return False
+    created_at = utc_text(checkpoint.created_at)
+    statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
+    document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
     path = receipts_folder(data_dir) / CHECKPOINT_FILE
-    if path.exists():
-        try:
-            known: Any = read_receipt(path)
-            if int(known["statement"]["sequence"]) >= checkpoint.sequence:
-                return False
-        except (SignatureRefused, KeyError, TypeError, ValueError):
-            return False  # verification names it
-    spelt = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, _spelt(checkpoint.created_at))
-    document = _document(spelt | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-    write_durably(path, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
-    return True
+    return keep_newer(path, document, lambda kept: int(kept["statement"]["sequence"]))
 
 
 def check_checkpoints(
@@ -165,7 +158,7 @@ def read_checkpoint_file(data_dir: Path, trusted: Mapping[str, bytes]) -> Signed
     path = receipts_folder(data_dir) / CHECKPOINT_FILE
     if not path.exists():
         return None
-    statement = check_signed(read_receipt(path), format=FORMAT, version=VERSION, trusted=trusted)
+    statement = check_signed(read_document(path), format=FORMAT, version=VERSION, trusted=trusted)
     return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
 
 
@@ -178,10 +171,6 @@ def _statement(sequence: int, heads: Mapping[str, Any], previous_hash: str, crea
         "previous_hash": previous_hash,
         "created_at": created_at,
     }
-
-
-def _spelt(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _document(statement: Mapping[str, Any], public: bytes, signature: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ committed to anything are compared as far as they say something.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,18 +13,18 @@ from sqlalchemy import Text, bindparam, cast, select
 from sqlalchemy.orm import Session
 
 from service.audit.findings import Finding, FindingCode
-from service.audit.rows import RowReader
+from service.audit.rows import RowReader, read_object
 from service.db.base import Base
 from service.db.ledger_tables import EntryRow
 from service.db.words import EntryKind
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
     ORDER_COLUMNS,
-    anchors_of,
     evaluation_digest,
     fingerprints_digest,
     order_digests,
     outcome_of,
+    parts_of_order,
     row_digest,
     sample_digest,
 )
@@ -49,8 +48,6 @@ _ENTRIES: Any = (
 _ENDS: Any = select(
     EntryRow.hold_id, cast(EntryRow.kind, Text).label("kind"), cast(EntryRow.details, Text).label("details")
 ).where(EntryRow.kind.in_((EntryKind.CAPTURE, EntryKind.RETURN)))
-# The table that each part of an order is read from.
-_PARTS = {"dataset": "datasets", "evaluation": "datasets", "anchors": "datasets", "sweep": "sweeps"}
 # What is found when a row is not what an entry of the kind `fact` says, by the row's table.
 _FACTS = {"datasets": FindingCode.DATASET_MISMATCH, "evaluations": FindingCode.RELEASE_MISMATCH}
 _HOUR = len("2026-01-02T03")
@@ -85,7 +82,7 @@ def find_changed_facts(session: Session, accounts: Iterable[str], *, fingerprint
     for account_id in accounts:
         after = 0
         while rows := session.execute(_ENTRIES, {"account_id": account_id, "after": after}).all():
-            page = [_Said(r.account_id, r.sequence, r.hold_id, r.job_id, r.kind, _read(r.details)) for r in rows]
+            page = [_Said(r.account_id, r.sequence, r.hold_id, r.job_id, r.kind, read_object(r.details)) for r in rows]
             after = page[-1].sequence
             for kind, check in checks.by_kind.items():
                 yield from check([said for said in page if said.kind == kind])
@@ -113,10 +110,11 @@ class _Checks:
         jobs = self._rows["jobs"].by(said.job_id for said in page)
         holds = self._rows["holds"].by(said.hold_id for said in page)
         ends = self._ends(page)
-        ids = {name: _ids_of_parts(job) for name, job in jobs.items()}
+        named = {job_id: parts_of_order(job) for job_id, job in jobs.items()}
+        places = [place for parts in named.values() for place in parts.values()]
         read = {
-            table: self._rows[table].by(of[part] for of in ids.values() for part in of if _PARTS[part] == table)
-            for table in ("datasets", "sweeps")
+            name: self._rows[name].by(row_id for table, row_id in places if table == name)
+            for name in ("datasets", "sweeps")
         }
         for said in page:
             job = jobs.get(str(said.job_id))
@@ -124,8 +122,11 @@ class _Checks:
                 if "order" in said.details:
                     yield said.found(FindingCode.JOB_MISMATCH, f"holds for job {said.job_id}, which is gone")
                 continue
-            found = {part: read[_PARTS[part]].get(row_id) for part, row_id in ids[str(said.job_id)].items()}
-            parts = {part: (_PARTS[part], row) for part, row in found.items() if row is not None}
+            parts = {
+                part: (table, read[table][row_id])
+                for part, (table, row_id) in named[str(said.job_id)].items()
+                if row_id in read[table]
+            }
             changed = _changed_order(said, job, parts)
             if "order" in said.details:
                 stored = {part: row.get("state", "ready") in _STORED for part, (_, row) in parts.items()}
@@ -137,7 +138,7 @@ class _Checks:
 
     def _ends(self, page: Sequence[_Said]) -> dict[str | None, tuple[str, dict[str, Any]]]:
         rows = self._session.execute(_ENDS.where(EntryRow.hold_id.in_([said.hold_id for said in page])))
-        return {row.hold_id: (row.kind, _read(row.details)) for row in rows}
+        return {row.hold_id: (row.kind, read_object(row.details)) for row in rows}
 
     def _releases(self, page: Sequence[_Said]) -> Iterator[Finding]:
         """Releases against the captures that paid for them, and the trainings that made them."""
@@ -232,16 +233,6 @@ class _Checks:
                 yield Finding(FindingCode.SAMPLE_MISMATCH, message)
 
 
-def _ids_of_parts(job: Mapping[str, Any]) -> dict[str, str]:
-    ids = {
-        "dataset": job["dataset_id"],
-        "evaluation": job["evaluation_dataset_id"],
-        "anchors": anchors_of(job["plan"]),
-        "sweep": job["sweep_id"],
-    }
-    return {part: row_id for part, row_id in ids.items() if isinstance(row_id, str)}
-
-
 def _changed_order(said: _Said, job: Mapping[str, Any], parts: Mapping[str, tuple[str, Any]]) -> list[str]:
     """Name what is not as it was held for."""
     changed = [name for name in ("hold_id", "account_id") if job[name] != getattr(said, name)]
@@ -289,11 +280,3 @@ def _digest(function: Callable[..., Any], *values: Any) -> Any:
         return function(*values)
     except (TypeError, ValueError, RecursionError):
         return None
-
-
-def _read(text: Any) -> dict[str, Any]:
-    try:
-        said = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return said if isinstance(said, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
+from service.audit.rows import read_object
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
@@ -123,8 +123,8 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
     """Yield raises of a limit that no approved request asked for, and approved requests that raised nothing."""
     approved = {row.id: row for row in session.execute(_APPROVED)}
     for entry in session.execute(_LIMITS).all():
-        details = _read(entry.details)
-        if not isinstance(details, dict) or details.get("request_id") is None:
+        details = read_object(entry.details)
+        if details.get("request_id") is None:
             continue  # a limit that was lowered, as the replay has seen
         request = approved.pop(str(details["request_id"]), None)
         if (
@@ -159,8 +159,7 @@ def _unpaid(row: Row[Any]) -> Finding | None:
     if row.payer is None:
         message = f"Release {row.id} can be read, but no entry captured what it cost."
         return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id)
-    details = _read(row.details)
-    listed = details.get("artifact_sha256") if isinstance(details, dict) else None
+    listed = read_object(row.details).get("artifact_sha256")
     if row.payer != row.account_id or listed is None or listed != row.artifact_sha256:
         message = f"Release {row.id} is not the artifact that entry {row.sequence} of account {row.payer} paid for."
         return Finding(FindingCode.RELEASE_UNPAID, message, row.account_id, row.sequence)
@@ -169,7 +168,7 @@ def _unpaid(row: Row[Any]) -> Finding | None:
 
 def _receipt_fault(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | None:
     try:
-        statement = check_receipt(_read(row.receipt), trusted)
+        statement = check_receipt(read_object(row.receipt), trusted)
         if statement["release_id"] != row.id:
             raise SignatureRefused("It names another release.")
         if (statement["entry"]["sequence"], statement["entry_hash"]) != (row.sequence, row.hash):
@@ -178,11 +177,3 @@ def _receipt_fault(row: Row[Any], trusted: Mapping[str, bytes]) -> Finding | Non
         message = f"The receipt of release {row.id} is refused. {error.message}"
         return Finding(FindingCode.RECEIPT_MISMATCH, message, row.account_id, row.sequence)
     return None
-
-
-def _read(text: Any) -> Any:
-    """Read stored JSON; what is none says nothing."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        return None

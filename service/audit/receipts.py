@@ -7,7 +7,6 @@ backup contradicts it. `scripts/verify_receipt.py` checks a receipt without this
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.audit.signing import SignatureRefused, SigningKey, check_signed, write_durably
+from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer
 from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.db.words import EntryKind
@@ -26,7 +25,6 @@ from service.ledger.chain import Entry, body_hash
 
 FORMAT = "obscura receipt"
 VERSION = 1
-RECEIPT_BYTES_MAX = 256 * 1024
 _ACCOUNT_ID = re.compile(r"acc_[a-z2-7]{20}")
 TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "filter", "filter_order", "capacity_nano", "spent_nano")
 
@@ -106,22 +104,6 @@ def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
     return Witness(str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"]), source, spent_nano)
 
 
-def read_receipt(path: Path) -> object:
-    """Read a receipt's file as JSON; what it says is not checked here.
-
-    Raises:
-        SignatureRefused: it cannot be read or is not JSON.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(RECEIPT_BYTES_MAX + 1)
-        if len(content) > RECEIPT_BYTES_MAX:
-            raise SignatureRefused(f"It is longer than {RECEIPT_BYTES_MAX} bytes.")
-        return json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
-        raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
-
-
 def receipts_folder(data_dir: Path) -> Path:
     """Return the folder that holds the newest receipt of every account and the newest checkpoint."""
     return data_dir / "receipts"
@@ -146,15 +128,7 @@ def keep_receipt(data_dir: Path, receipt: Mapping[str, Any]) -> bool:
     path = receipts_folder(data_dir) / f"{entry['account_id']}.json"
     if not _ACCOUNT_ID.fullmatch(path.stem):
         raise LedgerCorruption("Ledger: a receipt names no account of ours.")
-    if path.exists():
-        try:
-            known: Any = read_receipt(path)
-            if int(known["statement"]["entry"]["sequence"]) >= entry["sequence"]:
-                return False
-        except (SignatureRefused, KeyError, TypeError, ValueError):
-            return False  # verification names it; nothing here destroys what may be evidence
-    write_durably(path, json.dumps(receipt, indent=1, sort_keys=True).encode("ascii"))
-    return True
+    return keep_newer(path, receipt, lambda kept: int(kept["statement"]["entry"]["sequence"]))
 
 
 def keep_newest(session: Session, data_dir: Path) -> int:

@@ -164,6 +164,15 @@ def _is_json(column: Column[Any]) -> bool:
     return isinstance(column.type, JSON | CanonicalJson)
 
 
+def read_object(stored: Any) -> dict[str, Any]:
+    """Return a stored JSON object; what is none says nothing."""
+    try:
+        said = json.loads(stored)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 @contextmanager
 def with_marks(session: Session) -> Iterator[None]:
     """Let stored bytes that are no text be read, on SQLite, as U+FFFD: a mark that no row of the ledger holds."""

@@ -7,9 +7,10 @@ JSON of the statement, which names its own format and the SHA-256 of the public 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from service.ledger.chain import canonical_json
 from service.private_files import new_private_file, write_through
 
 PUBLIC_SUFFIX = ".pub.pem"
+DOCUMENT_BYTES_MAX = 256 * 1024
 
 
 class SigningKeyUnusable(ObscuraError):
@@ -157,6 +159,45 @@ def check_signed(document: object, *, format: str, version: int, trusted: Mappin
     except (InvalidSignature, ValueError, TypeError):
         raise SignatureRefused("Its signature does not match.") from None
     return statement
+
+
+def read_document(path: Path) -> Any:
+    """Read a signed document's file as JSON; what it says is not checked here.
+
+    Raises:
+        SignatureRefused: it cannot be read or is not JSON.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(DOCUMENT_BYTES_MAX + 1)
+        if len(content) > DOCUMENT_BYTES_MAX:
+            raise SignatureRefused(f"It is longer than {DOCUMENT_BYTES_MAX} bytes.")
+        return json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
+
+
+def keep_newer(path: Path, document: Mapping[str, Any], sequence_of: Callable[[Any], int]) -> bool:
+    """Keep a signed document in a file, unless the one that is there is as new, or cannot be read.
+
+    Verification names what cannot be read; nothing here destroys what may be evidence.
+
+    Args:
+        path: of the file.
+        document: to be kept.
+        sequence_of: reads a document's number.
+
+    Returns:
+        Whether the file was written.
+    """
+    if path.exists():
+        try:
+            if sequence_of(read_document(path)) >= sequence_of(document):
+                return False
+        except (SignatureRefused, KeyError, TypeError, ValueError):
+            return False
+    write_durably(path, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+    return True
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -66,57 +65,46 @@ def verify(
         prices_required: an entry that does not say what it pays for is a finding.
         fingerprints: with a full reading, compare the fingerprints of images with what the log commits to.
     """
-    options = {"full": full, "prices_required": prices_required, "fingerprints": fingerprints}
-    reading = partial(_verify, session, trusted, known, kept, **options)
+
+    def read() -> Report:
+        signed, findings, newest = check_checkpoints(session, trusted, kept, newest_alone=not full)
+        outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
+        heads = {} if full or newest is None else newest.heads
+        reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads)
+        reading.findings += findings
+        page = accounts_after(session, "")
+        while page:
+            for row in page:
+                reading.account(row)
+            page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
+        reading.missing_accounts()
+        releases = 0
+        if not heads:
+            for find in (find_orphans, find_strayed_jobs, find_unapproved_raises):
+                reading.findings += find(session)
+            reading.findings += find_changed_facts(session, reading.heads, fingerprints=fingerprints)
+            for release in find_unpaid_releases(session, trusted):
+                releases += 1
+                reading.findings += [] if release is None else [release]
+        return Report(
+            full=not heads,
+            accounts=reading.accounts,
+            entries=reading.entries,
+            holds=reading.holds,
+            releases=releases,
+            checkpoints=newest.sequence if newest else 0,
+            witnesses=len(signed) + len(outside),
+            findings=tuple(reading.findings[:FINDINGS_MAX]),
+            heads=reading.heads,
+        )
+
     try:
-        return reading()
+        return read()
     except OperationalError:  # on SQLite: somewhere are bytes that are no text
         if session.get_bind().dialect.name != "sqlite":
             raise
     with with_marks(session):
-        return reading()
-
-
-def _verify(
-    session: Session,
-    trusted: Mapping[str, bytes],
-    known: Sequence[Witness],
-    kept: Signed | None,
-    *,
-    full: bool,
-    prices_required: bool,
-    fingerprints: bool,
-) -> Report:
-    signed, findings, newest = check_checkpoints(session, trusted, kept, newest_alone=not full)
-    outside = [*known, *(kept.witnesses("the kept checkpoint") if kept else ())]
-    heads = {} if full or newest is None else newest.heads
-    reading = _Reading(session, [*signed, *outside], Prices(required=prices_required), heads)
-    reading.findings += findings
-    page = accounts_after(session, "")
-    while page:
-        for row in page:
-            reading.account(row)
-        page = accounts_after(session, page[-1].id) if len(page) == ACCOUNTS_PER_PAGE else ()
-    reading.missing_accounts()
-    releases = 0
-    if not heads:
-        for finding in (find_orphans, find_strayed_jobs, find_unapproved_raises):
-            reading.findings += finding(session)
-        reading.findings += find_changed_facts(session, reading.heads, fingerprints=fingerprints)
-        for release in find_unpaid_releases(session, trusted):
-            releases += 1
-            reading.findings += [] if release is None else [release]
-    return Report(
-        full=not heads,
-        accounts=reading.accounts,
-        entries=reading.entries,
-        holds=reading.holds,
-        releases=releases,
-        checkpoints=newest.sequence if newest else 0,
-        witnesses=len(signed) + len(outside),
-        findings=tuple(reading.findings[:FINDINGS_MAX]),
-        heads=reading.heads,
-    )
+        return read()
 
 
 def count_entries(session: Session) -> int:

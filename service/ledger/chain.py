@@ -29,6 +29,11 @@ def body_hash(value: object) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def utc_text(at: datetime) -> str:
+    """Return an aware time as it is hashed: UTC with microseconds."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An immutable entry of an account's log, as it is stored, hashed, signed in receipts and shown.
@@ -62,8 +67,7 @@ class Entry:
     def body(self) -> dict[str, Any]:
         """Return the JSON object that the hash is taken of: every field but the hash, and the chain's version."""
         body = {name: getattr(self, name) for name in _HASHED}
-        created_at = self.created_at.astimezone(UTC).isoformat(timespec="microseconds")
-        return {"version": CHAIN_VERSION, **body, "kind": self.kind.value, "created_at": created_at}
+        return {"version": CHAIN_VERSION, **body, "kind": self.kind.value, "created_at": utc_text(self.created_at)}
 
     def hashed(self) -> Entry:
         """Return the entry with the hash that its contents demand."""

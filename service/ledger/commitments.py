@@ -12,11 +12,11 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from service.db.base import Base
-from service.ledger.chain import body_hash, canonical_json
+from service.ledger.chain import body_hash, canonical_json, utc_text
 
 # What is accepted with a training, and never changes; how it goes on is told by the hold and its entries.
 ORDER_COLUMNS = (
@@ -64,11 +64,20 @@ def row_digest(table: str, values: Mapping[str, Any], **more: Any) -> str:
     return body_hash({"table": table, "row": _facts(kept), **more})
 
 
-def anchors_of(plan: Any) -> str | None:
-    """Return the id of the public dataset that a stored plan takes its anchors from, if it names one."""
-    config = plan.get("config") if isinstance(plan, dict) else None
-    found = config.get("anchors_dataset_id") if isinstance(config, dict) else None
-    return found if isinstance(found, str) and found else None
+def parts_of_order(job: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return table and id of the rows that a training is made from, by the name of the part.
+
+    Args:
+        job: its columns. The public dataset that anchors come from is named in its plan.
+    """
+    config = job["plan"].get("config") if isinstance(job["plan"], dict) else None
+    named = {
+        "dataset": ("datasets", job["dataset_id"]),
+        "evaluation": ("datasets", job["evaluation_dataset_id"]),
+        "anchors": ("datasets", config.get("anchors_dataset_id") if isinstance(config, dict) else None),
+        "sweep": ("sweeps", job["sweep_id"]),
+    }
+    return {part: place for part, place in named.items() if isinstance(place[1], str) and place[1]}
 
 
 def sample_digest(sample: Mapping[str, Any], job: Mapping[str, Any]) -> str:
@@ -153,7 +162,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="microseconds")
+        return utc_text(value)
     if isinstance(value, dict | list):
         return json.loads(canonical_json(value))
     return value

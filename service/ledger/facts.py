@@ -17,7 +17,7 @@ from service.db.job_tables import Job, Sweep
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import body_hash
-from service.ledger.commitments import ORDER_COLUMNS, anchors_of, columns_of, order_digests
+from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order
 from service.ledger.rows import append, entry_of_hold, lock_account
 from service.ledger.statements import has_sample
 
@@ -30,18 +30,14 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
         job: with every column of the order; it need not be in the database yet.
         secret: of the job, as it is stored.
     """
-    rows: dict[str, tuple[type[Base], str | None]] = {
-        "dataset": (Dataset, job.dataset_id),
-        "evaluation": (Dataset, job.evaluation_dataset_id),
-        "anchors": (Dataset, anchors_of(job.plan)),
-        "sweep": (Sweep, job.sweep_id),
-    }
+    tables: dict[str, type[Base]] = {"datasets": Dataset, "sweeps": Sweep}
+    order = {name: getattr(job, name) for name in ORDER_COLUMNS}
     parts = {}
-    for part, (table, row_id) in rows.items():
-        row = None if row_id is None else session.get(table, row_id)
+    for part, (table, row_id) in parts_of_order(order).items():
+        row = session.get(tables[table], row_id)
         if row is not None:
-            parts[part] = (str(table.__tablename__), columns_of(row))
-    return order_digests({name: getattr(job, name) for name in ORDER_COLUMNS}, secret, parts)
+            parts[part] = (table, columns_of(row))
+    return order_digests(order, secret, parts)
 
 
 def require_as_held(session: Session, job: Job, secret: str) -> None:
