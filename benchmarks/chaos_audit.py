@@ -20,10 +20,9 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, EntryKind, HoldState
+from service.db.words import ENDED, DatasetState, EntryKind, HoldState
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
-from service.jobs.lifecycle import ENDED
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from workers.supervise.attempts import work_root

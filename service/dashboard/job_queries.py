@@ -15,7 +15,7 @@ from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow, HoldRow
-from service.db.words import EarlyEnd, FailureCode, HoldState, JobKind, JobState
+from service.db.words import UNFINISHED, EarlyEnd, FailureCode, HoldState, JobKind, JobState
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
@@ -23,12 +23,11 @@ from service.times import to_the_minute
 from service.wording import FAILURES, RECIPE_TITLES
 
 JOBS_A_PAGE = 50
-ACTIVE_MAX = 100
+UNFINISHED_MAX = 100
 RECENT_JOBS = 6
 RECENT_SWEEPS = 6
-ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 # Spelt out, for SQLite uses the index on open jobs only where it sees the states.
-_IS_ACTIVE = text("jobs.state IN ('queued', 'running')")
+_IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class JobView:
     @property
     def active(self) -> bool:
         """Queued or running."""
-        return self.job.state in ACTIVE
+        return self.job.state in UNFINISHED
 
     @property
     def stage(self) -> str | None:
@@ -228,7 +227,7 @@ _SWEEP_SUMS = (
     select(
         Job.sweep_id,
         func.count(),
-        func.sum(case((Job.state.in_(ACTIVE), 0), else_=1)),
+        func.sum(case((Job.state.in_(UNFINISHED), 0), else_=1)),
         func.sum(case((HoldRow.state.in_((HoldState.HELD, HoldState.ARMED)), HoldRow.amount_nano), else_=0)),
         func.sum(HoldRow.captured_nano),
     )
@@ -306,14 +305,14 @@ def list_jobs(
 ) -> list[JobView]:
     """Return jobs, of an account or a dataset or of any, those under way first, then the newest."""
     chosen = _of(account_id, dataset_id)
-    active = _rows(session, _IS_ACTIVE, *chosen, order=Job.created_at, limit=ACTIVE_MAX)
-    ended = _rows(session, Job.state.not_in(ACTIVE), *chosen, order=Job.created_at.desc(), limit=limit)
+    active = _rows(session, _IS_UNFINISHED, *chosen, order=Job.created_at, limit=UNFINISHED_MAX)
+    ended = _rows(session, Job.state.not_in(UNFINISHED), *chosen, order=Job.created_at.desc(), limit=limit)
     return _job_views(session, [*active, *ended][: max(limit, len(active))], now)
 
 
 def list_active_jobs(session: Session, now: datetime) -> list[JobView]:
     """Return the jobs that are queued or running, oldest first."""
-    return _job_views(session, _rows(session, _IS_ACTIVE, order=Job.created_at, limit=ACTIVE_MAX), now)
+    return _job_views(session, _rows(session, _IS_UNFINISHED, order=Job.created_at, limit=UNFINISHED_MAX), now)
 
 
 def list_ended_jobs(session: Session, now: datetime, *, before: str | None) -> tuple[list[JobView], str | None]:
@@ -327,7 +326,7 @@ def list_ended_jobs(session: Session, now: datetime, *, before: str | None) -> t
     Raises:
         NotFound: There is no such job.
     """
-    conditions: list[ColumnElement[bool]] = [Job.state.not_in(ACTIVE)]
+    conditions: list[ColumnElement[bool]] = [Job.state.not_in(UNFINISHED)]
     if before is not None:
         place = session.execute(select(Job.created_at, Job.id).where(Job.id == before)).first()
         if place is None:

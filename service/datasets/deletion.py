@@ -20,7 +20,7 @@ from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, JobKind, JobState
+from service.db.words import UNFINISHED, DatasetState, JobKind
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -158,7 +158,7 @@ def _needs(dataset_id: str) -> ColumnElement[bool]:
     anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
     training = and_(Job.kind == JobKind.TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
     evaluation = and_(Job.kind == JobKind.EVALUATE, Job.evaluation_dataset_id == dataset_id)
-    return and_(or_(training, evaluation), Job.state.in_((JobState.QUEUED, JobState.RUNNING)))
+    return and_(or_(training, evaluation), Job.state.in_(UNFINISHED))
 
 
 def _names(folder: Path) -> list[str]:

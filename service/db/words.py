@@ -100,6 +100,10 @@ class JobState(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
+UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
 class FailureCode(enum.StrEnum):
     """Why a job failed, as far as anybody outside may know. Closed: a failure caused by data reads like any other."""
 

@@ -3,7 +3,6 @@
 from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.jobs.endings import finish_cancelled, finish_failed, finish_sample, finish_unsaved, may_publish
 from service.jobs.evaluations import (
-    evaluation_of,
     finish_evaluation,
     newest_evaluations,
     newest_on_own_dataset,
@@ -11,10 +10,10 @@ from service.jobs.evaluations import (
     with_figures,
 )
 from service.jobs.lifecycle import (
-    ATTEMPTS_MAX,
     Claim,
     Wish,
     claim,
+    claimable,
     end_early,
     give_back,
     heartbeat,
@@ -22,14 +21,13 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import get_job, get_release, sample_of, secret_of
+from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, sample_of, secret_of
 from service.jobs.planning import plan_job
 from service.jobs.publication import publish
 from service.jobs.submission import submit_sample, submit_training
-from service.jobs.sweeps import Trial, cancel_sweep, get_sweep, jobs_of_sweep, submit_sweep
+from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
 
 __all__ = [
-    "ATTEMPTS_MAX",
     "Claim",
     "EarlyEnd",
     "FailureCode",
@@ -39,6 +37,7 @@ __all__ = [
     "Wish",
     "cancel_sweep",
     "claim",
+    "claimable",
     "end_early",
     "evaluation_of",
     "finish_cancelled",

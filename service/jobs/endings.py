@@ -9,14 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service import ledger, queue
 from service.db.job_tables import Job, Sample
 from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
-from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
-from service.jobs.lookup import sample_of
+from service.errors import Conflict, InvalidInput, LedgerCorruption
+from service.jobs.lookup import lock_job, sample_of, stale_attempt
 from service.ledger.commitments import columns_of, sample_digest
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
@@ -48,7 +47,7 @@ def finish_sample(
     sample = sample_of(session, job_id)
     if job.state is JobState.SUCCEEDED:
         if sample.sha256 != sha256:
-            raise ended(job, attempt)
+            raise stale_attempt(job, attempt)
         return sample
     if job.account_id is None:
         raise LedgerCorruption("A sample job has no account.", job_id=job_id)
@@ -174,25 +173,12 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: JobKind | No
         StaleAttempt: the attempt has been superseded or the job has ended otherwise.
         Conflict: it is a job of another kind.
     """
-    job = session.scalar(
-        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
-    )
-    if job is None:
-        raise NotFound("There is no such job.", job_id=job_id)
+    job = lock_job(session, job_id)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
-        raise ended(job, attempt)
+        raise stale_attempt(job, attempt)
     if kind is not None and job.kind is not kind:
         raise Conflict(f"This is a {job.kind.value} job.", job_id=job_id)
     return job
-
-
-def ended(job: Job, attempt: int) -> StaleAttempt:
-    """Return the error for an attempt that may no longer write."""
-    return StaleAttempt(
-        f"Attempt {attempt} may no longer write: attempt {job.attempt} is {job.state.value}.",
-        attempt=attempt,
-        current_attempt=job.attempt,
-    )
 
 
 def require_sha256(text: str) -> None:

@@ -13,15 +13,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
 from privacy.plans.registry import plan_from_json
-from service import ledger, queue
+from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
 from service.db.words import JobKind, JobState, ReleaseKind
-from service.errors import Conflict, InvalidInput, NotFound
-from service.jobs.endings import end_job, ended, lock_attempt
-from service.jobs.lookup import get_job, get_release
-from service.jobs.planning import evaluation_set, get_dataset
-from service.jobs.submission import SAMPLE_COUNT_MAX, new_job, remember
+from service.errors import Conflict, InvalidInput
+from service.jobs.endings import end_job, lock_attempt
+from service.jobs.lookup import evaluation_of, get_dataset, get_job, get_release, stale_attempt
+from service.jobs.planning import evaluation_set
+from service.jobs.submission import SAMPLE_COUNT_MAX, new_job, queue_job, remember, require_drawable
 from service.ledger.commitments import columns_of, evaluation_digest
 
 LISTED_MAX = 50
@@ -70,12 +70,7 @@ def submit_evaluation(
         )
     if samples is not None and release.kind is not ReleaseKind.GENERATOR:
         raise InvalidInput("A classifier is tested as it is: leave the number of samples out.")
-    if samples is not None and (isinstance(samples, bool) or not 1 <= samples <= samples_max):
-        raise InvalidInput(
-            f"samples must be 1 to {samples_max}; {samples} was given.", samples=samples, samples_max=samples_max
-        )
-    if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**63):
-        raise InvalidInput("seed must be a whole number from 0 to 2^63 - 1.")
+    require_drawable("samples", samples, samples_max, seed)
     evaluation_set(session, dataset_id, get_dataset(session, release.dataset_id))
     return queue_evaluation(
         session,
@@ -122,21 +117,16 @@ def queue_evaluation(
         release_id=release.id,
         sweep_id=training.sweep_id,
     )
-    session.add(job)
-    session.flush()
-    session.add(
-        Evaluation(
-            id=new_id("evl"),
-            job_id=job.id,
-            release_id=release.id,
-            dataset_id=dataset_id,
-            samples=samples,
-            seed=seed,
-            created_at=now,
-        )
+    evaluation = Evaluation(
+        id=new_id("evl"),
+        job_id=job.id,
+        release_id=release.id,
+        dataset_id=dataset_id,
+        samples=samples,
+        seed=seed,
+        created_at=now,
     )
-    session.flush()
-    queue.ring(session, job.id, now=now)
+    queue_job(session, job, evaluation)
     return job
 
 
@@ -166,7 +156,7 @@ def finish_evaluation(
     evaluation = evaluation_of(session, job_id)
     if job.state is JobState.SUCCEEDED:
         if evaluation.results != dict(results):
-            raise ended(job, attempt)
+            raise stale_attempt(job, attempt)
         return evaluation
     evaluation.results, evaluation.finished_at = dict(results), now
     evaluation.confusion = None if confusion is None else [list(row) for row in confusion]
@@ -175,18 +165,6 @@ def finish_evaluation(
     fact = {"table": "evaluations", "id": evaluation.id, "sha256": digest}
     account_id = get_release(session, evaluation.release_id).account_id
     ledger.record_fact(session, account_id=account_id, fact=fact, now=now)
-    return evaluation
-
-
-def evaluation_of(session: Session, job_id: str) -> Evaluation:
-    """Return the evaluation that a job makes.
-
-    Raises:
-        NotFound: no such evaluation.
-    """
-    evaluation = session.scalar(select(Evaluation).where(Evaluation.job_id == job_id))
-    if evaluation is None:
-        raise NotFound("There is no evaluation of this job.", job_id=job_id)
     return evaluation
 
 

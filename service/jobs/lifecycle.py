@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -18,13 +18,13 @@ from sqlalchemy.orm import Session
 
 from service import ledger, queue
 from service.db.job_tables import Job
-from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
-from service.errors import Conflict, InvalidInput, NotFound, StaleAttempt
+from service.db.words import UNFINISHED, EarlyEnd, FailureCode, JobKind, JobState
+from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
+from service.jobs.lookup import get_job, lock_job, stale_attempt
 from service.ledger.stops import stopped
 
-ATTEMPTS_MAX = 3
-CANDIDATES = 16
+CANDIDATES, LISTED_MAX = 16, 64  # that one claim looks at, and that are listed
 TEXT_CHARACTERS_MAX = 64
 # All that a running job may say: steps and prices that follow from the plan, and the time still needed.
 PROGRESS_KEYS = frozenset(
@@ -39,7 +39,6 @@ PROGRESS_KEYS = frozenset(
         "eta_seconds",
     }
 )
-ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class Wish(enum.StrEnum):
@@ -63,6 +62,17 @@ class Claim:
     lease_until: datetime
 
 
+def claimable(session: Session, *, now: datetime, kind: JobKind | None = None) -> Sequence[str]:
+    """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
+
+    Trainings whose account is stopped are not among them: they wait.
+    """
+    waiting = select(Job.id).where(_claimable(now)).order_by(Job.created_at, Job.id)
+    if kind is not None:
+        waiting = waiting.where(Job.kind == kind)
+    return session.scalars(waiting.limit(LISTED_MAX)).all()
+
+
 def claim(
     session: Session,
     *,
@@ -70,7 +80,7 @@ def claim(
     now: datetime,
     lease_seconds: float,
     job_id: str | None = None,
-    attempts_max: int = ATTEMPTS_MAX,
+    attempts_max: int = 3,
 ) -> Claim | None:
     """Take the oldest job that nobody runs: queued, or running with an expired lease.
 
@@ -128,8 +138,7 @@ def heartbeat(session: Session, *, job_id: str, attempt: int, now: datetime, lea
         StaleAttempt: the attempt has been superseded or the job has ended: stop at once.
     """
     beat = _of_attempt(job_id, attempt).values(lease_until=now + timedelta(seconds=lease_seconds))
-    if _changed(session, beat) != 1:
-        raise stale_attempt(session, job_id, attempt)
+    _change(session, beat, job_id, attempt)
     return bool(session.scalar(select(Job.cancel_requested).where(Job.id == job_id)))
 
 
@@ -153,8 +162,7 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
         if name not in PROGRESS_KEYS or not (is_text or is_absent or (is_number and math.isfinite(value))):
             raise InvalidInput(f"Progress may not carry {name!r}: only {', '.join(sorted(PROGRESS_KEYS))}.")
     report = _of_attempt(job_id, attempt).values(progress=dict(progress), progress_version=Job.progress_version + 1)
-    if _changed(session, report) != 1:
-        raise stale_attempt(session, job_id, attempt)
+    _change(session, report, job_id, attempt)
 
 
 def request_cancel(session: Session, *, job_id: str, now: datetime, discard: bool = False) -> Job:
@@ -172,12 +180,8 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
         NotFound: no such job.
         Conflict: the job has succeeded or failed already.
     """
-    job = session.scalar(
-        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
-    )
-    if job is None:
-        raise NotFound("There is no such job.", job_id=job_id)
-    if job.state not in (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED):
+    job = lock_job(session, job_id)
+    if job.state not in (*UNFINISHED, JobState.CANCELLED):
         raise Conflict(f"This job has {job.state.value} already; there is nothing to cancel.", job_id=job_id)
     if job.state is JobState.CANCELLED:
         return job
@@ -209,10 +213,8 @@ def wish_for(session: Session, *, job_id: str, attempt: int) -> Wish | None:
 
 def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> bool:
     """Let a running training charge no more, and publish what it has; False where it has paid for nothing."""
-    job = session.scalar(
-        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
-    )
-    if job is None or job.attempt != attempt or job.state is not JobState.RUNNING or not may_publish(session, job):
+    job = lock_job(session, job_id)
+    if job.attempt != attempt or job.state is not JobState.RUNNING or not may_publish(session, job):
         return False
     if job.salvage_attempt == attempt:
         return False
@@ -232,21 +234,8 @@ def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> 
     given = _of_attempt(job_id, attempt).values(
         state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
     )
-    if _changed(session, given) != 1:
-        raise stale_attempt(session, job_id, attempt)
+    _change(session, given, job_id, attempt)
     queue.ring(session, job_id, now=now)
-
-
-def stale_attempt(session: Session, job_id: str, attempt: int) -> StaleAttempt | NotFound:
-    """Return the error for an attempt that may no longer write."""
-    current = session.execute(select(Job.attempt, Job.state).where(Job.id == job_id)).one_or_none()
-    if current is None:
-        return NotFound("There is no such job.", job_id=job_id)
-    return StaleAttempt(
-        f"Attempt {attempt} may no longer write: attempt {current.attempt} is {current.state.value}.",
-        attempt=attempt,
-        current_attempt=current.attempt,
-    )
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
@@ -306,6 +295,14 @@ def _end_lost(session: Session, job: Job, now: datetime) -> None:
 
 def _of_attempt(job_id: str, attempt: int) -> Update:
     return update(Job).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)
+
+
+def _change(session: Session, statement: Update, job_id: str, attempt: int) -> None:
+    """Write to the job of a running attempt, or raise StaleAttempt (NotFound: no such job)."""
+    if _changed(session, statement) != 1:
+        job = get_job(session, job_id)
+        session.refresh(job)
+        raise stale_attempt(job, attempt)
 
 
 def _changed(session: Session, statement: Update) -> int:

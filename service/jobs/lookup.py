@@ -1,49 +1,84 @@
-"""Finding jobs, releases and samples by id."""
+"""Finding jobs and what belongs to them by id."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.job_tables import Job, Release, Sample
+from service.db.base import Base
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
 from service.db.words import JobState
 from service.errors import NotFound, StaleAttempt
 
+Row = TypeVar("Row", bound=Base)
+Made = TypeVar("Made", Sample, Evaluation)
 
-def get_job(session: Session, job_id: str) -> Job:
-    """Return a job.
+
+def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False) -> Row:
+    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
 
     Raises:
-        NotFound: no such job.
+        NotFound: there is none; the message says of what.
     """
-    job = session.get(Job, job_id)
-    if job is None:
-        raise NotFound("There is no such job.", job_id=job_id)
-    return job
+    row = session.get(table, row_id, with_for_update=lock or None, populate_existing=lock)
+    if row is None:
+        noun = table.__name__.lower()
+        raise NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
+    return row
+
+
+def get_job(session: Session, job_id: str) -> Job:
+    """Return a job, or raise NotFound."""
+    return find(session, Job, job_id)
 
 
 def get_release(session: Session, release_id: str) -> Release:
-    """Return a release.
+    """Return a release, or raise NotFound."""
+    return find(session, Release, release_id)
 
-    Raises:
-        NotFound: no such release.
-    """
-    release = session.get(Release, release_id)
-    if release is None:
-        raise NotFound("There is no such release.", release_id=release_id)
-    return release
+
+def get_dataset(session: Session, dataset_id: str) -> Dataset:
+    """Return a dataset, or raise NotFound."""
+    return find(session, Dataset, dataset_id)
+
+
+def get_sweep(session: Session, sweep_id: str) -> Sweep:
+    """Return a sweep, or raise NotFound."""
+    return find(session, Sweep, sweep_id)
 
 
 def sample_of(session: Session, job_id: str) -> Sample:
-    """Return the sample that a sample job draws.
+    """Return the sample that a job draws, or raise NotFound."""
+    return _made_by(session, Sample, job_id)
 
-    Raises:
-        NotFound: no such sample.
-    """
-    sample = session.scalar(select(Sample).where(Sample.job_id == job_id))
-    if sample is None:
-        raise NotFound("There is no sample of this job.", job_id=job_id)
-    return sample
+
+def evaluation_of(session: Session, job_id: str) -> Evaluation:
+    """Return the evaluation that a job makes, or raise NotFound."""
+    return _made_by(session, Evaluation, job_id)
+
+
+def _made_by(session: Session, table: type[Made], job_id: str) -> Made:
+    made = session.scalar(select(table).where(table.job_id == job_id))
+    if made is None:
+        raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
+    return made
+
+
+def lock_job(session: Session, job_id: str) -> Job:
+    """Return a job as it is now, locked until the transaction ends, or raise NotFound."""
+    return find(session, Job, job_id, lock=True)
+
+
+def stale_attempt(job: Job, attempt: int) -> StaleAttempt:
+    """Return the error for an attempt that may no longer write."""
+    return StaleAttempt(
+        f"Attempt {attempt} may no longer write: attempt {job.attempt} is {job.state.value}.",
+        attempt=attempt,
+        current_attempt=job.attempt,
+    )
 
 
 def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:

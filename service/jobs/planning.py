@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from privacy.accounting.filters import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
+from privacy.plans.registry import RECIPES, build_plan
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.words import DatasetState, JobKind, Visibility
-from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound
+from service.errors import Conflict, InvalidInput, LedgerCorruption
+from service.jobs.lookup import get_dataset
 from service.ledger import Account, Unit
 from service.ledger.chain import canonical_json
 
 OPTIONS_BYTES_MAX = 16 * 1024
 DELTA_SHARE = 10  # a delta above 1 / (10 n) is remarked on; the field asks for "much less than 1/n"
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """A private dataset that may be trained on, and who pays for it: its account, whose filter is open."""
+
+    dataset: Dataset
+    account: Account
+    privacy_filter: Filter
+    units_declared: int
+
+    @property
+    def units(self) -> str:
+        """What the account protects, in the plural."""
+        return f"{self.account.unit.value}s"
+
+    def budget_nano(self, epsilon: float) -> int:
+        """Return the nano-units that an epsilon at the account's delta holds.
+
+        Raises:
+            InvalidInput: epsilon is not a finite number above 0, or holds nothing.
+        """
+        is_number = not isinstance(epsilon, bool) and isinstance(epsilon, int | float)
+        if not is_number or not math.isfinite(epsilon) or epsilon <= 0:
+            raise InvalidInput(
+                f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon)
+            )
+        try:
+            budget_nano = self.privacy_filter.nano_of(epsilon)
+        except PrivacyError as error:
+            raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
+        if budget_nano < 1:
+            account = self.account
+            raise InvalidInput(
+                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: its {account.filter.value} filter was "
+                f"opened for epsilon {account.epsilon:g}. Ask for more.",
+                epsilon=epsilon,
+            )
+        return budget_nano
 
 
 def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
@@ -40,14 +81,18 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
             contributes, the dataset cannot be trained on, or the options name anchors that are not public.
     """
-    dataset, account = training_set(session, dataset_id)
-    plan = _plan(dataset, account, recipe=recipe, epsilon=epsilon, options=options)
+    return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
+
+
+def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+    """As `plan_job`, on a training set that was looked up already."""
+    plan = _plan(trained, recipe, epsilon, options)
     anchors_set(session, plan)
-    note = delta_note(account.delta, units_declared(session, dataset, account), f"{account.unit.value}s")
-    return plan if note is None else dataclasses.replace(plan, notes=(*plan.notes, note))
+    note = delta_note(trained.account.delta, trained.units_declared, trained.units)
+    return plan if note is None else replace(plan, notes=(*plan.notes, note))
 
 
-def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
+def training_set(session: Session, dataset_id: str) -> TrainingSet:
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Raises:
@@ -68,15 +113,16 @@ def training_set(session: Session, dataset_id: str) -> tuple[Dataset, Account]:
             f"Account *{account.name}* protects whole subjects, but this dataset carries no subject ids: a training "
             "on it would protect single records only. Declare it again with subjects_declared, and upload the ids."
         )
-    n, units = units_declared(session, dataset, account), f"{account.unit.value}s"
+    n = units_declared(session, dataset, account)
+    trained = TrainingSet(dataset, account, ledger.filter_of(account), n)
     if account.delta > 1 / n:
         raise InvalidInput(
             f"Account *{account.name}* has delta {account.delta:g}, which is above 1/{n} ({1 / n:.3g}) for the {n} "
-            f"{units} declared in its datasets: such a guarantee would allow publishing some of them. Use an account "
-            "with a smaller delta.",
-            **{"delta": account.delta, "delta_max": 1 / n, f"{units}_declared": n},
+            f"{trained.units} declared in its datasets: such a guarantee would allow publishing some of them. Use an "
+            "account with a smaller delta.",
+            **{"delta": account.delta, "delta_max": 1 / n, f"{trained.units}_declared": n},
         )
-    return dataset, account
+    return trained
 
 
 def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
@@ -162,6 +208,24 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
     return dataset
 
 
+def require_content(session: Session, trained: TrainingSet, recipe: str, evaluation_dataset_id: str | None) -> None:
+    """Let a training pass whose own dataset is ready, and whose release the other one, if named, can measure.
+
+    Raises:
+        NotFound: no such dataset.
+        InvalidInput: the evaluation dataset is of no use for this training.
+        Conflict: a dataset's content has not arrived.
+    """
+    require_ready(session, trained.dataset, "training dataset")
+    if evaluation_dataset_id is None:
+        return
+    if recipe in RECIPES and RECIPES[recipe].publishes == "histogram":
+        raise InvalidInput(
+            f"The recipe {recipe} publishes counts, which are not measured on images: leave the evaluation dataset out."
+        )
+    evaluation_set(session, evaluation_dataset_id, trained.dataset)
+
+
 def require_anchors_ready(session: Session, plan: Plan) -> None:
     """As `require_ready`, for the public dataset that a plan's anchors come from, if it names one."""
     anchors = anchors_set(session, plan)
@@ -186,42 +250,9 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
         )
 
 
-def get_dataset(session: Session, dataset_id: str) -> Dataset:
-    """Return a dataset.
-
-    Raises:
-        NotFound: no such dataset.
-    """
-    dataset = session.get(Dataset, dataset_id)
-    if dataset is None:
-        raise NotFound("There is no such dataset.", dataset_id=dataset_id)
-    return dataset
-
-
-def budget_of(account: Account, epsilon: float) -> int:
-    """Return the nano-units that an epsilon at the account's delta holds.
-
-    Raises:
-        InvalidInput: epsilon is not a finite number above 0, or holds nothing.
-    """
-    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not math.isfinite(epsilon) or epsilon <= 0:
-        raise InvalidInput(f"epsilon must be a finite number above 0; {epsilon!r} was given.", epsilon=repr(epsilon))
-    try:
-        budget_nano = ledger.filter_of(account).nano_of(epsilon)
-    except PrivacyError as error:
-        raise InvalidInput(f"This epsilon cannot be planned: {error}.") from error
-    if budget_nano < 1:
-        raise InvalidInput(
-            f"epsilon {epsilon:g} buys nothing on account *{account.name}*: its {account.filter.value} filter was "
-            f"opened for epsilon {account.epsilon:g}. Ask for more.",
-            epsilon=epsilon,
-        )
-    return budget_nano
-
-
-def _plan(dataset: Dataset, account: Account, *, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
-    budget_nano = budget_of(account, epsilon)
-    facts = facts_of(dataset, account)
+def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
+    budget_nano = trained.budget_nano(epsilon)
+    facts = facts_of(trained.dataset, trained.account)
     try:
         too_long = len(canonical_json(dict(options))) > OPTIONS_BYTES_MAX
     except (TypeError, ValueError):
@@ -229,7 +260,7 @@ def _plan(dataset: Dataset, account: Account, *, recipe: str, epsilon: float, op
     if too_long:
         raise InvalidInput(f"The options are longer than {OPTIONS_BYTES_MAX} bytes.")
     try:
-        plan = build_plan(recipe, dict(options), ledger.filter_of(account), budget_nano, facts)
+        plan = build_plan(recipe, dict(options), trained.privacy_filter, budget_nano, facts)
     except PrivacyError as error:
         raise InvalidInput(f"This cannot be planned: {error}.") from error
     if not 0 < plan.price_nano <= budget_nano:

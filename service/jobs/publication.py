@@ -16,8 +16,9 @@ from service.db.base import is_id, new_id
 from service.db.job_tables import Job, Release
 from service.db.words import EarlyEnd, EntryKind, JobKind, JobState, ReleaseKind
 from service.errors import InvalidInput, LedgerCorruption, StaleAttempt
-from service.jobs.endings import end_job, ended, lock_attempt, require_sha256
+from service.jobs.endings import end_job, lock_attempt, require_sha256
 from service.jobs.evaluations import queue_evaluation
+from service.jobs.lookup import stale_attempt
 from service.ledger.chain import canonical_json
 from service.ledger.commitments import columns_of, row_digest
 from service.times import to_the_minute
@@ -70,7 +71,7 @@ def publish(
     if job.state is JobState.SUCCEEDED:
         published = session.scalars(select(Release).where(Release.job_id == job_id)).one()
         if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
-            raise ended(job, attempt)
+            raise stale_attempt(job, attempt)
         return published
     if job.ended_early is EarlyEnd.DISCARDED:
         raise StaleAttempt("What this training has made was discarded.", attempt=attempt, current_attempt=job.attempt)

@@ -12,24 +12,15 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from privacy.plans.plan import Plan
-from privacy.plans.registry import RECIPES
 from service import ledger, queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import Job, Release, Sample
+from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.words import JobKind, JobState, ReleaseKind, SampleFormat
 from service.errors import AccountFrozen, Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
 from service.failpoints import failpoint
-from service.jobs.lookup import get_job, get_release
-from service.jobs.planning import (
-    budget_of,
-    evaluation_set,
-    get_dataset,
-    plan_job,
-    require_anchors_ready,
-    require_ready,
-    training_set,
-)
+from service.jobs.lookup import get_dataset, get_job, get_release
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
 from service.ledger import Account
 from service.ledger.chain import body_hash
 
@@ -82,25 +73,15 @@ def submit_training(
     first_id = remember(session, principal, idempotency_key, body, job_id, now)
     if first_id is not None:
         return get_job(session, first_id)
-    dataset, account = training_set(session, dataset_id)
-    require_ready(session, dataset, "training dataset")
-    if evaluation_dataset_id is not None:
-        require_measurable(recipe)
-        evaluation_set(session, evaluation_dataset_id, dataset)
-    _require_affordable(session, account, epsilon)
-    plan = plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=epsilon, options=options)
+    trained = training_set(session, dataset_id)
+    require_content(session, trained, recipe, evaluation_dataset_id)
+    _require_affordable(session, trained, epsilon)
+    plan = plan_on(session, trained, recipe, epsilon, options)
     require_anchors_ready(session, plan)
-    return accept(
-        session,
-        account,
-        plan,
-        job_id=job_id,
-        dataset_id=dataset_id,
-        evaluation_dataset_id=evaluation_dataset_id,
-        epsilon=epsilon,
-        options=options,
-        now=now,
-    )
+    job = new_training(trained, plan, job_id, epsilon=epsilon, options=options, now=now)
+    job.evaluation_dataset_id = evaluation_dataset_id
+    accept(session, trained.account, plan, job)
+    return job
 
 
 def submit_sample(
@@ -148,10 +129,7 @@ def submit_sample(
     if first_id is not None:
         return get_job(session, first_id)
     release = get_release(session, release_id)
-    if isinstance(count, bool) or not 1 <= count <= count_max:
-        raise InvalidInput(f"count must be 1 to {count_max}; {count} was given.", count=count, count_max=count_max)
-    if isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise InvalidInput("seed must be a whole number from 0 to 2^63 - 1.")
+    require_drawable("count", count, count_max, seed)
     if format not in set(SampleFormat):
         raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")
     if release.kind is not ReleaseKind.GENERATOR:
@@ -174,100 +152,72 @@ def submit_sample(
         dataset_id=release.dataset_id,
         release_id=release.id,
     )
-    session.add(job)
-    session.flush()
-    session.add(
-        Sample(
-            id=new_id("smp"),
-            job_id=job.id,
-            release_id=release.id,
-            count=count,
-            classes=body["classes"],
-            seed=seed,
-            format=SampleFormat(format),
-            created_at=now,
-        )
+    sample = Sample(
+        id=new_id("smp"),
+        job_id=job.id,
+        release_id=release.id,
+        count=count,
+        classes=body["classes"],
+        seed=seed,
+        format=SampleFormat(format),
+        created_at=now,
     )
-    session.flush()
-    queue.ring(session, job.id, now=now)
+    queue_job(session, job, sample)
     return job
 
 
-def _require_affordable(session: Session, account: Account, epsilon: float) -> None:
+def require_drawable(what: str, count: int | None, count_max: int, seed: int | None) -> None:
+    """Let numbers of images and seeds pass that are in their range, or left out.
+
+    Raises:
+        InvalidInput: one is not; `what` names the count.
+    """
+    if count is not None and (isinstance(count, bool) or not 1 <= count <= count_max):
+        numbers = {what: count, f"{what}_max": count_max}
+        raise InvalidInput(f"{what} must be 1 to {count_max}; {count} was given.", **numbers)
+    if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**63):
+        raise InvalidInput("seed must be a whole number from 0 to 2^63 - 1.")
+
+
+def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
     """Refuse an epsilon above the account's rest, even where the plan's rounded price would fit."""
-    if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
-    budget_nano = budget_of(account, epsilon)
-    if budget_nano > ledger.balance_of(account).left_nano:
+    account = trained.account
+    require_unfrozen(account)
+    budget_nano = trained.budget_nano(epsilon)
+    if budget_nano > account.capacity_nano - account.spent_nano - account.held_nano:
         raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
 
 
-def require_measurable(recipe: str) -> None:
-    """Let a recipe pass whose release can be measured on public images.
-
-    Raises:
-        InvalidInput: it publishes a histogram.
-    """
-    if recipe in RECIPES and RECIPES[recipe].publishes == "histogram":
-        raise InvalidInput(
-            f"The recipe {recipe} publishes counts, which are not measured on images: leave the evaluation dataset out."
-        )
+def require_unfrozen(account: Account) -> None:
+    """Let an account pass that takes new jobs, or raise AccountFrozen."""
+    if account.frozen:
+        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
-def accept(
-    session: Session,
-    account: Account,
-    plan: Plan,
-    *,
-    job_id: str,
-    dataset_id: str,
-    evaluation_dataset_id: str | None,
-    epsilon: float,
-    options: Mapping[str, Any],
-    now: datetime,
-    sweep_id: str | None = None,
+def new_training(
+    trained: TrainingSet, plan: Plan, job_id: str, *, epsilon: float, options: Mapping[str, Any], now: datetime
 ) -> Job:
-    """Hold the price of a planned training and queue it.
-
-    Args:
-        session: in a writing transaction.
-        account: whose budget.
-        plan: of the training, made for `epsilon`.
-        job_id: of the new job.
-        dataset_id: to train on; checked.
-        evaluation_dataset_id: to measure on; checked.
-        epsilon: what was asked for.
-        options: as they were asked for.
-        now: aware; of two jobs the older one is taken first.
-        sweep_id: of the sweep that this is a trial of.
-
-    Raises:
-        InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
-    """
-    job = new_job(
+    """Return the row of a planned training, which still has to be accepted. Of two jobs the older is taken first."""
+    return new_job(
         job_id,
         JobKind.TRAIN,
         recipe=plan.recipe,
         options=dict(options),
         now=now,
-        account_id=account.id,
-        dataset_id=dataset_id,
-        evaluation_dataset_id=evaluation_dataset_id,
+        account_id=trained.account.id,
+        dataset_id=trained.dataset.id,
         epsilon=float(epsilon),
         plan=plan.to_json(),
-        sweep_id=sweep_id,
     )
-    job.hold_id = _reserve(session, account, job, plan)
-    failpoint("hold.after")
-    session.add(job)
-    session.flush()
-    queue.ring(session, job.id, now=now)
-    return job
 
 
-def _reserve(session: Session, account: Account, job: Job, plan: Plan) -> str:
-    """Hold the plan's price under the account's lock, with what is needed to recompute it, and bound to the order."""
+def accept(session: Session, account: Account, plan: Plan, job: Job) -> None:
+    """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
+
+    Raises:
+        InsufficientBudget: the account has too little left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+    """
     details = {
         "recipe": plan.recipe,
         "dataset_id": job.dataset_id,
@@ -277,7 +227,7 @@ def _reserve(session: Session, account: Account, job: Job, plan: Plan) -> str:
         "order": ledger.order_of(session, job, job.secret),
     }
     try:
-        reserved = ledger.hold(
+        held = ledger.hold(
             session,
             account_id=account.id,
             job_id=job.id,
@@ -287,7 +237,9 @@ def _reserve(session: Session, account: Account, job: Job, plan: Plan) -> str:
         )
     except InsufficientBudget as error:  # another job was faster
         raise error.suggesting(newest_release(session, account)) from None
-    return reserved.id
+    job.hold_id = held.id
+    failpoint("hold.after")
+    queue_job(session, job)
 
 
 def newest_release(session: Session, account: Account) -> str | None:
@@ -345,3 +297,12 @@ def new_job(job_id: str, kind: JobKind, *, recipe: str, options: dict[str, Any],
         created_at=now,
         **facts,
     )
+
+
+def queue_job(session: Session, job: Job, *made: Sample | Evaluation) -> None:
+    """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
+    session.add(job)
+    session.flush()
+    session.add_all(made)
+    session.flush()
+    queue.ring(session, job.id, now=job.created_at)

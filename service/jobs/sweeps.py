@@ -12,7 +12,7 @@ post-processing of releases and costs nothing more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,19 +23,12 @@ from privacy.plans.plan import Plan
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
-from service.db.words import JobKind, JobState
-from service.errors import AccountFrozen, InvalidInput, NotFound, SweepTooExpensive
-from service.jobs.lifecycle import ENDED, request_cancel
-from service.jobs.planning import (
-    budget_of,
-    evaluation_set,
-    plan_job,
-    require_anchors_ready,
-    require_ready,
-    training_set,
-)
-from service.jobs.submission import accept, newest_release, remember, require_measurable
-from service.ledger import Account
+from service.db.words import ENDED, JobKind
+from service.errors import InvalidInput, SweepTooExpensive
+from service.jobs.lifecycle import request_cancel
+from service.jobs.lookup import get_sweep
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
+from service.jobs.submission import accept, new_training, newest_release, remember, require_unfrozen
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 NAME_CHARACTERS_MAX = 100
@@ -97,19 +90,17 @@ def submit_sweep(
     first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
     if first_id is not None:
         return get_sweep(session, first_id)
-    dataset, account = training_set(session, dataset_id)
-    require_ready(session, dataset, "training dataset")
-    if evaluation_dataset_id is not None:
-        require_measurable(recipe)
-        evaluation_set(session, evaluation_dataset_id, dataset)
-    plans = [_plan(session, dataset_id, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+    trained = training_set(session, dataset_id)
+    require_content(session, trained, recipe, evaluation_dataset_id)
+    plans = [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
     for plan in plans:  # before the account is locked: a deletion locks datasets first, and accounts after them
         require_anchors_ready(session, plan)
-    account = ledger.lock_account(session, account.id)
-    _require_affordable(session, account, trials)
+    account = ledger.lock_account(session, trained.account.id)  # its limit may have moved meanwhile
+    trained = replace(trained, account=account, privacy_filter=ledger.filter_of(account))
+    _require_affordable(session, trained, trials)
     sweep = Sweep(
         id=sweep_id,
-        account_id=account.id,
+        account_id=trained.account.id,
         dataset_id=dataset_id,
         name=name,
         recipe=recipe,
@@ -119,30 +110,10 @@ def submit_sweep(
     session.add(sweep)
     session.flush()
     for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
-        accept(
-            session,
-            account,
-            plan,
-            job_id=new_id("job"),
-            dataset_id=dataset_id,
-            evaluation_dataset_id=evaluation_dataset_id,
-            epsilon=trial.epsilon,
-            options=trial.options,
-            now=now + timedelta(microseconds=position),  # the oldest job is taken first: trials keep their order
-            sweep_id=sweep_id,
-        )
-    return sweep
-
-
-def get_sweep(session: Session, sweep_id: str) -> Sweep:
-    """Return a sweep.
-
-    Raises:
-        NotFound: no such sweep.
-    """
-    sweep = session.get(Sweep, sweep_id)
-    if sweep is None:
-        raise NotFound("There is no such sweep.", sweep_id=sweep_id)
+        moment = now + timedelta(microseconds=position)  # the oldest job is taken first: trials keep their order
+        job = new_training(trained, plan, new_id("job"), epsilon=trial.epsilon, options=trial.options, now=moment)
+        job.evaluation_dataset_id, job.sweep_id = evaluation_dataset_id, sweep_id
+        accept(session, trained.account, plan, job)
     return sweep
 
 
@@ -171,49 +142,32 @@ def cancel_sweep(session: Session, *, sweep_id: str, now: datetime, discard: boo
     # All jobs before the account: ending a queued one locks the account, and whoever ends a running one holds its job.
     waiting = select(Job).where(Job.sweep_id == sweep_id, Job.state.not_in(ENDED)).order_by(Job.id)
     for job in session.scalars(waiting.with_for_update().execution_options(populate_existing=True)).all():
-        if job.state in (JobState.QUEUED, JobState.RUNNING):
-            request_cancel(session, job_id=job.id, now=now, discard=discard)
+        request_cancel(session, job_id=job.id, now=now, discard=discard)
     return sweep
 
 
-def _plan(session: Session, dataset_id: str, recipe: str, trial: Trial, number: int) -> Plan:
+def _plan(session: Session, trained: TrainingSet, recipe: str, trial: Trial, number: int) -> Plan:
     try:
-        return plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=trial.epsilon, options=trial.options)
+        return plan_on(session, trained, recipe, trial.epsilon, trial.options)
     except InvalidInput as error:
         raise InvalidInput(f"Trial {number}: {error.message}", **{**error.numbers, "trial": number}) from error
 
 
-def _require_affordable(session: Session, account: Account, trials: Sequence[Trial]) -> None:
+def _require_affordable(session: Session, trained: TrainingSet, trials: Sequence[Trial]) -> None:
     """Refuse trials whose epsilons together hold more than a locked account has left."""
-    if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
-    balance, privacy_filter = ledger.balance_of(account), ledger.filter_of(account)
-    budgets_nano = [budget_of(account, trial.epsilon) for trial in trials]
+    account = trained.account
+    require_unfrozen(account)
+    budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
     asked_nano = sum(budgets_nano)
-    if asked_nano <= balance.left_nano:
+    left_nano = max(account.capacity_nano - account.spent_nano - account.held_nano, 0)
+    if asked_nano <= left_nano:
         return
-    fitting = [sum(budgets_nano[:count]) <= balance.left_nano for count in range(1, len(trials) + 1)]
+    fitting = [sum(budgets_nano[:count]) <= left_nano for count in range(1, len(trials) + 1)]
+    numbers = ledger.insufficient(account, asked_nano).suggesting(newest_release(session, account)).numbers
     raise SweepTooExpensive(
         trials=len(trials),
         trials_affordable=sum(fitting),
-        epsilon_affordable_for_each=ledger.affordable_epsilon(privacy_filter, balance.left_nano // len(trials)),
+        epsilon_affordable_for_each=ledger.affordable_epsilon(trained.privacy_filter, left_nano // len(trials)),
         requested_epsilon_of_each=float(max(trial.epsilon for trial in trials)),
-        account=account.name,
-        requested_nano=asked_nano,
-        requested_epsilon=privacy_filter.epsilon_of(asked_nano),
-        release_id=newest_release(session, account),
-        **{name: getattr(balance, name) for name in _BALANCE_NUMBERS},
+        **numbers,
     )
-
-
-_BALANCE_NUMBERS = (
-    "left_nano",
-    "capacity_nano",
-    "spent_nano",
-    "held_nano",
-    "left_epsilon",
-    "limit_epsilon",
-    "spent_epsilon",
-    "held_epsilon",
-    "affordable_epsilon",
-)

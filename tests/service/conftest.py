@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from service.db.session import SessionFactory, make_engine, make_session_factory
+from service.db.session import make_engine, make_session_factory
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
-from tests.service.job_shop import Shop
 
 
 @pytest.fixture
@@ -28,11 +27,3 @@ def book(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[LedgerBook]
 def settings(book: LedgerBook, sqlite_url: str) -> Settings:
     """The settings of the service whose ledger that is."""
     return Settings(data_dir=book.data_dir, database_url=sqlite_url)
-
-
-@pytest.fixture
-def shop(
-    factory: SessionFactory, now: datetime, open_account: Callable[..., str], declare_dataset: Callable[..., str]
-) -> Shop:
-    """An account with a dataset whose jobs are worked on by hand; once for each kind of database."""
-    return Shop(factory, now, open_account, declare_dataset)

@@ -20,7 +20,7 @@ from celery import Celery
 from celery.signals import setup_logging, worker_init, worker_shutting_down
 from sqlalchemy.exc import SQLAlchemyError
 
-from service import queue
+from service import jobs, queue
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import JobKind
@@ -31,7 +31,7 @@ from service.private_files import keep_new_files_private
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings
 from workers.supervise import app as tasks
-from workers.supervise.attempts import Attempt, claim_job, claim_next, claimable, worker_name
+from workers.supervise.attempts import Attempt, claim_job, claim_next, worker_name
 from workers.supervise.reconcile import RECONCILE_SECONDS, reconcile, sweep
 from workers.supervise.supervisor import RUNNER_COMMAND, supervise
 
@@ -175,7 +175,7 @@ def _ring_for_next_training(workplace: Workplace, factory: SessionFactory) -> No
     if workplace.draining():
         return
     with transaction(factory, read_only=True) as session:
-        waiting = claimable(session, now=datetime.now(UTC), kind=JobKind.TRAIN)
+        waiting = jobs.claimable(session, now=datetime.now(UTC), kind=JobKind.TRAIN)
     for job_id in waiting[:1]:
         workplace.send(TASK_RUN_JOB, [job_id])
 

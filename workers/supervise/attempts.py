@@ -14,26 +14,20 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from service import jobs, queue
 from service.db.base import ID_RANDOM_CHARACTERS
-from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.words import JobKind, JobState
+from service.db.words import JobKind
 from service.errors import ObscuraError
 from service.failpoints import failpoint
-from service.ledger.stops import stopped
 from service.logs import get_logger
 from service.settings import Settings
-
-_CANDIDATES_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -44,25 +38,12 @@ class Attempt:
     number: int
 
 
-def claimable(session: Session, *, now: datetime, kind: JobKind | None = None) -> Sequence[str]:
-    """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
-
-    Trainings whose account is stopped are not among them: they wait.
-    """
-    expired = and_(Job.state == JobState.RUNNING, Job.lease_until <= now)
-    free = and_(or_(Job.state == JobState.QUEUED, expired), or_(Job.hold_id.is_(None), ~stopped(Job.account_id)))
-    waiting = select(Job.id).where(free).order_by(Job.created_at, Job.id)
-    if kind is not None:
-        waiting = waiting.where(Job.kind == kind)
-    return session.scalars(waiting.limit(_CANDIDATES_MAX)).all()
-
-
 def claim_next(
     settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
 ) -> Attempt | None:
     """Claim the oldest job of a kind that nobody runs; None when there is none."""
     with transaction(factory, read_only=True) as session:
-        waiting = claimable(session, now=now, kind=kind)
+        waiting = jobs.claimable(session, now=now, kind=kind)
     for job_id in waiting:
         try:
             attempt = claim_job(settings, factory, job_id=job_id, worker=worker, now=now)

@@ -23,11 +23,11 @@ from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, transaction
-from service.db.words import JobKind, JobState
+from service.db.words import ENDED, JobKind, JobState
 from service.inspection import watch_over
 from service.logs import get_logger
 from service.settings import Settings
-from workers.supervise.attempts import claim_job, claimable, release_id_of, work_root
+from workers.supervise.attempts import claim_job, release_id_of, work_root
 
 RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
@@ -36,7 +36,6 @@ STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to
 _IDS_PER_QUERY = 500
 _MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
 _LEASES = select(Job.id, Job.lease_until)
-_ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -181,20 +180,20 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
-    waiting = [*claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
-    waiting += [id for kind in (JobKind.SAMPLE, JobKind.EVALUATE) for id in claimable(session, now=now, kind=kind)]
+    waiting = [*jobs.claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
+    waiting += [id for kind in (JobKind.SAMPLE, JobKind.EVALUATE) for id in jobs.claimable(session, now=now, kind=kind)]
     leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 
 
 def _of_ended_jobs(session: Session, folders: list[Path]) -> list[Path]:
-    live = _found(session, select(Job.id).where(Job.state.not_in(_ENDED)), Job.id, folders)
+    live = _found(session, select(Job.id).where(Job.state.not_in(ENDED)), Job.id, folders)
     return [path for path in folders if path.name not in live]
 
 
 def _unpublished_releases(session: Session, folders: list[Path]) -> list[Path]:
     published = _found(session, select(Release.id), Release.id, folders)
-    live = {release_id_of(job_id) for job_id in session.scalars(select(Job.id).where(Job.state.not_in(_ENDED)))}
+    live = {release_id_of(job_id) for job_id in session.scalars(select(Job.id).where(Job.state.not_in(ENDED)))}
     return [path for path in folders if path.name not in published and path.name not in live]
 
 

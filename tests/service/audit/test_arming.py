@@ -17,7 +17,7 @@ from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
-from workers.supervise.attempts import claim_next, claimable
+from workers.supervise.attempts import claim_next
 
 EVERYTHING = Report(full=True, findings=(Finding(FindingCode.CHECKPOINT_BROKEN, "Checkpoint 1 is missing."),))
 
@@ -39,7 +39,7 @@ def test_a_stopped_account_arms_nothing_and_its_jobs_wait(
     with transaction(factory) as session:
         jobs.give_back(session, job_id=stopped_job, attempt=1, now=book.now)
     with transaction(factory) as session:
-        assert list(claimable(session, now=now)) == [free_job]
+        assert list(jobs.claimable(session, now=now)) == [free_job]
         assert jobs.claim(session, worker="w", now=now, lease_seconds=60, job_id=stopped_job) is None
     book.claim(free_job)
     book.arm(free_hold)

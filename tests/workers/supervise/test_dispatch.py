@@ -14,7 +14,7 @@ import pytest
 from service import jobs, queue
 from service.db.session import transaction
 from service.db.words import JobKind, JobState
-from workers.supervise.attempts import claim_next, claimable
+from workers.supervise.attempts import claim_next
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.supervisor import Patience
 
@@ -71,7 +71,7 @@ def test_the_oldest_job_of_a_kind_is_claimed_first_and_only_once(workshop: Any) 
     assert [claim.job_id if claim is not None else None for claim in claims] == [first, second, None]
     assert claim_next(workshop.settings, workshop.factory, kind=JobKind.SAMPLE, worker="test", now=now) is None
     with transaction(workshop.factory, read_only=True) as session:
-        assert claimable(session, now=now) == []
+        assert jobs.claimable(session, now=now) == []
 
 
 def test_the_dispatching_process_never_loads_torch() -> None:

@@ -10,16 +10,14 @@ from service.db.session import transaction
 from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode
-from tests.service.job_shop import KEY, SHA, Shop
+from tests.service.jobs.shop import KEY, SHA, Shop
 
 # --- endings --------------------------------------------------------------------------------------------------------
 
 
 def test_publishing_captures_and_shows_the_release_in_one_transaction(shop: Shop) -> None:
     job_id, release_id = shop.submit(), new_id("rel")
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
+    claim = shop.charged()
     with shop.factory() as session:  # the process dies before the commit
         jobs.publish(
             session,
@@ -50,9 +48,7 @@ def test_publishing_captures_and_shows_the_release_in_one_transaction(shop: Shop
 
 def test_replayed_messages_change_nothing(shop: Shop) -> None:
     job_id, release_id = shop.submit(), new_id("rel")
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
+    claim = shop.charged()
     shop.publish(claim, release_id=release_id)
     version, kinds = shop.job(job_id).progress_version, shop.log_kinds()
     assert shop.publish(claim, release_id=release_id).id == release_id
@@ -105,10 +101,7 @@ def test_a_failure_before_the_data_was_read_returns_the_hold(shop: Shop) -> None
 def charged(shop: Shop) -> jobs.Claim:
     """A training that has paid for something."""
     shop.submit()
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
-    return claim
+    return shop.charged()
 
 
 def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what_was_charged(shop: Shop) -> None:
@@ -256,23 +249,7 @@ def finish(shop: Shop, claim: jobs.Claim, *, sha: str = SHA, size_bytes: int = 5
 
 
 def test_a_sample_ends_with_one_entry_that_costs_nothing(shop: Shop) -> None:
-    shop.submit()
-    training, release_id = shop.claimed(), new_id("rel")
-    shop.arm(training)
-    shop.charge(training, 10)
-    shop.publish(training, release_id=release_id)
-    with transaction(shop.factory) as session:
-        job_id = jobs.submit_sample(
-            session,
-            principal="key_me",
-            idempotency_key=None,
-            release_id=release_id,
-            count=5,
-            classes=None,
-            seed=1,
-            format="npz",
-            now=shop.now,
-        ).id
+    job_id = shop.sample(shop.released())
     claim = shop.claimed()
     assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, jobs.JobKind.SAMPLE)
     with pytest.raises(Conflict, match="sample job"):
@@ -292,23 +269,7 @@ def test_a_sample_ends_with_one_entry_that_costs_nothing(shop: Shop) -> None:
 
 
 def test_a_sample_that_fails_touches_no_budget(shop: Shop) -> None:
-    shop.submit()
-    training, release_id = shop.claimed(), new_id("rel")
-    shop.arm(training)
-    shop.charge(training, 10)
-    shop.publish(training, release_id=release_id)
-    with transaction(shop.factory) as session:
-        jobs.submit_sample(
-            session,
-            principal="key_me",
-            idempotency_key=None,
-            release_id=release_id,
-            count=5,
-            classes=None,
-            seed=1,
-            format="imagefolder",
-            now=shop.now,
-        )
+    shop.sample(shop.released(), format="imagefolder")
     before = shop.log_kinds()
     shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)
     assert shop.log_kinds() == before

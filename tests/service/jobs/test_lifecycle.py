@@ -14,7 +14,7 @@ from service.db.session import transaction
 from service.db.words import HoldState, JobState
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
-from tests.service.job_shop import LEASE, Shop
+from tests.service.jobs.shop import LEASE, Shop
 
 # --- claims and leases ----------------------------------------------------------------------------------------------
 
@@ -251,27 +251,18 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop: Shop) -> No
     assert shop.job(job_id).state is JobState.FAILED
 
 
-def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(shop: Shop) -> None:
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(
+    shop: Shop, discard: bool
+) -> None:
+    """Not where that is to be discarded."""
     job_id = shop.submit()
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
-    shop.cancel(job_id)
+    shop.charged()
+    shop.cancel(job_id, discard=discard)
     shop.later(LEASE)
-    assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 2
-    shop.later(LEASE)
-    assert shop.claim() is None
-    assert shop.job(job_id).state is JobState.CANCELLED
-    assert shop.money() == (10, 0)
-
-
-def test_a_discarded_job_whose_worker_was_lost_is_not_tried_again(shop: Shop) -> None:
-    job_id = shop.submit()
-    claim = shop.claimed()
-    shop.arm(claim)
-    shop.charge(claim, 10)
-    shop.cancel(job_id, discard=True)
-    shop.later(LEASE)
+    if not discard:
+        assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 2
+        shop.later(LEASE)
     assert shop.claim() is None
     assert shop.job(job_id).state is JobState.CANCELLED
     assert shop.money() == (10, 0)

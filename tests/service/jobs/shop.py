@@ -1,0 +1,216 @@
+"""A small shop of jobs for the tests of their states: each step is a transaction, and the clock is turned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import func, select
+
+from service import jobs, ledger
+from service.audit.signing import SigningKey
+from service.db.access_tables import Idempotency, Outbox
+from service.db.base import new_id
+from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.ledger_tables import HoldRow
+from service.db.session import SessionFactory, transaction
+from service.db.words import DatasetState, EntryKind, HoldState
+from service.jobs import FailureCode
+
+RECIPE = "datalens"
+SHA = "ab" * 32
+KEY = SigningKey(Ed25519PrivateKey.generate())
+LEASE = 60
+UNREADY = {"state": DatasetState.DECLARED, "content_sha256": None, "ready_at": None}  # of a dataset without content
+
+
+class Shop:
+    """An account with a private and a public dataset, somebody who asks for jobs, and the workers of these jobs."""
+
+    def __init__(
+        self,
+        factory: SessionFactory,
+        now: datetime,
+        open_account: Callable[..., str],
+        declare_dataset: Callable[..., str],
+    ) -> None:
+        self.factory, self.now = factory, now
+        self._open, self._declare = open_account, declare_dataset
+        self.account_id = open_account(factory)
+        self.dataset_id = self.declare(account_id=self.account_id)
+        self.public_id = self.declare(account_id=None)
+        self.capacity_nano = self.balance().capacity_nano
+
+    def open_account(self, name: str, **changes: Any) -> str:
+        return self._open(self.factory, name=name, **changes)
+
+    def declare(self, **changes: Any) -> str:
+        return self._declare(self.factory, **changes)
+
+    def later(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    # What users ask for.
+
+    def plan(self, **changes: Any) -> Any:
+        request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, **changes}
+        with transaction(self.factory, read_only=True) as session:
+            return jobs.plan_job(session, **request)
+
+    def train(self, *, key: str | None = None, principal: str = "key_me", **changes: Any) -> str:
+        request = {
+            "dataset_id": self.dataset_id,
+            "recipe": RECIPE,
+            "epsilon": 1.0,
+            "options": {},
+            "evaluation_dataset_id": None,
+            "now": self.now,
+            **changes,
+        }
+        with transaction(self.factory) as session:
+            return jobs.submit_training(session, principal=principal, idempotency_key=key, **request).id
+
+    def submit(self) -> str:
+        """A training, a second later than anything before it."""
+        self.later(1)
+        return self.train()
+
+    def sample(self, release_id: str, *, key: str | None = None, **changes: Any) -> str:
+        request = {"count": 10, "classes": None, "seed": 7, "format": "npz", "now": self.now, **changes}
+        with transaction(self.factory) as session:
+            return jobs.submit_sample(
+                session, principal="key_me", idempotency_key=key, release_id=release_id, **request
+            ).id
+
+    def submit_sweep(self, session: Any, epsilons: list[float], *, key: str | None = None, **changes: Any) -> Sweep:
+        request = {
+            "name": "vote shares",
+            "dataset_id": self.dataset_id,
+            "recipe": RECIPE,
+            "trials": [jobs.Trial(epsilon, {"vote_share": number / 100}) for number, epsilon in enumerate(epsilons)],
+            "evaluation_dataset_id": None,
+            "now": self.now,
+            **changes,
+        }
+        return jobs.submit_sweep(session, principal="key_me", idempotency_key=key, **request)
+
+    def sweep(self, *epsilons: float, **changes: Any) -> str:
+        with transaction(self.factory) as session:
+            return self.submit_sweep(session, list(epsilons), **changes).id
+
+    def cancel(self, job_id: str, *, discard: bool = False) -> Job:
+        with transaction(self.factory) as session:
+            return jobs.request_cancel(session, job_id=job_id, now=self.now, discard=discard)
+
+    def freeze(self) -> None:
+        with transaction(self.factory) as session:
+            ledger.set_frozen(session, account_id=self.account_id, frozen=True, reason="audit", now=self.now)
+
+    # What workers do.
+
+    def claim(self, job_id: str | None = None, **more: Any) -> jobs.Claim | None:
+        with transaction(self.factory) as session:
+            return jobs.claim(session, worker="w", now=self.now, lease_seconds=LEASE, job_id=job_id, **more)
+
+    def claimed(self, job_id: str | None = None) -> jobs.Claim:
+        claim = self.claim(job_id)
+        assert claim is not None
+        return claim
+
+    def arm(self, claim: jobs.Claim) -> None:
+        with transaction(self.factory) as session:
+            ledger.arm(session, hold_id=claim.hold_id or "", attempt=claim.attempt, now=self.now)
+
+    def charge(self, claim: jobs.Claim, amount_nano: int) -> int:
+        charge: dict[str, Any] = {"amount_nano": amount_nano, "stage": "votes", "now": self.now}
+        with transaction(self.factory) as session:
+            return ledger.charge(session, hold_id=claim.hold_id or "", attempt=claim.attempt, **charge)
+
+    def charged(self, amount_nano: int = 10, job_id: str | None = None) -> jobs.Claim:
+        """A claimed training that has armed and charged so much."""
+        claim = self.claimed(job_id)
+        self.arm(claim)
+        self.charge(claim, amount_nano)
+        return claim
+
+    def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
+        release: dict[str, Any] = {
+            "release_id": release_id,
+            "name": "first",
+            "artifact_sha256": sha,
+            "artifact_dir": f"releases/{release_id}",
+            "card": {"epsilon": 1.0},
+            "summary": {},
+            "key": KEY,
+            "now": self.now,
+        }
+        return self._tell(jobs.publish, claim, **{**release, **more})
+
+    def released(self) -> str:
+        """Train and publish."""
+        self.train()
+        return self.publish(self.charged(), release_id=new_id("rel")).id
+
+    def heartbeat(self, claim: jobs.Claim) -> bool:
+        return self._tell(jobs.heartbeat, claim, now=self.now, lease_seconds=LEASE)
+
+    def progress(self, claim: jobs.Claim, **progress: Any) -> None:
+        self._tell(jobs.report_progress, claim, progress=progress)
+
+    def fail(self, claim: jobs.Claim, code: FailureCode = FailureCode.TRAINING_FAILED) -> Job:
+        return self._tell(jobs.finish_failed, claim, failure_code=code, now=self.now)
+
+    def cancelled(self, claim: jobs.Claim) -> Job:
+        return self._tell(jobs.finish_cancelled, claim, now=self.now)
+
+    def unsaved(self, claim: jobs.Claim) -> Job:
+        return self._tell(jobs.finish_unsaved, claim, now=self.now)
+
+    def wish(self, claim: jobs.Claim) -> jobs.Wish | None:
+        return self._tell(jobs.wish_for, claim)
+
+    def give_back(self, claim: jobs.Claim) -> None:
+        self._tell(jobs.give_back, claim, now=self.now)
+
+    def _tell(self, what: Callable[..., Any], claim: jobs.Claim, **more: Any) -> Any:
+        with transaction(self.factory) as session:
+            return what(session, job_id=claim.job_id, attempt=claim.attempt, **more)
+
+    # What can be looked at.
+
+    def job(self, job_id: str) -> Job:
+        with transaction(self.factory, read_only=True) as session:
+            return jobs.get_job(session, job_id)
+
+    def trials(self, sweep_id: str) -> list[Job]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(jobs.jobs_of_sweep(session, sweep_id))
+
+    def hold_state(self, job_id: str) -> HoldState:
+        with transaction(self.factory, read_only=True) as session:
+            return ledger.get_hold(session, jobs.get_job(session, job_id).hold_id or "").state
+
+    def balance(self) -> ledger.Balance:
+        with transaction(self.factory, read_only=True) as session:
+            return ledger.balance(session, self.account_id)
+
+    def money(self) -> tuple[int, int]:
+        balance = self.balance()
+        return balance.spent_nano, balance.held_nano
+
+    def log_kinds(self) -> list[EntryKind]:
+        with transaction(self.factory, read_only=True) as session:
+            return [entry.kind for entry in ledger.entries(session, self.account_id, 0, 1000)]
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are of everything that a request may write."""
+        with transaction(self.factory, read_only=True) as session:
+            return {
+                table.__tablename__: session.scalar(select(func.count()).select_from(table)) or 0
+                for table in (Sweep, Job, HoldRow, Outbox, Idempotency, Sample)
+            }
+
+    def assert_nothing_written(self) -> None:
+        assert set(self.counts().values()) == {0}

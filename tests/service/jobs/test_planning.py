@@ -1,0 +1,153 @@
+"""Planning a training: refusals before anything is written, and what delta is compared with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from privacy.plans.registry import RECIPES
+from service import ledger
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
+from service.db.words import DatasetState
+from service.errors import (
+    InvalidInput,
+)
+from tests.service.jobs.shop import UNREADY, Shop
+
+
+def test_a_plan_costs_at_most_what_was_offered_and_writes_nothing(shop: Shop) -> None:
+    made = shop.plan()
+    with transaction(shop.factory, read_only=True) as session:
+        budget = ledger.filter_of(ledger.get_account(session, shop.account_id))
+    assert 0 < made.price_nano <= budget.nano_of(1.0)
+    assert made.price_nano == sum(stage.price_nano for stage in made.stages)
+    assert made.price_nano == sum(budget.price_nano(stage.event) for stage in made.stages)
+    shop.assert_nothing_written()
+
+
+def test_a_plan_needs_no_content_and_no_budget(shop: Shop) -> None:
+    account_id = shop.open_account(name="nothing yet")
+    dataset_id = shop.declare(account_id=account_id, **UNREADY)
+    assert shop.plan(dataset_id=dataset_id, epsilon=20.0).price_nano > 0
+
+
+@pytest.mark.parametrize("epsilon", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, 1e9])
+def test_an_epsilon_that_is_no_budget_is_refused(shop: Shop, epsilon: Any) -> None:
+    with pytest.raises(InvalidInput, match="epsilon"):
+        shop.plan(epsilon=epsilon)
+    with pytest.raises(InvalidInput, match="epsilon"):
+        shop.train(epsilon=epsilon)
+    shop.assert_nothing_written()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": "alchemy"},
+        {"options": {"no_such_option": 1}},
+        {"options": {"k": 10**6}},
+        {"options": {"x": math.nan}},
+        {"options": {"x": object()}},
+        {"options": {"x": "y" * 20_000}},
+    ],
+)
+def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop: Shop, change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        shop.plan(**change)
+    with pytest.raises(InvalidInput):
+        shop.train(key="k", **change)
+    shop.assert_nothing_written()
+
+
+def test_delta_above_one_over_the_records_is_refused_with_both(shop: Shop) -> None:
+    exact, above = (
+        shop.declare(account_id=shop.open_account(name=f"{count} people"), records_declared=count)
+        for count in (100_000, 100_001)
+    )
+    shop.plan(dataset_id=exact)
+    with pytest.raises(InvalidInput, match="delta 1e-05, which is above 1/100001") as caught:
+        shop.train(dataset_id=above)
+    assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 100_001, "records_declared": 100_001}
+    shop.assert_nothing_written()
+
+
+def test_delta_is_compared_with_all_that_was_declared_in_the_account(shop: Shop) -> None:
+    """Two datasets of 60,000 records are one population of 120,000, and delta is for all of it."""
+    shop.plan()
+    waiting = shop.declare(account_id=shop.account_id, records_declared=50_000, **UNREADY)
+    shop.declare(account_id=shop.account_id, records_declared=90_000, state=DatasetState.DELETED)
+    shop.declare(account_id=shop.open_account(name="others"), records_declared=90_000)
+    shop.plan()  # neither content that never came, nor what was deleted untouched, nor another account's counts
+    second = shop.declare(account_id=shop.account_id, records_declared=40_000)
+    shop.plan(dataset_id=second)  # 100,000 in all
+    with pytest.raises(InvalidInput, match="above 1/150000") as caught:
+        shop.plan(dataset_id=waiting)
+    assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 150_000, "records_declared": 150_000}
+    third = shop.declare(account_id=shop.account_id, records_declared=1)
+    for dataset_id in (shop.dataset_id, second, third):
+        with pytest.raises(InvalidInput, match="above 1/100001"):
+            shop.train(dataset_id=dataset_id)
+    shop.assert_nothing_written()
+
+
+def test_what_was_published_about_a_deleted_dataset_still_counts(shop: Shop) -> None:
+    shop.released()
+    shop.declare(account_id=shop.account_id, records_declared=40_001)
+    with transaction(shop.factory) as session:
+        session.get_one(Dataset, shop.dataset_id).state = DatasetState.DELETED
+    new = shop.declare(account_id=shop.account_id, records_declared=10)
+    with pytest.raises(InvalidInput, match="above 1/100011"):
+        shop.plan(dataset_id=new)
+
+
+@pytest.mark.parametrize(("records", "remarked"), [(10_000, False), (10_001, True), (100_000, True)])
+def test_a_delta_above_a_tenth_of_one_over_n_is_remarked_on(shop: Shop, records: int, remarked: bool) -> None:
+    account_id = shop.open_account(name="some")
+    dataset_id = shop.declare(account_id=account_id, records_declared=records)
+    few = {"teachers": 100}
+    notes = [note for note in shop.plan(dataset_id=dataset_id, options=few).notes if "tenth" in note]
+    assert bool(notes) is remarked
+    assert all(f"choose at most 1/{10 * records}" in note for note in notes)
+    stored = shop.job(shop.train(dataset_id=dataset_id, options=few)).plan["notes"]
+    assert [note for note in stored if "tenth" in note] == notes
+
+
+def test_a_subject_account_counts_subjects(shop: Shop) -> None:
+    """n is the number of subjects: for delta, and for the teachers that they support."""
+
+    def declared(subjects: int | None) -> str:
+        account_id = shop.open_account(name=f"families {subjects}", unit="subject")
+        return shop.declare(account_id=account_id, records_declared=900_000, subjects_declared=subjects)
+
+    made = shop.plan(dataset_id=declared(100_000))
+    assert made.facts["protects"] == "all records of one subject"
+    assert made.facts["units_declared"] == 100_000
+    with pytest.raises(InvalidInput, match=r"above 1/100001 .* for the 100001 subjects declared") as caught:
+        shop.train(dataset_id=declared(100_001))
+    assert caught.value.numbers == {"delta": 1e-5, "delta_max": 1 / 100_001, "subjects_declared": 100_001}
+    with pytest.raises(InvalidInput, match="400 declared subjects support at most 100 teachers"):
+        shop.train(dataset_id=declared(400), options={"teachers": 101})
+    with pytest.raises(InvalidInput, match="carries no subject ids"):
+        shop.train(dataset_id=declared(None))
+    shop.assert_nothing_written()
+
+
+def test_a_recipe_that_bounds_records_only_is_refused_where_subjects_are_protected(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a clipped gradient for each record: a subject with fifty of them has fifty times the say."""
+    record_only = replace(RECIPES["datalens"], units=frozenset({"record"}))
+    monkeypatch.setitem(RECIPES, "clipped_gradients", record_only)
+    shop.plan(recipe="clipped_gradients")
+    account_id = shop.open_account(name="families", unit="subject")
+    dataset_id = shop.declare(account_id=account_id, subjects_declared=20_000)
+    with pytest.raises(InvalidInput, match="protects all records of one subject") as caught:
+        shop.train(dataset_id=dataset_id, recipe="clipped_gradients")
+    assert "Until it bounds contributions" in caught.value.message
+    offered = caught.value.message.rpartition("choose one of ")[2].rstrip(".").split(", ")
+    assert set(offered) == set(RECIPES) - {"clipped_gradients"}
+    shop.assert_nothing_written()
