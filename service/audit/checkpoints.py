@@ -70,10 +70,8 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     """Sign heads that were just verified. Two writers at once meet in the table's key: one of them fails to commit.
 
     Args:
-        session: in a writing transaction.
         heads: by account, [sequence, hash] of the newest entry that was verified.
         key: the ledger's.
-        now: aware.
 
     Raises:
         sqlalchemy.exc.IntegrityError: another process has written this checkpoint.
@@ -117,7 +115,6 @@ def check_checkpoints(
     """Check the hashes, links and signatures of the checkpoints.
 
     Args:
-        session: any transaction.
         trusted: public keys by fingerprint.
         kept: the checkpoint that is kept beside the database, which must be among them.
         newest_alone: leave out those before the newest, and its link to them.

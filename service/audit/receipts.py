@@ -50,7 +50,6 @@ def make_receipt(session: Session, capture: Entry, *, release_id: str, key: Sign
     Args:
         session: in the capturing transaction, which holds the account's lock.
         capture: the entry that paid, checked.
-        release_id: of the release.
         key: the ledger's.
     """
     account = session.get_one(AccountRow, capture.account_id)

@@ -182,8 +182,6 @@ class LogReplay:
     """One account's log so far. `apply` takes the next entry or says why it cannot be the next.
 
     Args:
-        account_id: whose log.
-        prices: shared by the logs of one verification.
         sequence: of the last entry that was taken.
     """
 

@@ -116,7 +116,6 @@ class RowReader:
     What cannot be read as its column's type is returned in a list, and so agrees with nothing.
 
     Args:
-        session: reading.
         table: whose rows.
         key: the column that they are looked up by.
     """

@@ -1,4 +1,7 @@
-"""The ledger: the only writer of accounts, holds and entries."""
+"""The ledger: the only writer of accounts, holds and entries.
+
+Whoever writes gives a session in a writing transaction and commits it; times are aware.
+"""
 
 from service.db.ledger_tables import EVERYWHERE
 from service.db.words import HoldState, Unit

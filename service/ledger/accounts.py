@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -43,7 +44,6 @@ def open_account(
     """Open an account: one population, one lifetime budget, one filter.
 
     Args:
-        session: in a writing transaction.
         name: unique; shown to everybody who may see the account.
         owner: who is asked for more.
         epsilon: the limit, 0.001 to 1000.
@@ -51,7 +51,6 @@ def open_account(
         unit: "record" or "subject".
         adjacency: "add_remove".
         filter_name: "gdp" (Gaussian events only, exact) or "rdp" (every event).
-        now: aware.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -78,26 +77,19 @@ def open_account(
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     if session.scalar(select(ACCOUNTS.c.id).where(ACCOUNTS.c.name == name)) is not None:
         raise _taken(name)
-    details = {
+    terms: dict[str, Any] = {
         "name": name,
         "owner": owner,
         "epsilon": privacy_filter.epsilon,
         "delta": privacy_filter.delta,
-        "unit": chosen[1].value,
-        "adjacency": chosen[2].value,
-        "filter": chosen[0].value,
+        "unit": chosen[1],
+        "adjacency": chosen[2],
+        "filter": chosen[0],
         "filter_order": privacy_filter.order,
     }
     account = Account(
         id=new_id("acc"),
-        name=name,
-        owner=owner,
-        epsilon=privacy_filter.epsilon,
-        delta=privacy_filter.delta,
-        unit=chosen[1],
-        adjacency=chosen[2],
-        filter=chosen[0],
-        filter_order=privacy_filter.order,
+        **terms,
         capacity_nano=privacy_filter.capacity_nano,
         spent_nano=0,
         held_nano=0,
@@ -116,7 +108,7 @@ def open_account(
         capacity_nano=account.capacity_nano,
         spent_nano=0,
         held_nano=0,
-        details=details,
+        details=terms,
         previous_hash=GENESIS_HASH,
         created_at=now,
     ).hashed()
@@ -240,7 +232,6 @@ def accounts(session: Session, *, after: str | None, limit: int) -> Sequence[Acc
     """Return a page of accounts, oldest first.
 
     Args:
-        session: any transaction.
         after: id of the last account of the page before; None for the first page.
         limit: of the page, 1 to 1000.
     """
@@ -271,8 +262,6 @@ def entries(session: Session, account_id: str, after: int, limit: int) -> Sequen
     """Return a page of an account's log, oldest first, with its hashes, links and numbering checked.
 
     Args:
-        session: any transaction.
-        account_id: whose log.
         after: sequence of the last entry of the page before; 0 for the first page.
         limit: of the page, 1 to 1000.
 

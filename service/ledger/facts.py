@@ -26,7 +26,6 @@ def order_of(session: Session, job: Job, secret: str) -> dict[str, str]:
     """Return what the HOLD entry of a training commits to, by part.
 
     Args:
-        session: any transaction.
         job: with every column of the order; it need not be in the database yet.
         secret: of the job, as it is stored.
     """
@@ -84,11 +83,9 @@ def record_sample(
     """Record, at no cost, that a release was sampled again. Recording the same job twice changes nothing.
 
     Args:
-        session: in a writing transaction.
         account_id: of the release.
         job_id: that has drawn the sample.
         release_id: that it was drawn from.
-        now: aware.
         details: what else the entry commits to.
     """
     account = lock_account(session, account_id)
@@ -104,7 +101,6 @@ def record_fact(session: Session, *, account_id: str, fact: Mapping[str, str], n
         session: in a writing transaction, which has written the row.
         account_id: in whose log.
         fact: `table`, `id` and `sha256` of the row (`commitments.row_digest`), and what else there is to commit to.
-        now: aware.
     """
     account = lock_account(session, account_id)
     append(session, account, EntryKind.FACT, details=fact, now=now)

@@ -44,11 +44,8 @@ def hold(
     """Reserve budget for a job; the filter admits it only if spent + held + amount <= capacity.
 
     Args:
-        session: in a writing transaction.
-        account_id: whose budget.
         job_id: at most one hold for each job.
         amount_nano: the plan's price, a whole number > 0.
-        now: aware.
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
@@ -141,11 +138,9 @@ def charge(
 
     Args:
         session: in a writing transaction, to be committed before the release is made.
-        hold_id: of the job.
         attempt: the one that armed the hold.
         amount_nano: a whole number > 0.
         stage: of the plan; public.
-        now: aware.
         event: what is paid for, as `Event.to_json` writes it, from which the price can be recomputed; public.
 
     Returns:
@@ -203,12 +198,9 @@ def capture(
     """Spend what was charged and return the rest of the hold, in one transaction. Replaying it changes nothing.
 
     Args:
-        session: in a writing transaction.
-        hold_id: of the job.
         attempt: the current one.
         artifact_sha256: hash of the artifact that becomes readable (I7); None when nothing is published.
         reason: public, short.
-        now: aware.
         release: id and digest of the row that shows the artifact (`commitments.row_digest`), where one is published.
 
     Raises:

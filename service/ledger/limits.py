@@ -32,11 +32,8 @@ def lower_limit(
     """Lower an account's limit. Below what is spent and held it leaves 0 and freezes the account (I13).
 
     Args:
-        session: in a writing transaction.
-        account_id: whose limit.
         epsilon: the new limit, > 0 and below the present one; delta, filter and order stay.
         reason: kept in the log.
-        now: aware.
         by: id of the key that asked for it; None for the service itself.
 
     Raises:
@@ -63,12 +60,9 @@ def request_raise(
     """Ask for a higher limit. Nothing changes before a second admin approves it.
 
     Args:
-        session: in a writing transaction.
-        account_id: whose limit.
         epsilon: the limit asked for, above the present one.
         reason: kept with the request and, once it is approved, in the log.
         requested_by: id of an admin's key.
-        now: aware.
 
     Raises:
         InvalidInput: the limit asked for is not a higher one, is out of range, or there is no reason.
@@ -120,10 +114,8 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
     account stays frozen.
 
     Args:
-        session: in a writing transaction.
         request_id: pending.
         decided_by: id of a second admin's key.
-        now: aware.
 
     Raises:
         NotFound: no such request.
@@ -198,11 +190,8 @@ def set_frozen(
     """Freeze an account (no new hold, no first read of data) or open it again. Setting it twice changes nothing.
 
     Args:
-        session: in a writing transaction.
-        account_id: which account.
         frozen: True freezes.
         reason: kept in the log.
-        now: aware.
         by: id of the key that asked for it; None for the service itself.
 
     Raises:

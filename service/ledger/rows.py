@@ -142,9 +142,7 @@ def append(
     Args:
         session: in the transaction that holds the account's lock.
         account: as `lock_account` or `lock_hold` returned it; shows the new balances afterwards.
-        kind: of the entry.
         reserved: the hold that the entry is about: a new one, or as `lock_hold` returned it.
-        now: aware.
         amount_nano: of the entry, >= 0.
         spent: change of the spent balance, in nano-units, >= 0 (I2).
         held: change of the held balance, in nano-units.

@@ -141,7 +141,6 @@ def account_rows(
     """Return accounts, oldest first, each with the head of its log.
 
     Args:
-        session: any transaction.
         ids: of the accounts; None for all.
         after: the account behind which to begin.
         limit: how many at most.
@@ -210,7 +209,6 @@ def write_entry(
         session: in the transaction that holds the locks of the account and of a hold that is moved.
         account: as it was read; shows the new values afterwards.
         moves: columns of the account and their new values.
-        entry: about it.
         more_nano: by how much spent and held grow together; above 0 it must fit into the capacity.
         new_hold: to insert.
         moved_hold: a hold as it was read, which shows the new values afterwards, and those.
