@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
 from service.db.words import DatasetState, Visibility
+from service.ledger.stops import arming_stops
 from tests.service.people import make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
@@ -57,11 +58,24 @@ class LedgerBook:
         self.now += timedelta(seconds=1.000001)
         return self.now
 
+    def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
+        """Make one step in a transaction of its own, a second later."""
+        at = facts.pop("now", None) or self.tick()
+        with transaction(self.factory) as session:
+            return step(session, *arguments, now=at, **facts)
+
+    def read(self, look: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
+        with transaction(self.factory, read_only=True) as session:
+            return look(session, *arguments, **facts)
+
+    def stops(self) -> list[tuple[str, str]]:
+        """Scope and code of the arming stops that stand."""
+        return [(stop.scope, stop.code) for stop in self.read(arming_stops)]
+
     def open(self, name: str, **changes: Any) -> str:
         facts = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "unit": "record"}
         facts |= {"adjacency": "add_remove", "filter_name": "gdp"} | changes
-        with transaction(self.factory) as session:
-            made = ledger.open_account(session, name=name, now=self.tick(), **facts)
+        made = self.do(ledger.open_account, name=name, **facts)
         self.accounts[name] = made.id
         return made.id
 
@@ -116,14 +130,12 @@ class LedgerBook:
         return job_id, hold_id
 
     def claim(self, job_id: str) -> int:
-        with transaction(self.factory) as session:
-            claim = jobs.claim(session, worker="w", now=self.tick(), lease_seconds=600, job_id=job_id)
+        claim = self.do(jobs.claim, worker="w", lease_seconds=600, job_id=job_id)
         assert claim is not None
         return claim.attempt
 
     def arm(self, hold_id: str, attempt: int = 1) -> None:
-        with transaction(self.factory) as session:
-            ledger.arm(session, hold_id=hold_id, attempt=attempt, now=self.tick())
+        self.do(ledger.arm, hold_id=hold_id, attempt=attempt)
 
     def charge(self, hold_id: str, count: int, attempt: int = 1, **changes: Any) -> None:
         event = GaussianEvent(EVENT.sensitivity, EVENT.stddev, count)
@@ -135,20 +147,18 @@ class LedgerBook:
 
     def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
         release_id = new_id("rel")
-        with transaction(self.factory) as session:
-            release = jobs.publish(
-                session,
-                job_id=job_id,
-                attempt=attempt,
-                release_id=release_id,
-                name="first",
-                artifact_sha256=sha256,
-                artifact_dir=f"releases/{release_id}",
-                card={},
-                summary={},
-                key=self.key,
-                now=self.tick(),
-            )
+        release = self.do(
+            jobs.publish,
+            job_id=job_id,
+            attempt=attempt,
+            release_id=release_id,
+            name="first",
+            artifact_sha256=sha256,
+            artifact_dir=f"releases/{release_id}",
+            card={},
+            summary={},
+            key=self.key,
+        )
         if keep:
             keep_receipt(self.data_dir, release.receipt)
         return release.receipt
@@ -196,21 +206,18 @@ class LedgerBook:
         self.claim(job_id)
         self.arm(retried)
         self.charge(retried, 1)
-        with transaction(self.factory) as session:
-            jobs.give_back(session, job_id=job_id, attempt=1, now=self.tick())
+        self.do(jobs.give_back, job_id=job_id, attempt=1)
         self.claim(job_id)
         self.arm(retried, 2)
         self.charge(retried, 1, 2)
         self.hold("patients")
         self.train("pupils")
-        with transaction(self.factory) as session:
-            ledger.record_sample(
-                session,
-                account_id=self.accounts["patients"],
-                job_id=new_id("job"),
-                release_id=receipt["statement"]["release_id"],
-                now=self.tick(),
-            )
+        self.do(
+            ledger.record_sample,
+            account_id=self.accounts["patients"],
+            job_id=new_id("job"),
+            release_id=receipt["statement"]["release_id"],
+        )
         return self
 
     def verify(self, *, known: tuple[Witness, ...] = (), full: bool = True, **options: Any) -> Report:
@@ -223,8 +230,7 @@ class LedgerBook:
 
     def checkpoint(self) -> Checkpoint:
         heads = self.verify().heads
-        with transaction(self.factory) as session:
-            made = write_checkpoint(session, heads=heads, key=self.key, now=self.tick())
+        made = self.do(write_checkpoint, heads=heads, key=self.key)
         keep_checkpoint(self.data_dir, made, trusted_keys(self.key_path))
         return made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.db.session import make_engine, make_session_factory
+from service.db.session import SessionFactory, make_engine, make_session_factory
 from tests.conftest import NOW, clear_postgres
 from tests.service.audit.book import LedgerBook
 
@@ -16,26 +16,32 @@ KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def filled_book(
+def module_factory(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
-) -> Iterator[LedgerBook]:
-    """A rich ledger with two checkpoints, and entries after the newest; once for each kind of database.
-
-    Each test changes it inside a transaction, verifies there, and rolls back: nobody else sees that.
-    """
-    folder = tmp_path_factory.mktemp("book")
+) -> Iterator[SessionFactory]:
+    """Sessions on a database that a module's tests share; once for each kind of database."""
     if request.param == "sqlite":
-        shutil.copyfile(sqlite_template, folder / "obscura.db")
-        url = f"sqlite:///{folder / 'obscura.db'}"
+        path = tmp_path_factory.mktemp("shared") / "obscura.db"
+        shutil.copyfile(sqlite_template, path)
+        url = f"sqlite:///{path}"
     else:
         url = request.getfixturevalue("migrated_postgres")
     engine = make_engine(url)
-    made = LedgerBook(make_session_factory(engine), folder / "var", NOW).fill()
+    yield make_session_factory(engine)
+    engine.dispose()
+    if request.param == "postgresql":
+        clear_postgres(url)
+
+
+@pytest.fixture(scope="module")
+def filled_book(module_factory: SessionFactory, tmp_path_factory: pytest.TempPathFactory) -> LedgerBook:
+    """A rich ledger with two checkpoints, and entries after the newest.
+
+    Each test changes it inside a transaction, verifies there, and rolls back: nobody else sees that.
+    """
+    made = LedgerBook(module_factory, tmp_path_factory.mktemp("book") / "var", NOW).fill()
     made.checkpoint()
     made.checkpoint()
     made.charge(made.hold_ids[2], 1, 2)  # a hold that was opened before the checkpoint
     made.train("patients")
-    yield made
-    engine.dispose()
-    if request.param == "postgresql":
-        clear_postgres(url)
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -12,25 +13,11 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from service.db.session import transaction
-from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json
+from service.ledger.chain import GENESIS_HASH, Entry, body_hash, canonical_json
 from tests.service.audit.book import LedgerBook
 
-COLUMNS = (
-    "account_id",
-    "sequence",
-    "kind",
-    "hold_id",
-    "job_id",
-    "amount_nano",
-    "capacity_nano",
-    "spent_nano",
-    "held_nano",
-    "details",
-    "previous_hash",
-    "hash",
-    "created_at",
-)
-Change = Callable[[dict[str, Any]], None]
+COLUMNS = tuple(field.name for field in fields(Entry))
+Change = Callable[[dict[str, Any]], Any]
 
 
 def stored_entries(session: Session, more: str = "") -> list[Row[Any]]:

@@ -96,14 +96,12 @@ def test_a_finding_without_an_account_stops_everything(book: LedgerBook, setting
 def test_a_file_that_somebody_hands_in_stops_nothing(book: LedgerBook) -> None:
     doubt = Finding(FindingCode.RECEIPT_REFUSED, "refused", None, stops=False)
     follow_up(book.factory, Report(full=True, findings=(doubt,)), now=book.now)
-    with transaction(book.factory, read_only=True) as session:
-        assert not arming_stops(session)
+    assert book.stops() == []
 
 
 def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book: LedgerBook, settings: Settings) -> None:
     def newest() -> int:
-        with transaction(book.factory, read_only=True) as session:
-            checkpoint = newest_checkpoint(session)
+        checkpoint = book.read(newest_checkpoint)
         return 0 if checkpoint is None else checkpoint.sequence
 
     watch_over(settings, book.factory, now=book.now)
@@ -119,14 +117,12 @@ def test_checkpoints_are_signed_when_due_and_never_over_a_finding(book: LedgerBo
     book.corrupt("UPDATE accounts SET spent_nano = spent_nano - 1")
     watch_over(settings, book.factory, now=later.replace(hour=later.hour + 4))
     assert newest() == 2
-    with transaction(book.factory, read_only=True) as session:
-        assert [stop.code for stop in arming_stops(session)] == [FindingCode.ACCOUNT_MISMATCH]
+    assert [code for _, code in book.stops()] == [FindingCode.ACCOUNT_MISMATCH]
 
 
 def test_the_whole_is_verified_once_a_day(book: LedgerBook, settings: Settings) -> None:
     def read(kind: str) -> tuple[int, int] | None:
-        with transaction(book.factory, read_only=True) as session:
-            return next(((v.entries, v.findings) for v in verifications(session) if v.kind == kind), None)
+        return next(((v.entries, v.findings) for v in book.read(verifications) if v.kind == kind), None)
 
     watch_over(settings, book.factory, now=book.now)
     assert read("full") == (1, 0)
@@ -137,8 +133,7 @@ def test_the_whole_is_verified_once_a_day(book: LedgerBook, settings: Settings) 
     watch_over(settings, book.factory, now=book.now + timedelta(hours=23))
     assert read("full") == (1, 0)
     watch_over(settings, book.factory, now=book.now + timedelta(hours=25))
-    with transaction(book.factory, read_only=True) as session:
-        (stop,) = arming_stops(session)
+    (stop,) = book.read(arming_stops)
     assert (stop.code, stop.sequence) == (FindingCode.HASH_MISMATCH, 3)
 
 
@@ -146,8 +141,7 @@ def test_what_cannot_be_verified_is_stopped(book: LedgerBook, settings: Settings
     (book.key_path.parent).mkdir(parents=True, exist_ok=True)
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     inspect_at_start(settings, book.factory, now=book.now)
-    with transaction(book.factory, read_only=True) as session:
-        assert [(stop.scope, stop.code) for stop in arming_stops(session)] == [("*", FindingCode.NOT_VERIFIABLE)]
+    assert book.stops() == [("*", FindingCode.NOT_VERIFIABLE)]
 
 
 def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, settings: Settings) -> None:
@@ -163,13 +157,11 @@ def test_a_key_that_cannot_be_used_stops_what_needs_verifying(book: LedgerBook, 
         assert not arming_stops(session)  # nothing is wrong with the ledger
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     watch_over(settings, book.factory, now=later)
-    with transaction(book.factory, read_only=True) as session:
-        assert [stop.code for stop in arming_stops(session)] == [FindingCode.NOT_VERIFIABLE]
+    assert [code for _, code in book.stops()] == [FindingCode.NOT_VERIFIABLE]
 
 
 def test_a_checkpoint_that_is_no_json_is_found_by_the_watch(book: LedgerBook, settings: Settings) -> None:
     book.checkpoint()
     book.corrupt("UPDATE checkpoints SET heads = '{'")
     watch_over(settings, book.factory, now=book.now)
-    with transaction(book.factory, read_only=True) as session:
-        assert [stop.code for stop in arming_stops(session)] == [FindingCode.CHECKPOINT_BROKEN]
+    assert [code for _, code in book.stops()] == [FindingCode.CHECKPOINT_BROKEN]

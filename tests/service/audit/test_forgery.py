@@ -19,7 +19,7 @@ from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import transaction
 from tests.service.audit.book import EVENT, LedgerBook
-from tests.service.audit.forgery import rewritten
+from tests.service.audit.forgery import Change, rewritten
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,11 @@ def as_it_was(_body: dict[str, Any]) -> None:
     pass
 
 
+def in_details(kind: str, change: Change) -> Change:
+    """Change the details of every entry of a kind."""
+    return lambda body: change(body["details"]) if body["kind"] == kind else None
+
+
 # --- what the entries mean ------------------------------------------------------------------------------------------
 
 
@@ -60,13 +65,6 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book: LedgerBook
         for stage in body["details"].get("stages", ()):
             stage["event"]["stddev"] = EVENT.stddev / 2  # would cost more than was held
 
-    def forget(body: dict[str, Any]) -> None:
-        body["details"].pop("stages", None)
-
-    def repeat(body: dict[str, Any]) -> None:
-        if body["kind"] == "arm":
-            body["details"]["attempt"] = 0
-
     def overdraw(body: dict[str, Any]) -> None:
         if body["kind"] == "charge":
             body["amount_nano"] *= 10
@@ -76,8 +74,8 @@ def test_a_forged_meaning_is_found_though_hashes_and_rows_agree(book: LedgerBook
     for change, expected in (
         (inflate, (FindingCode.CAPACITY_MISMATCH, 1)),
         (discount, (FindingCode.PRICE_MISMATCH, 2)),
-        (forget, (FindingCode.PRICE_UNKNOWN, 2)),
-        (repeat, (FindingCode.TRANSITION_REFUSED, 3)),
+        (in_details("hold", lambda details: details.pop("stages")), (FindingCode.PRICE_UNKNOWN, 2)),
+        (in_details("arm", lambda details: details.update(attempt=0)), (FindingCode.TRANSITION_REFUSED, 3)),
         (overdraw, (FindingCode.AMOUNT_MISMATCH, 4)),
     ):
         assert book.found_after(*rewritten(book, patients, change))[0] == expected
@@ -105,42 +103,24 @@ def test_a_hold_beyond_the_capacity_is_found_at_its_prefix(book: LedgerBook, pat
 
 
 def test_a_limit_that_turns_the_freeze_switch_is_found(book: LedgerBook, patients: str) -> None:
-    def freeze(body: dict[str, Any]) -> None:
-        if body["kind"] == "limit":
-            body["details"]["frozen"] = True
-
+    freeze = in_details("limit", lambda details: details.update(frozen=True))
     assert book.found_after(*rewritten(book, patients, freeze))[0][0] is FindingCode.TRANSITION_REFUSED
 
 
 def test_a_raise_without_two_keys_is_found(book: LedgerBook) -> None:
-    pupils = book.accounts["pupils"]
-
-    def alone(body: dict[str, Any]) -> None:
-        if body["kind"] == "limit":
-            body["details"]["approved_by"] = body["details"]["requested_by"]
-
-    def nobody(body: dict[str, Any]) -> None:
-        if body["kind"] == "limit":
-            del body["details"]["approved_by"]
-
-    def unasked(body: dict[str, Any]) -> None:
-        if body["kind"] == "limit":
-            body["details"]["request_id"] = new_id("lim")
-
-    def without_request(body: dict[str, Any]) -> None:
-        if body["kind"] == "limit":
-            del body["details"]["request_id"]
-
-    for change in (alone, nobody, unasked, without_request):
-        assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*rewritten(book, pupils, change)), change
+    changes: tuple[Change, ...] = (
+        lambda details: details.update(approved_by=details["requested_by"]),
+        lambda details: details.pop("approved_by"),
+        lambda details: details.update(request_id=new_id("lim")),
+        lambda details: details.pop("request_id"),
+    )
+    for change in changes:
+        forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
+        assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
 
 
 def test_a_charge_without_its_event_is_found_unless_prices_are_not_asked_for(book: LedgerBook, patients: str) -> None:
-    def forget(body: dict[str, Any]) -> None:
-        if body["kind"] == "charge":
-            body["details"].pop("event")
-
-    forged = rewritten(book, patients, forget)
+    forged = rewritten(book, patients, in_details("charge", lambda details: details.pop("event")))
     assert book.found_after(*forged)[0] == (FindingCode.PRICE_UNKNOWN, 4)
     codes = {code for code, _ in book.found_after(*forged, prices_required=False)}
     assert FindingCode.PRICE_UNKNOWN not in codes
@@ -150,10 +130,8 @@ def test_a_charge_without_its_event_is_found_unless_prices_are_not_asked_for(boo
 
 
 def test_a_rewritten_chain_is_found_by_a_checkpoint(book: LedgerBook, patients: str, kept: Signed) -> None:
-    def rename(body: dict[str, Any]) -> None:
-        if body["kind"] == "sample":  # covered by no receipt of a release before it
-            body["details"]["release_id"] = "rel_" + "z" * 20
-
+    # A sample is covered by no receipt of a release before it.
+    rename = in_details("sample", lambda details: details.update(release_id="rel_" + "z" * 20))
     forged = rewritten(book, patients, rename)
     head = kept.heads[patients][0]
     assert (FindingCode.OLDER_THAN_CHECKPOINT, head) in book.found_after(*forged)
@@ -164,9 +142,7 @@ def test_a_rewritten_chain_is_found_by_a_receipt(book: LedgerBook, patients: str
     receipt = book.releases()[0].receipt["statement"]
     witness = Witness(patients, receipt["entry"]["sequence"], receipt["entry_hash"], "a receipt")
 
-    def excuse(body: dict[str, Any]) -> None:
-        body["details"] |= {"reason": "other"} if body["kind"] == "capture" else {}
-
+    excuse = in_details("capture", lambda details: details.update(reason="other"))
     forged = [*rewritten(book, patients, excuse), "DELETE FROM checkpoints"]
     # Nothing in the log itself gives it away; the copies of the entry in the receipts do.
     assert {code for code, _ in book.found_after(*forged)} == {FindingCode.RECEIPT_MISMATCH}

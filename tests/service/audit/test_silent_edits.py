@@ -7,10 +7,7 @@ what may be changed unseen is listed, with the reason why that does not matter o
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +23,11 @@ from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, Job
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, transaction
 from service.db.words import DatasetState, EntryKind, FailureCode, Visibility
 from service.errors import LedgerCorruption
-from tests.conftest import CLASSES, NOW, clear_postgres
+from tests.conftest import CLASSES, NOW
 from tests.service.audit.book import SHA, LedgerBook
-from tests.service.audit.conftest import KINDS
 from tests.service.people import make_key
 
 PRINTS = frozenset(number.to_bytes(16, "little") for number in range(1, 6))
@@ -105,8 +101,7 @@ class World(LedgerBook):
         with transaction(self.factory) as session:
             code = FailureCode.TRAINING_FAILED
             jobs.finish_failed(session, job_id=self.failed, attempt=1, failure_code=code, now=self.tick())
-        with transaction(self.factory) as session:
-            jobs.request_cancel(session, job_id=self.cancelled, now=self.tick())
+        self.do(jobs.request_cancel, job_id=self.cancelled)
         self.attempt(self.running)
         with transaction(self.factory) as session:
             trials = [jobs.Trial(0.2, {"vote_share": share}) for share in (0.0, 0.1)]
@@ -138,8 +133,7 @@ class World(LedgerBook):
         with transaction(self.factory) as session:
             session.add(row)
         if digests is not None:
-            with transaction(self.factory) as session:
-                upload = states.begin_upload(session, row.id, now=self.tick(), lease_seconds=60)
+            upload = self.do(states.begin_upload, row.id, lease_seconds=60)
             key_id = new_id("x")[2:] + "0" * 44
             content = Content(upload, "npz", SHA, 123, digests, key_id, lambda: None)
             receiving.accept(self.factory, content, now=self.tick())
@@ -151,11 +145,9 @@ class World(LedgerBook):
             queued = session.scalars(select(Evaluation.job_id)).one()
         self.claim(queued)
         facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
-        with transaction(self.factory) as session:
-            jobs.finish_evaluation(session, job_id=queued, attempt=1, now=self.tick(), **facts)
+        self.do(jobs.finish_evaluation, job_id=queued, attempt=1, **facts)
         wish = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
-        with transaction(self.factory) as session:
-            jobs.submit_evaluation(session, principal="key_me", idempotency_key=None, now=self.tick(), **wish)
+        self.do(jobs.submit_evaluation, principal="key_me", idempotency_key=None, **wish)
 
     def asked(self) -> dict[str, Any]:
         facts = {"principal": "key_me", "idempotency_key": None, "dataset_id": self.private, "recipe": "datalens"}
@@ -180,8 +172,7 @@ class World(LedgerBook):
 
     def draw(self, release_id: str) -> str:
         facts = {"count": 3, "classes": None, "seed": 7, "format": "npz", "release_id": release_id}
-        with transaction(self.factory) as session:
-            return jobs.submit_sample(session, principal="key_me", idempotency_key=None, now=self.tick(), **facts).id
+        return self.do(jobs.submit_sample, principal="key_me", idempotency_key=None, **facts).id
 
     def codes(self, session: Any) -> set[FindingCode]:
         trusted = trusted_keys(self.key_path)
@@ -189,22 +180,9 @@ class World(LedgerBook):
         return {finding.code for finding in report.findings}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
-) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("world")
-    if request.param == "sqlite":
-        shutil.copyfile(sqlite_template, folder / "obscura.db")
-        url = f"sqlite:///{folder / 'obscura.db'}"
-    else:
-        url = request.getfixturevalue("migrated_postgres")
-    engine = make_engine(url)
-    made = World(make_session_factory(engine), folder / "var", NOW).build()
-    yield made
-    engine.dispose()
-    if request.param == "postgresql":
-        clear_postgres(url)
+@pytest.fixture(scope="module")
+def world(module_factory: SessionFactory, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(module_factory, tmp_path_factory.mktemp("world") / "var", NOW).build()
 
 
 def other_value(column: Column[Any], value: Any) -> Any:

@@ -119,8 +119,7 @@ def _without_rules(book: LedgerBook) -> list[str]:
 
 
 def test_every_deleted_entry_is_named(book: LedgerBook) -> None:
-    with transaction(book.factory, read_only=True) as session:
-        rows = stored_entries(session)
+    rows = book.read(stored_entries)
     for row in rows:
         delete = f"DELETE FROM entries WHERE account_id = '{row.account_id}' AND sequence = {row.sequence}"
         assert (FindingCode.ENTRY_MISSING, row.sequence) in book.found_after(delete)

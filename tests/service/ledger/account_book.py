@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 
@@ -23,18 +25,19 @@ class AccountBook:
         self.jobs = 0
         self.dialect: str = factory.kw["bind"].dialect.name
 
+    def do(self, step: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
+        """Make one step of the ledger in a transaction of its own."""
+        with transaction(self.factory) as session:
+            return step(session, *arguments, **{"now": self.now, **facts})
+
+    def read(self, look: Callable[..., Any], *arguments: Any, **facts: Any) -> Any:
+        with transaction(self.factory, read_only=True) as session:
+            return look(session, *arguments, **facts)
+
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
-        with transaction(self.factory) as session:
-            made = ledger.hold(
-                session,
-                account_id=self.account_id,
-                job_id=f"job_{self.jobs:020}",
-                amount_nano=amount_nano,
-                now=self.now,
-                details={"recipe": "none"},
-            )
-            hold_id = made.id
+        facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}", "details": {"recipe": "none"}}
+        hold_id: str = self.do(ledger.hold, amount_nano=amount_nano, **facts).id
         if attempt:
             self.fence(hold_id, attempt)
         return hold_id
@@ -47,47 +50,42 @@ class AccountBook:
         return hold_id
 
     def fence(self, hold_id: str, attempt: int) -> None:
-        with transaction(self.factory) as session:
-            ledger.fence(session, hold_id=hold_id, attempt=attempt, now=self.now)
+        self.do(ledger.fence, hold_id=hold_id, attempt=attempt)
 
     def arm(self, hold_id: str, attempt: int) -> HoldState:
-        with transaction(self.factory) as session:
-            return ledger.arm(session, hold_id=hold_id, attempt=attempt, now=self.now).state
+        return self.do(ledger.arm, hold_id=hold_id, attempt=attempt).state
 
     def charge(self, hold_id: str, attempt: int, amount_nano: int) -> int:
-        with transaction(self.factory) as session:
-            return ledger.charge(
-                session, hold_id=hold_id, attempt=attempt, amount_nano=amount_nano, stage="votes", now=self.now
-            )
+        return self.do(ledger.charge, hold_id=hold_id, attempt=attempt, amount_nano=amount_nano, stage="votes")
 
     def capture(self, hold_id: str, attempt: int, sha: str | None = SHA) -> HoldState:
-        with transaction(self.factory) as session:
-            return ledger.capture(
-                session, hold_id=hold_id, attempt=attempt, artifact_sha256=sha, reason="published", now=self.now
-            ).state
+        return self.do(ledger.capture, hold_id=hold_id, attempt=attempt, artifact_sha256=sha, reason="published").state
 
     def give_back(self, hold_id: str) -> HoldState:
-        with transaction(self.factory) as session:
-            return ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=self.now).state
+        return self.do(ledger.return_hold, hold_id=hold_id, reason="cancelled").state
+
+    def lower(self, epsilon: float, *, by: str | None = None) -> ledger.Account:
+        facts = {"epsilon": epsilon, "reason": "the owner asked", "by": by}
+        return self.do(ledger.lower_limit, account_id=self.account_id, **facts)
+
+    def freeze(self, frozen: bool, *, reason: str = "an audit", by: str | None = None) -> None:
+        self.do(ledger.set_frozen, account_id=self.account_id, frozen=frozen, reason=reason, by=by)
 
     def balance(self) -> ledger.Balance:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance(session, self.account_id)
+        return self.read(ledger.balance, self.account_id)
 
     def money(self) -> tuple[int, int, int]:
         balance = self.balance()
         return balance.spent_nano, balance.held_nano, balance.left_nano
 
     def log(self) -> list[ledger.Entry]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(ledger.entries(session, self.account_id, 0, 1000))
+        return list(self.read(ledger.entries, self.account_id, 0, 1000))
 
     def kinds(self) -> list[str]:
         return [entry.kind.value for entry in self.log()]
 
     def hold_row(self, hold_id: str) -> ledger.Hold:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.get_hold(session, hold_id)
+        return self.read(ledger.get_hold, hold_id)
 
     def sql(self, statement: str) -> None:
         with transaction(self.factory) as session:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from privacy.accounting.filters import open_filter
-from service import ledger
-from service.db.session import transaction
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
 
@@ -66,11 +64,8 @@ def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
 
 def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
     account_book.hold(100)
-    with transaction(account_book.factory) as session:
-        account = ledger.lower_limit(
-            session, account_id=account_book.account_id, epsilon=1.0, reason="the owner asked", now=account_book.now
-        )
-        assert (account.epsilon, account.frozen) == (1.0, False)
+    account = account_book.lower(1.0)
+    assert (account.epsilon, account.frozen) == (1.0, False)
     lowered = open_filter("gdp", 1.0, 1e-5).capacity_nano
     assert account_book.money() == (0, 100, lowered - 100)
     assert account_book.kinds() == ["open", "hold", "limit"]
@@ -79,10 +74,7 @@ def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
 def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_book: AccountBook) -> None:
     running = account_book.armed(CAPACITY // 2, charged_nano=CAPACITY // 2)
     waiting = account_book.hold(CAPACITY // 4, attempt=1)
-    with transaction(account_book.factory) as session:
-        ledger.lower_limit(
-            session, account_id=account_book.account_id, epsilon=1.0, reason="the owner asked", now=account_book.now
-        )
+    account_book.lower(1.0)
     balance = account_book.balance()
     assert (balance.left_nano, balance.left_epsilon, balance.affordable_epsilon) == (0, 0.0, 0.0)
     assert balance.frozen
@@ -93,27 +85,20 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
     account_book.capture(running, 1)  # what has, ends
     account_book.give_back(waiting)
     assert account_book.balance().spent_nano == CAPACITY // 2
-    with pytest.raises(Conflict, match="stays frozen"), transaction(account_book.factory) as session:
-        ledger.set_frozen(
-            session, account_id=account_book.account_id, frozen=False, reason="please", now=account_book.now
-        )
+    with pytest.raises(Conflict, match="stays frozen"):
+        account_book.freeze(False)
 
 
 @pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])
 def test_only_a_lower_limit_can_be_set(account_book: AccountBook, epsilon: float) -> None:
-    with pytest.raises(InvalidInput), transaction(account_book.factory) as session:
-        ledger.lower_limit(
-            session, account_id=account_book.account_id, epsilon=epsilon, reason="x", now=account_book.now
-        )
+    with pytest.raises(InvalidInput):
+        account_book.lower(epsilon)
     assert account_book.money() == (0, 0, CAPACITY)
 
 
 def test_freezing_stops_new_holds_and_thawing_allows_them(account_book: AccountBook) -> None:
     for frozen in (True, True, False, False):
-        with transaction(account_book.factory) as session:
-            ledger.set_frozen(
-                session, account_id=account_book.account_id, frozen=frozen, reason="an audit", now=account_book.now
-            )
+        account_book.freeze(frozen)
         if frozen:
             with pytest.raises(AccountFrozen):
                 account_book.hold(1)
@@ -122,5 +107,5 @@ def test_freezing_stops_new_holds_and_thawing_allows_them(account_book: AccountB
 
 
 def test_a_reason_is_needed(account_book: AccountBook) -> None:
-    with pytest.raises(InvalidInput, match="reason"), transaction(account_book.factory) as session:
-        ledger.set_frozen(session, account_id=account_book.account_id, frozen=True, reason=" ", now=account_book.now)
+    with pytest.raises(InvalidInput, match="reason"):
+        account_book.freeze(True, reason=" ")

@@ -263,10 +263,7 @@ def test_settling_returns_what_was_held_and_captures_what_was_armed(account_book
 
 def test_sampling_is_recorded_once_and_costs_nothing(account_book: AccountBook) -> None:
     for _ in range(2):
-        with transaction(account_book.factory) as session:
-            ledger.record_sample(
-                session, account_id=account_book.account_id, job_id="job_s", release_id="rel_r", now=account_book.now
-            )
+        account_book.do(ledger.record_sample, account_id=account_book.account_id, job_id="job_s", release_id="rel_r")
     last = account_book.log()[-1]
     assert (last.kind, last.amount_nano, last.details) == (EntryKind.SAMPLE, 0, {"release_id": "rel_r"})
     assert account_book.kinds() == ["open", "sample"]

@@ -20,19 +20,19 @@ from service.db.ledger_tables import EntryRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, LimitRequestState
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+from tests.service.ledger.account_book import AccountBook
 from tests.service.people import make_key
 
 LATER = timedelta(hours=1)
 
 
-class Board:
+class Board(AccountBook):
     """An account and the admins around it: `alice`, who has another key in `alices`, and `bob`."""
 
     def __init__(
         self, factory: SessionFactory, now: datetime, open_account: Callable[..., str], **account: Any
     ) -> None:
-        self.factory, self.now = factory, now
-        self.account_id = open_account(factory, **account)
+        super().__init__(factory, open_account(factory, **account), now)
         self.alice, self.bob = self.key(), self.key()
         self.alices = self.key(self.alice)
 
@@ -48,56 +48,22 @@ class Board:
             return session.get_one(Admin, session.get_one(ApiKey, key_id).admin_id)
 
     def ask(self, epsilon: float = 12.0, *, by: str | None = None, reason: str = "a second study") -> str:
-        with transaction(self.factory) as session:
-            return ledger.request_raise(
-                session,
-                account_id=self.account_id,
-                epsilon=epsilon,
-                reason=reason,
-                requested_by=by or self.alice,
-                now=self.now,
-            ).id
-
-    def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> LimitRequest:
-        with transaction(self.factory) as session:
-            return ledger.approve_raise(session, request_id=request_id, decided_by=by or self.bob, now=self.now + after)
-
-    def decline(self, request_id: str, *, by: str | None = None) -> LimitRequest:
-        with transaction(self.factory) as session:
-            return ledger.decline_raise(session, request_id=request_id, decided_by=by or self.bob, now=self.now + LATER)
-
-    def lower(self, epsilon: float) -> None:
-        with transaction(self.factory) as session:
-            ledger.lower_limit(
-                session, account_id=self.account_id, epsilon=epsilon, reason="withdrawn", by=self.alice, now=self.now
-            )
-
-    def freeze(self, frozen: bool) -> None:
-        with transaction(self.factory) as session:
-            ledger.set_frozen(
-                session, account_id=self.account_id, frozen=frozen, reason="an audit", by=self.bob, now=self.now
-            )
-
-    def spend(self, amount_nano: int) -> None:
-        with transaction(self.factory) as session:
-            held = self.hold(session, amount_nano)
-            ledger.fence(session, hold_id=held, attempt=1, now=self.now)
-            ledger.arm(session, hold_id=held, attempt=1, now=self.now)
-            ledger.charge(session, hold_id=held, attempt=1, amount_nano=amount_nano, stage="s", now=self.now)
-            ledger.capture(session, hold_id=held, attempt=1, artifact_sha256=None, reason="done", now=self.now)
-
-    def hold(self, session: Any, amount_nano: int) -> str:
-        return ledger.hold(
-            session, account_id=self.account_id, job_id=new_id("job"), amount_nano=amount_nano, now=self.now
+        return self.do(
+            ledger.request_raise,
+            account_id=self.account_id,
+            epsilon=epsilon,
+            reason=reason,
+            requested_by=by or self.alice,
         ).id
 
-    def balance(self) -> ledger.Balance:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance(session, self.account_id)
+    def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> LimitRequest:
+        return self.do(ledger.approve_raise, request_id=request_id, decided_by=by or self.bob, now=self.now + after)
 
-    def entries(self) -> list[EntryRow]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(ledger.entries(session, self.account_id, 0, 1000))
+    def decline(self, request_id: str, *, by: str | None = None) -> LimitRequest:
+        return self.do(ledger.decline_raise, request_id=request_id, decided_by=by or self.bob, now=self.now + LATER)
+
+    def spend(self, amount_nano: int) -> None:
+        self.capture(self.armed(amount_nano, charged_nano=amount_nano), 1, sha=None)
 
 
 @pytest.fixture
@@ -112,7 +78,7 @@ def test_a_request_alone_changes_nothing(board: Board) -> None:
     before = board.balance()
     board.ask()
     assert board.balance() == before
-    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN]
+    assert board.kinds() == ["open"]
 
 
 def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -> None:
@@ -122,7 +88,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     raised = open_filter("gdp", 12.0, 1e-5)
     balance = board.balance()
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
-    entry = board.entries()[-1]
+    entry = board.log()[-1]
     assert (entry.kind, entry.amount_nano, entry.capacity_nano) == (EntryKind.LIMIT, *[raised.capacity_nano] * 2)
     assert entry.details == {
         "epsilon": 12.0,
@@ -173,8 +139,7 @@ def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approv
 
 def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
     request_id = board.ask()
-    with transaction(board.factory) as session:
-        auth.revoke_key(session, key_id=board.alice, now=board.now)
+    board.do(auth.revoke_key, key_id=board.alice)
     with pytest.raises(Conflict, match="revoked"):
         board.approve(request_id)
 
@@ -224,7 +189,7 @@ def test_approving_again_changes_nothing_and_others_are_told(board: Board) -> No
     request_id = board.ask()
     board.approve(request_id)
     board.approve(request_id)
-    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN, EntryKind.LIMIT]
+    assert board.kinds() == ["open", "limit"]
     with pytest.raises(Conflict, match="approved already"):
         board.approve(request_id, by=board.key())
     with pytest.raises(Conflict, match="approved already"):
@@ -298,7 +263,7 @@ def test_two_admins_at_once_raise_once(board: Board) -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(ended) == ["approved", "refused", "refused"]
-    assert [entry.kind for entry in board.entries()] == [EntryKind.OPEN, EntryKind.LIMIT]
+    assert board.kinds() == ["open", "limit"]
 
 
 # --- the freeze switch and the absence of refreshes -----------------------------------------------------------------
@@ -312,29 +277,26 @@ def test_an_account_frozen_by_a_lower_limit_stays_frozen_when_it_is_raised_again
         board.freeze(False)
     board.approve(board.ask(12.0))
     assert board.balance().frozen, "budget is there again, but nobody has said that it may be used"
-    assert board.entries()[-1].details["frozen"] is True
-    with pytest.raises(AccountFrozen), transaction(board.factory) as session:
-        board.hold(session, 1)
+    assert board.log()[-1].details["frozen"] is True
+    with pytest.raises(AccountFrozen):
+        board.hold(1)
     board.freeze(False)
-    with transaction(board.factory) as session:
-        board.hold(session, 1)
+    board.hold(1)
 
 
 def test_the_log_says_who_froze_and_who_lowered(board: Board) -> None:
+    board.freeze(True, by=board.bob)
+    board.freeze(False, by=board.bob)
+    board.lower(3.0, by=board.alice)
+    assert [entry.details.get("by") for entry in board.log()] == [None, board.bob, board.bob, board.alice]
     board.freeze(True)
-    board.freeze(False)
-    board.lower(3.0)
-    assert [entry.details.get("by") for entry in board.entries()] == [None, board.bob, board.bob, board.alice]
-    with transaction(board.factory) as session:
-        ledger.set_frozen(session, account_id=board.account_id, frozen=True, reason="automatic", now=board.now)
-    assert "by" not in board.entries()[-1].details
+    assert "by" not in board.log()[-1].details
 
 
 def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_budget_back(board: Board) -> None:
     board.spend(5000)
+    board.give_back(board.hold(700))
     with transaction(board.factory) as session:
-        returned = board.hold(session, 700)
-        ledger.return_hold(session, hold_id=returned, reason="cancelled", now=board.now)
         ledger.record_sample(
             session, account_id=board.account_id, job_id=new_id("job"), release_id=new_id("rel"), now=board.now
         )
@@ -345,7 +307,7 @@ def test_nothing_but_a_limit_entry_changes_the_capacity_and_nothing_gives_spent_
     board.lower(9.0)
     board.now += timedelta(days=400)  # years pass; no month, quarter or year brings anything
     board.spend(60)
-    entries = board.entries()
+    entries = board.log()
     changed = {after.kind for before, after in pairwise(entries) if after.capacity_nano != before.capacity_nano}
     assert changed == {EntryKind.LIMIT}
     assert {entry.kind for entry in entries} == set(EntryKind), "every kind of entry was looked at"

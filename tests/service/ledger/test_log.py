@@ -71,15 +71,7 @@ def test_canonical_json_has_one_spelling() -> None:
 
 def test_details_survive_the_database_exactly(account_book: AccountBook) -> None:
     details = {"small": 1e-300, "whole": 1.0, "big": 1e20, "int": 2**62, "text": "ü\u0000\U0001f600", "none": None}
-    with transaction(account_book.factory) as session:
-        ledger.hold(
-            session,
-            account_id=account_book.account_id,
-            job_id="job_d",
-            amount_nano=1,
-            now=account_book.now,
-            details=details,
-        )
+    account_book.do(ledger.hold, account_id=account_book.account_id, job_id="job_d", amount_nano=1, details=details)
     stored = account_book.log()[-1].details  # reading checks the hash too
     assert stored == details
     assert {name: type(value) for name, value in stored.items()} == {

@@ -23,6 +23,7 @@ from service.audit import arming
 from service.audit.findings import FindingCode
 from service.db.session import transaction
 from service.db.words import HoldState, JobState, VerificationKind
+from service.ledger.stops import arming_stops
 from service.queue import TASK_RUN_JOB
 from workers.supervise import app as tasks
 from workers.supervise.app import Workplace, make_app, work_on
@@ -120,14 +121,14 @@ def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop: Any) -> 
         start = connected[1]
         start()
         with transaction(workshop.factory, read_only=True) as session:
-            assert not arming.arming_stops(session)
+            assert not arming_stops(session)
         with transaction(workshop.factory) as session:
             session.execute(text("UPDATE accounts SET name = 'others'"))
         start()
     finally:
         worker_init.receivers.remove(connected)
     with transaction(workshop.factory, read_only=True) as session:
-        assert [(stop.scope, stop.code) for stop in arming.arming_stops(session)] == [
+        assert [(stop.scope, stop.code) for stop in arming_stops(session)] == [
             (workshop.account_id, FindingCode.ACCOUNT_MISMATCH)
         ]
     job_id = workshop.train()
