@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -22,10 +24,41 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(match["name"]): match["version"] for match in matches if match}
 
 
-def declared() -> list[Requirement]:
+def declared(*parts: str) -> list[Requirement]:
+    """What the parts need (web, worker, dev); without any, all of them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    return [Requirement(line) for group in groups for line in group]
+    groups = {"web": project["dependencies"], **project["optional-dependencies"]}
+    return [Requirement(line) for part in parts or groups for line in groups[part]]
+
+
+def imported(packages: tuple[str, ...]) -> set[str]:
+    """The distributions whose modules these packages import, at the top or inside a function."""
+    modules: set[str] = set()
+    for package in packages:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    modules |= {name.name.partition(".")[0] for name in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    modules.add(str(node.module).partition(".")[0])
+    owners = metadata.packages_distributions()
+    foreign = modules - sys.stdlib_module_names - {"service", "workers", "models", "privacy"}
+    return {canonicalize_name(owner) for module in foreign for owner in owners.get(module, [module])}
+
+
+@pytest.mark.parametrize(
+    ("packages", "parts"),
+    [(("service",), ("web",)), (("service", "workers", "models", "privacy"), ("web", "worker"))],
+    ids=["web", "all"],
+)
+def test_what_is_imported_is_declared(packages: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    names = {canonicalize_name(requirement.name) for requirement in declared(*parts)}
+    assert imported(packages) - {"obscura"} <= names
+
+
+def test_what_is_declared_is_imported() -> None:
+    names = {canonicalize_name(requirement.name) for requirement in declared("web", "worker")}
+    assert names <= imported(("service", "workers", "models", "privacy"))
 
 
 def test_constraints_hold_no_addresses() -> None:

@@ -133,7 +133,7 @@ def _digits(folder: Path) -> DemoImages:
     folder.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-c", _DIGITS, str(folder)], DIGITS_SECONDS_MAX)
     if not (folder / "public.npz").is_file():
-        raise CliError("scikit-learn's digits could not be loaded: is the worker part installed (`make setup`)?")
+        raise CliError("scikit-learn's digits could not be loaded: is it installed (`make setup`)?")
     return DemoImages(
         name="digits",
         source="scikit-learn",
