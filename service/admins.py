@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from service.auth import Scope, make_token, named, remember_key
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.base import new_id
+from service.db.session import find
 from service.db.words import AdminAction, AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.rows import short_reason
@@ -120,7 +121,7 @@ def ask_removal(session: Session, *, admin_id: str, reason: str, asked_by: str |
         Conflict: the admin was removed already, or too few would be left.
         Forbidden: whoever asks is no admin.
     """
-    asking, admin = _acting(session, asked_by), get_admin(session, admin_id)
+    asking, admin = _acting(session, asked_by), find(session, Admin, admin_id)
     _require_removable(session, admin)
     return _ask(session, AdminAction.REMOVE, admin.name, asking, short_reason(reason), now, admin_id=admin.id)
 
@@ -142,7 +143,7 @@ def approve(session: Session, *, request_id: str, decided_by: str | None, now: d
         raise Conflict(f"This request is older than {REQUEST_LIFETIME.days} days. Make a new one.")
     if request.asked_by == deciding.id:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
-    if get_admin(session, request.asked_by).removed_at is not None:
+    if find(session, Admin, request.asked_by).removed_at is not None:
         raise Conflict("The admin who asked for this was removed since.")
     if request.action is AdminAction.ADMIT:
         _require_free(session, request.name, str(request.key_id), besides=request.id)
@@ -150,7 +151,7 @@ def approve(session: Session, *, request_id: str, decided_by: str | None, now: d
         _give_key(session, admin, f"{request.key_id}:{request.key_hash}", now)
         request.admin_id = admin.id
     else:
-        _remove(session, get_admin(session, str(request.admin_id)), now)
+        _remove(session, find(session, Admin, str(request.admin_id)), now)
     return _decide(session, request, AdminRequestState.APPROVED, deciding.id, now)
 
 
@@ -168,18 +169,6 @@ def decline(session: Session, *, request_id: str, decided_by: str | None, now: d
     if request.state is AdminRequestState.DECLINED:
         return request
     return _decide(session, request, AdminRequestState.DECLINED, deciding.id, now)
-
-
-def get_admin(session: Session, admin_id: str) -> Admin:
-    """Return an admin.
-
-    Raises:
-        NotFound: no such admin.
-    """
-    admin = session.get(Admin, admin_id)
-    if admin is None:
-        raise NotFound("There is no such admin.", admin_id=admin_id)
-    return admin
 
 
 def admins(session: Session) -> Sequence[Admin]:

@@ -15,8 +15,9 @@ from service.artifacts import directory_of, find_file
 from service.dashboard import job_queries, queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
-from service.datasets import deletion, states
-from service.db.session import transaction
+from service.datasets import deletion
+from service.db.dataset_tables import Dataset
+from service.db.session import find, transaction
 from service.db.words import SampleFormat
 from service.errors import InvalidInput, NotFound
 
@@ -28,7 +29,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
     """Show what was declared about a dataset, its jobs, and what deleting it would do."""
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        row = states.find(session, dataset_id)
+        row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
             "dataset": row,
             "account": None if row.account_id is None else ledger.get_account(session, row.account_id),

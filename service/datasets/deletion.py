@@ -19,7 +19,7 @@ from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.session import SessionFactory, transaction
+from service.db.session import SessionFactory, find, transaction
 from service.db.words import UNFINISHED, DatasetState, JobKind
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
@@ -66,7 +66,7 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
         Conflict: It is receiving an upload, or trainings that need it are queued or running and are not to be
             cancelled.
     """
-    dataset = states.find(session, dataset_id)
+    dataset = find(session, Dataset, dataset_id)
     if not states.move(session, dataset_id, DatasetState.DELETING):
         session.refresh(dataset)
         if dataset.state in _GONE:
@@ -102,7 +102,7 @@ def finish(session: Session, dataset_id: str) -> Dataset:
     no_longer_needed = ~select(Job.id).where(_needs(dataset_id)).exists()
     states.move(session, dataset_id, DatasetState.DELETED, no_longer_needed)
     session.expire_all()
-    return states.find(session, dataset_id)
+    return find(session, Dataset, dataset_id)
 
 
 def complete(settings: Settings, factory: SessionFactory, dataset_id: str) -> Dataset:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from service.datasets import fingerprints, reading, states, vault
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
-from service.db.session import SessionFactory, transaction
+from service.db.session import SessionFactory, find, transaction
 from service.db.words import DatasetState
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger
@@ -125,7 +125,7 @@ def _check_public(settings: Settings, factory: SessionFactory, dataset_id: str) 
         digests = fingerprints.fingerprint(images.batches(), key)
     fingerprints.record(factory, dataset_id, 0, digests)
     with transaction(factory) as session:
-        dataset = states.find(session, dataset_id)
+        dataset = find(session, Dataset, dataset_id)
         try:
             fingerprints.settle(session, dataset, digests)
         except fingerprints.KnownAsPrivate:

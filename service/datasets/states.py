@@ -20,6 +20,7 @@ from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow
+from service.db.session import find
 from service.db.words import DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
 from service.ledger.commitments import columns_of, dataset_facts
@@ -142,18 +143,6 @@ def _check_subjects(
         )
 
 
-def find(session: Session, dataset_id: str) -> Dataset:
-    """Read a dataset.
-
-    Raises:
-        NotFound: There is none with this identifier.
-    """
-    dataset = session.get(Dataset, dataset_id)
-    if dataset is None:
-        raise NotFound(f"There is no dataset {dataset_id}.")
-    return dataset
-
-
 def move(
     session: Session,
     dataset_id: str,
@@ -192,7 +181,7 @@ def begin_upload(session: Session, dataset_id: str, *, now: datetime, lease_seco
         NotFound: There is no such dataset.
         Conflict: It has content already, is receiving it, or was deleted.
     """
-    dataset = find(session, dataset_id)
+    dataset = find(session, Dataset, dataset_id)
     begun = {"upload_attempt": Dataset.upload_attempt + 1, "upload_lease_until": now + timedelta(seconds=lease_seconds)}
     free = or_(Dataset.state == DatasetState.DECLARED, _given_up(now))
     if not move(session, dataset_id, DatasetState.RECEIVING, free, failure_code=None, **begun):
@@ -246,7 +235,7 @@ def accept_upload(session: Session, content: Content, known: Known | None, *, no
     """
     session.expire_all()
     upload = content.upload
-    dataset = find(session, upload.dataset_id)
+    dataset = find(session, Dataset, upload.dataset_id)
     if dataset.state is DatasetState.READY and dataset.upload_attempt == upload.attempt:
         return dataset  # it was accepted, and the answer to that was lost
     payer_id = fingerprints.settle(session, dataset, content.private_fingerprints, known)

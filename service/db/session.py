@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from service.db.base import Base
 from service.db.writers import WriterQueue
+from service.errors import NotFound
 from service.private_files import make_private, make_private_folder
 
 SessionFactory = sessionmaker[Session]
+Row = TypeVar("Row", bound=Base)
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 # A writer that waits longer than this for the account's row gives up; the caller may retry.
@@ -110,6 +113,19 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
+
+
+def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False) -> Row:
+    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
+
+    Raises:
+        NotFound: there is none; the message says of what.
+    """
+    row = session.get(table, row_id, with_for_update=lock or None, populate_existing=lock)
+    if row is None:
+        noun = table.__name__.lower()
+        raise NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
+    return row
 
 
 def is_duplicate(error: IntegrityError) -> bool:

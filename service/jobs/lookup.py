@@ -7,27 +7,13 @@ from typing import TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
+from service.db.session import find
 from service.db.words import JobState
 from service.errors import NotFound, StaleAttempt
 
-Row = TypeVar("Row", bound=Base)
 Made = TypeVar("Made", Sample, Evaluation)
-
-
-def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False) -> Row:
-    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
-
-    Raises:
-        NotFound: there is none; the message says of what.
-    """
-    row = session.get(table, row_id, with_for_update=lock or None, populate_existing=lock)
-    if row is None:
-        noun = table.__name__.lower()
-        raise NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
-    return row
 
 
 def get_job(session: Session, job_id: str) -> Job:

@@ -16,7 +16,7 @@ from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
-from service.db.session import transaction
+from service.db.session import find, transaction
 from service.ingest.formats import titles
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
@@ -82,7 +82,7 @@ def list_datasets(service: Running, request: Request, page: Paging) -> Response:
 def read_dataset(service: Running, request: Request, dataset_id: DatasetId) -> Response:
     """Read a dataset's declaration and state."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.dataset(states.find(session, dataset_id))
+        record = views.dataset(find(session, Dataset, dataset_id))
     return answer(request, record)
 
 

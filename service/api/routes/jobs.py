@@ -27,9 +27,9 @@ from service.api.job_schemas import (
 )
 from service.api.pages import cut, newest_first
 from service.api.schemas import Identifier, Page
-from service.datasets import states
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.session import transaction
+from service.db.session import find, transaction
 from service.errors import InvalidInput
 from service.extractors import require_extractor
 from service.failpoints import failpoint
@@ -45,7 +45,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
             session, dataset_id=body.dataset_id, recipe=body.recipe, epsilon=body.epsilon, options=body.options
         )
         require_extractor(service.settings.data_dir, plan)
-        account_id = states.find(session, body.dataset_id).account_id
+        account_id = find(session, Dataset, body.dataset_id).account_id
         if account_id is None:
             raise InvalidInput("Training needs a private dataset, which belongs to an account.")
         return views.plan(plan, ledger.get_account(session, account_id), body)

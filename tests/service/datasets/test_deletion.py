@@ -21,7 +21,7 @@ from service.datasets import deletion, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import EntryRow
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, find, make_engine, make_session_factory, transaction
 from service.db.words import DatasetState, JobState
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
 from service.ingest.array_files import SEALED_SUFFIX
@@ -86,7 +86,7 @@ def delete(factory: SessionFactory, settings: Settings, dataset_id: str, *, canc
 
 def state_of(factory: SessionFactory, dataset_id: str) -> DatasetState:
     with transaction(factory, read_only=True) as session:
-        return states.find(session, dataset_id).state
+        return find(session, Dataset, dataset_id).state
 
 
 def books(factory: SessionFactory) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from service.datasets import states
 from service.db.dataset_tables import Dataset
-from service.db.session import SessionFactory, transaction
+from service.db.session import SessionFactory, find, transaction
 from service.db.words import DatasetState
 from service.errors import InvalidInput, NotFound
 from service.settings import Settings
@@ -47,7 +47,7 @@ def test_a_dataset_of_a_subject_account_declares_its_subjects(
     for subjects in (1, 60, 500):
         dataset_id = declare(account_id, subjects_declared=subjects)
         with transaction(factory) as session:
-            assert states.find(session, dataset_id).subjects_declared == subjects
+            assert find(session, Dataset, dataset_id).subjects_declared == subjects
             facts = states.begin_upload(session, dataset_id, now=now, lease_seconds=60)
             assert facts.subjects_declared == subjects
     with pytest.raises(InvalidInput, match="a public upper bound on the number of subjects"):
@@ -99,7 +99,7 @@ def test_a_dataset_goes_from_one_state_to_those_that_may_follow_and_to_no_other(
     dataset_id = declare(None)
     for after in DatasetState:
         with transaction(factory) as session:
-            dataset = states.find(session, dataset_id)
+            dataset = find(session, Dataset, dataset_id)
             dataset.state, dataset.content_sha256, dataset.ready_at = before, "0" * 64, now
             session.flush()
             assert states.move(session, dataset_id, after) is allowed(before, after)

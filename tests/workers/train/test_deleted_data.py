@@ -18,10 +18,11 @@ import pytest
 from privacy.mechanisms.noise import derive_key
 from service import jobs
 from service.artifacts import digest_directory
-from service.datasets import deletion, states
+from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
+from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
-from service.db.session import transaction
+from service.db.session import find, transaction
 from service.db.words import DatasetState, FailureCode, HoldState, JobState
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
@@ -35,7 +36,7 @@ from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
 
 def state(workshop: Any) -> DatasetState:
     with transaction(workshop.factory, read_only=True) as session:
-        return states.find(session, workshop.dataset_id).state
+        return find(session, Dataset, workshop.dataset_id).state
 
 
 def released(workshop: Any) -> Release:
