@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,38 @@ def test_a_planted_violation_is_caught(copied: Path, contract: str, file: str, l
     result = lint(copied, "--contract", contract)
     assert result.returncode != 0
     assert "BROKEN" in result.stdout
+
+
+def layers() -> list[str]:
+    """The lines of the first contract."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    lines: list[str] = next(contract["layers"] for contract in settings["contracts"] if contract["id"] == "layers")
+    return lines
+
+
+def strays(directory: Path) -> set[str]:
+    """Modules that stand on no layer, so that no contract says what they may import."""
+    placed = {name for line in layers() for name in re.findall(r"[\w.]+", line)}
+    found = set()
+    for package in PACKAGES:
+        for path in (directory / package).rglob("*.py"):
+            parts = path.relative_to(directory).with_suffix("").parts
+            above = {".".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+            if parts != (package, "__init__") and not above & placed:
+                found.add(".".join(parts))
+    return found
+
+
+def test_every_module_stands_on_a_layer(copied: Path) -> None:
+    assert strays(ROOT) == set()
+    (copied / "service" / "novelty.py").touch()
+    (copied / "service" / "ledger" / "novelty.py").touch()
+    assert strays(copied) == {"service.novelty"}
+
+
+def test_the_layers_are_those_of_the_document() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert "```\n" + "\n".join(layers()) + "\n```" in text
 
 
 def test_only_the_ledger_writes_its_tables() -> None:
