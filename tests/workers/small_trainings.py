@@ -17,7 +17,7 @@ from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS, StepsConfig
+from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release
@@ -31,15 +31,50 @@ RDP = open_filter("rdp", 8.0, 1e-5)
 SECRET = bytes(range(32))
 DIGITS = tuple(str(digit) for digit in range(10))
 FACTS = PublicFacts(DIGITS, 8, 8, 1, 1500, "record")
-EVERY_ESTIMATOR: list[dict[str, Any]] = [
-    {"estimator": "dpsgd"},
-    {"estimator": "topagg", "freeze": "random"},
-    {"estimator": "gep"},
-    {"estimator": "bgep", "freeze": "ranked", "freeze_cooling": 0.0},
-    {"estimator": "rgp", "warm_up_share": 0.3},
-    {"estimator": "rgp_random"},
-]
-CUT_OFF = [EVERY_ESTIMATOR[index] for index in (0, 2, 3, 4)]  # those whose trainings are cut off and go on
+# Trainings of every recipe that take a second.
+SMALL: dict[str, dict[str, Any]] = {
+    "dp_classifier": {
+        "architecture": "cnn",
+        "expected_batch": 150,
+        "epochs": 1.0,
+        "learning_rate": 1.0,
+        "clip": 0.5,
+        "anchors": 30,
+        "basis_size": 20,
+        "rank": 2,
+    },
+    "dp_diffusion": {
+        "features": 4,
+        "blocks": 1,
+        "expected_batch": 50,
+        "epochs": 0.2,
+        "multiplicity": 2,
+        "learning_rate": 1e-3,
+        "sampling_steps": 3,
+        "ema": 0.9,
+        "anchors": 20,
+        "basis_size": 60,
+        "rank": 2,
+        "central_batch": 300,
+        "central_steps": 3,
+        "evaluation_samples": 100,
+    },
+    "dpgan": {
+        "features": 4,
+        "latent": 4,
+        "expected_batch": 150,
+        "epochs": 1.0,
+        "learning_rate": 1e-3,
+        "generator_learning_rate": 1e-3,
+        "generator_batch": 64,
+        "anchors": 30,
+        "basis_size": 20,
+        "rank": 2,
+        "evaluation_samples": 500,
+    },
+    "datalens": {"teachers": 40, "images": 20, "components": 6, "top_k": 3},
+    "class_histogram": {},
+}
 
 
 def named(options: dict[str, Any]) -> str:
@@ -97,6 +132,10 @@ def plan_of(recipe: str, options: dict[str, Any], facts: PublicFacts = FACTS, ep
     return build_plan(recipe, options, RDP, RDP.nano_of(epsilon), facts)
 
 
+def small_plan(recipe: str, facts: PublicFacts = FACTS, **options: Any) -> Plan:
+    return plan_of(recipe, {**SMALL[recipe], **options}, facts)
+
+
 def nearly_without_noise(plan: Plan) -> Plan:
     """The plan with noise so small that only learning is tested. No filter would sell it at this price."""
     return dataclasses.replace(
@@ -145,24 +184,6 @@ def share_nearest_to_own_class(generator: ReleasedGenerator, classes: int = 10, 
 def silence(_noise: SecureNoise, shape: int, _stddev: float) -> npt.NDArray[np.int64]:
     """In place of `SecureNoise.discrete_gaussian`: no noise."""
     return np.zeros(shape, np.int64)
-
-
-def assert_it_pays_its_plan_and_repeats_with_its_secret(plan: Plan, learned: str = "") -> None:
-    """Every step is paid as planned; secret and attempt decide the weights, of the outcome or of its part `learned`."""
-
-    def trained(**changes: Any) -> torch.Tensor:
-        outcome = train(plan, digits(300), **changes)
-        return weights(getattr(outcome, learned) if learned else outcome)
-
-    purse, event = Purse(), plan.stages[0].event
-    first = trained(budget=purse)
-    assert purse.releases(STEPS) == event.count
-    assert {(stage, dataclasses.replace(paid, count=1)) for stage, paid in purse.paid} == {
-        (STEPS, dataclasses.replace(event, count=1))
-    }
-    assert torch.isfinite(first).all()
-    assert torch.equal(trained(), first)
-    assert not torch.equal(trained(attempt=2), first)
 
 
 def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:

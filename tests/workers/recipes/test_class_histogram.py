@@ -19,7 +19,7 @@ from scipy import stats
 
 from privacy.accounting.events import event_from_json
 from privacy.accounting.filters import open_filter
-from privacy.errors import BudgetExceeded, ContributionUnbounded
+from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
@@ -28,6 +28,7 @@ from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.db.words import EntryKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
+from tests.workers.small_trainings import Purse
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
@@ -38,19 +39,6 @@ from workers.train.runner import run
 SECRET = bytes(range(32))
 GDP = open_filter("gdp", 8.0, 1e-5)
 LABELS = st.lists(st.integers(0, 3), max_size=30)
-
-
-class Purse:
-    """A budget that writes down what was paid for, and refuses when it is empty."""
-
-    def __init__(self, *, releases: int = 10**6) -> None:
-        self.left, self.paid = releases, list[tuple[str, Any]]()
-
-    def charge(self, event: Any, stage: str) -> None:
-        if self.left < event.count:
-            raise BudgetExceeded(1, 0)
-        self.left -= event.count
-        self.paid.append((stage, event))
 
 
 def facts_of(classes: int, **changes: Any) -> PublicFacts:
@@ -106,13 +94,6 @@ def test_a_subject_with_fifty_records_of_all_classes_changes_one_count_by_one() 
     assert np.linalg.norm(with_them - without) == SENSITIVITY
     assert (with_them.sum(), without.sum()) == (9, 8)
     assert np.linalg.norm(count_classes(labels, 4) - count_classes(labels[:40], 4)) > 20, "what would leak otherwise"
-
-
-def test_subject_accounts_refuse_records_of_nobody() -> None:
-    facts, purse = facts_of(2, unit="subject", subjects_declared=3), Purse()
-    with pytest.raises(ContributionUnbounded):
-        release(np.array([0, 1]), facts, purse=purse)
-    assert purse.paid == []
 
 
 # --- noise ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from sklearn.datasets import load_digits
 
 from models.extractor import ExtractorUnusable
 from models.private_classifier import PrivateClassifier, load_classifier
-from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
@@ -32,15 +31,14 @@ from tests.workers.small_trainings import (
     DIGITS,
     FACTS,
     SECRET,
+    SMALL,
     Memory,
     Purse,
-    assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
     evaluated,
-    named,
-    plan_of,
     published_by,
     silence,
+    small_plan,
     stop_at,
     train,
     weights,
@@ -48,30 +46,10 @@ from tests.workers.small_trainings import (
 )
 from workers.recipes import private_steps
 from workers.recipes.dp_classifier import FEATURES
-from workers.recipes.interface import Cancelled, NothingUseful, TrainingData
+from workers.recipes.interface import Cancelled, TrainingData
 from workers.recipes.units import Units
 
-OPTIONS: dict[str, Any] = {
-    "architecture": "cnn",
-    "expected_batch": 150,
-    "epochs": 1.0,
-    "learning_rate": 1.0,
-    "clip": 0.5,
-    "anchors": 30,
-    "basis_size": 20,
-    "rank": 2,
-}
-EVERY_ESTIMATOR = [
-    {"estimator": "dpsgd"},
-    {"estimator": "topagg"},
-    {"estimator": "gep"},
-    {"estimator": "bgep", "freeze": "random", "freeze_rate": 0.6},
-    {"estimator": "rgp", "warm_up_share": 0.3},
-    {"estimator": "rgp_random"},
-    {"estimator": "dpsgd", "freeze": "ranked", "freeze_cooling": 0.0},
-    {"estimator": "dpsgd", "freeze": "posterior", "freeze_cooling": 0.0},
-    {"estimator": "dpsgd", "optimiser": "adam", "learning_rate": 0.01, "ema": 0.9},
-]
+OPTIONS = SMALL["dp_classifier"]
 
 
 class StepsPurse(Purse):
@@ -83,7 +61,7 @@ class StepsPurse(Purse):
 
 
 def classifier_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return plan_of("dp_classifier", {**OPTIONS, **options}, facts)
+    return small_plan("dp_classifier", facts, **options)
 
 
 def fit(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> PrivateClassifier:
@@ -110,31 +88,6 @@ def test_it_learns_what_a_large_budget_allows_and_nothing_without_signal() -> No
     assert accuracy(fit(classifier_plan(**options), shuffled)) < 0.4
 
 
-@pytest.mark.parametrize("options", EVERY_ESTIMATOR, ids=named)
-def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(options: dict[str, Any]) -> None:
-    assert_it_pays_its_plan_and_repeats_with_its_secret(classifier_plan(**options), learned="head")
-
-
-@pytest.mark.parametrize("options", [EVERY_ESTIMATOR[index] for index in (0, 2, 4, 6, 7)], ids=named)
-def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[str, Any]) -> None:
-    plan = classifier_plan(**{**options, "epochs": 2.0})
-    whole = head(fit(plan, digits(300)))
-    folder = Memory()
-    with pytest.raises(Cancelled):
-        fit(plan, digits(300), checkpoints=folder, progress=stop_at(13, STEPS))
-    assert torch.equal(head(fit(plan, digits(300), checkpoints=folder)), whole)
-
-
-def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
-    plan = classifier_plan(epochs=2.0)
-    purse = StepsPurse(releases=7)
-    ended = fit(plan, digits(300), budget=purse)
-    assert purse.releases(STEPS) == 7
-    assert not torch.equal(head(ended), head(fit(plan, digits(300), budget=StepsPurse(releases=1))))
-    with pytest.raises(NothingUseful):
-        fit(plan, digits(300), budget=StepsPurse(releases=0))
-
-
 def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     purse, drawn = StepsPurse(), list[int]()
     sample = private_steps.poisson_sample
@@ -147,11 +100,6 @@ def test_it_pays_before_it_draws_a_sample(monkeypatch: pytest.MonkeyPatch) -> No
     fit(classifier_plan(), digits(300), budget=purse)
     assert all(paid >= step for step, paid in enumerate(drawn, start=1))
     assert len(drawn) == 10
-
-
-def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
-    none = digits(0)
-    assert torch.isfinite(head(fit(classifier_plan(), none))).all()
 
 
 # --- subjects -------------------------------------------------------------------------------------------------------
@@ -185,13 +133,6 @@ def test_a_subject_with_all_records_moves_a_step_no_further_than_its_clip(monkey
 
     moved = float((step(slice(None)) - step(slice(0, 50))).norm())
     assert 0.9e-3 < moved <= 1e-3 * (1 + 1e-4)  # weights are rounded to float32
-
-
-def test_subject_accounts_refuse_records_of_nobody() -> None:
-    purse = StepsPurse()
-    with pytest.raises(ContributionUnbounded):
-        fit(classifier_plan(facts=SUBJECTS), digits(50), SUBJECTS, budget=purse)
-    assert purse.paid == []
 
 
 # --- on a pretrained extractor --------------------------------------------------------------------------------------

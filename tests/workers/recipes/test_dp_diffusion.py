@@ -10,59 +10,40 @@ import pytest
 import torch
 
 from models.edm import EdmConfig, EdmDenoiser
-from privacy.errors import BudgetExceeded, ContributionUnbounded, InvalidParameter
+from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
 from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
-    CUT_OFF,
-    EVERY_ESTIMATOR,
     FACTS,
+    SMALL,
     TWO,
     Memory,
     Purse,
-    assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
     drawn_twice,
     evaluated,
-    named,
     nearly_without_noise,
-    plan_of,
     published_by,
     share_nearest_to_own_class,
     silence,
+    small_plan,
     stop_at,
     train,
     weights,
-    with_basis_of_one,
     zeros_and_ones,
 )
 from workers.recipes import dp_diffusion, private_steps
 from workers.recipes.dp_diffusion import WARM_UP, warm_up
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
-OPTIONS: dict[str, Any] = {
-    "features": 4,
-    "blocks": 1,
-    "expected_batch": 50,
-    "epochs": 0.2,
-    "multiplicity": 2,
-    "learning_rate": 1e-3,
-    "sampling_steps": 3,
-    "ema": 0.9,
-    "anchors": 20,
-    "basis_size": 60,
-    "rank": 2,
-    "central_batch": 300,
-    "central_steps": 3,
-    "evaluation_samples": 100,
-}
+OPTIONS = SMALL["dp_diffusion"]
 
 
 def diffusion_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return plan_of("dp_diffusion", {**OPTIONS, **options}, facts)
+    return small_plan("dp_diffusion", facts, **options)
 
 
 @pytest.mark.slow
@@ -73,55 +54,6 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
     shuffled = zeros_and_ones()
     np.random.default_rng(1).shuffle(shuffled.private_labels)
     assert share_nearest_to_own_class(train(plan, shuffled, TWO), classes=2) < 0.7
-
-
-@pytest.mark.parametrize("options", EVERY_ESTIMATOR, ids=named)
-def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(options: dict[str, Any]) -> None:
-    plan = diffusion_plan(**options)
-    assert plan.stages[0].event.count == 6
-    assert_it_pays_its_plan_and_repeats_with_its_secret(plan)
-
-
-@pytest.mark.parametrize("options", CUT_OFF, ids=named)
-def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[str, Any]) -> None:
-    plan = diffusion_plan(**{**options, "central_images": 2})
-    whole = weights(train(plan, digits(300)))
-    folder, purse = Memory(), Purse()
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(4, STEPS))
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert saved.step == 3
-    assert torch.equal(weights(train(plan, digits(300), checkpoints=folder, budget=purse)), whole)
-    assert purse.releases(CENTRAL) == 2, "central images were paid for once"
-    assert purse.releases(STEPS) == 7, "one step was done again"
-
-
-def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
-    plan, purse = diffusion_plan(), Purse(releases=4)
-    ended = train(plan, digits(300), budget=purse)
-    assert purse.releases(STEPS) == 4
-    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=1))))
-    with pytest.raises(NothingUseful):
-        train(plan, digits(300), budget=Purse(releases=0))
-
-
-def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
-    assert torch.isfinite(weights(train(diffusion_plan(central_images=1), digits(0)))).all()
-
-
-def test_an_estimator_that_does_not_fit_is_refused_before_a_step_is_paid() -> None:
-    purse = Purse()
-    with pytest.raises(InvalidParameter, match="basis_size"):
-        train(with_basis_of_one(diffusion_plan(estimator="gep")), digits(100), budget=purse)
-    assert purse.paid == []
-
-
-def test_subject_accounts_refuse_records_of_nobody() -> None:
-    facts, purse = dataclasses.replace(FACTS, unit="subject", subjects_declared=100), Purse()
-    with pytest.raises(ContributionUnbounded):
-        train(diffusion_plan(facts), digits(50), facts, budget=purse)
-    assert purse.paid == []
 
 
 # --- noise multiplicity ---------------------------------------------------------------------------------------------

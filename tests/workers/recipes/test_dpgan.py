@@ -11,56 +11,35 @@ import torch
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
-from privacy.errors import ContributionUnbounded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import STEPS
 from service.artifacts import digest_directory
 from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
-    CUT_OFF,
     DIGITS,
-    EVERY_ESTIMATOR,
     FACTS,
+    SMALL,
     Memory,
-    Purse,
-    assert_it_pays_its_plan_and_repeats_with_its_secret,
     digits,
     drawn_twice,
     evaluated,
-    named,
     nearly_without_noise,
-    plan_of,
     published_by,
     share_nearest_to_own_class,
     silence,
-    stop_at,
+    small_plan,
     train,
     weights,
-    with_basis_of_one,
 )
 from workers.recipes.dpgan import GeneratorSide, losses
-from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
+from workers.recipes.interface import TrainingData, load_checkpoint
 
-OPTIONS: dict[str, Any] = {
-    "features": 4,
-    "latent": 4,
-    "expected_batch": 150,
-    "epochs": 1.0,
-    "learning_rate": 1e-3,
-    "generator_learning_rate": 1e-3,
-    "generator_batch": 64,
-    "anchors": 30,
-    "basis_size": 20,
-    "rank": 2,
-    "evaluation_samples": 500,
-}
-ADAPTIVE = {"accuracy_floor": 1.0, "patience": 2}
+OPTIONS = SMALL["dpgan"]
 
 
 def gan_plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return plan_of("dpgan", {**OPTIONS, **options}, facts)
+    return small_plan("dpgan", facts, **options)
 
 
 def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothing() -> None:
@@ -77,48 +56,6 @@ def test_it_draws_each_class_when_noise_is_small_and_none_when_labels_say_nothin
     shuffled = digits()
     np.random.default_rng(1).shuffle(shuffled.private_labels)
     assert share_nearest_to_own_class(train(plan, shuffled)) < 0.35
-
-
-@pytest.mark.parametrize("options", EVERY_ESTIMATOR, ids=named)
-def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(options: dict[str, Any]) -> None:
-    plan = gan_plan(**options)
-    assert plan.stages[0].event.count == 10
-    assert_it_pays_its_plan_and_repeats_with_its_secret(plan)
-
-
-@pytest.mark.parametrize("options", CUT_OFF, ids=named)
-def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(options: dict[str, Any]) -> None:
-    plan = gan_plan(**{**options, **ADAPTIVE, "epochs": 2.0, "ema": 0.9})
-    whole = weights(train(plan, digits(300)))
-    folder = Memory()
-    with pytest.raises(Cancelled):
-        train(plan, digits(300), checkpoints=folder, progress=stop_at(13, STEPS))
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    assert saved.step == 12
-    assert saved.state["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
-    assert saved.state["generator"]["waited"] > 0, "and stop between two generator steps"
-    assert torch.equal(weights(train(plan, digits(300), checkpoints=folder)), whole)
-
-
-def test_it_ends_with_what_it_has_when_the_hold_is_used_up() -> None:
-    plan, purse = gan_plan(epochs=2.0), Purse(releases=7)
-    ended = train(plan, digits(300), budget=purse)
-    assert purse.releases(STEPS) == 7
-    assert not torch.equal(weights(ended), weights(train(plan, digits(300), budget=Purse(releases=1))))
-    with pytest.raises(NothingUseful):
-        train(plan, digits(300), budget=Purse(releases=0))
-
-
-def test_an_empty_dataset_is_trained_on_like_any_other() -> None:
-    assert torch.isfinite(weights(train(gan_plan(), digits(0)))).all()
-
-
-def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid() -> None:
-    purse = Purse()
-    with pytest.raises(InvalidParameter, match="basis_size"):
-        train(with_basis_of_one(gan_plan(estimator="gep")), digits(100), budget=purse)
-    assert purse.paid == []
 
 
 # --- who sees what --------------------------------------------------------------------------------------------------
@@ -183,13 +120,6 @@ def test_one_subject_moves_a_step_no_further_than_that(monkeypatch: pytest.Monke
 
     moved = float((step(slice(None)) - step(slice(0, 50))).norm())
     assert 0.8e-3 < moved <= 1e-3 * (1 + 1e-3)
-
-
-def test_subject_accounts_refuse_records_of_nobody() -> None:
-    facts, purse = dataclasses.replace(FACTS, unit="subject", subjects_declared=100), Purse()
-    with pytest.raises(ContributionUnbounded):
-        train(gan_plan(facts), digits(50), facts, budget=purse)
-    assert purse.paid == []
 
 
 def test_generated_images_move_no_frozen_coordinate() -> None:

@@ -1,0 +1,180 @@
+"""What every recipe keeps to, whatever it trains: it pays its plan, goes on where it was cut off, and ends in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from privacy.errors import ContributionUnbounded, InvalidParameter
+from privacy.plans.dp_diffusion import CENTRAL
+from privacy.plans.private_steps import STEPS
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
+from tests.workers.recipes import toy_recipe
+from tests.workers.small_trainings import (
+    FACTS,
+    RDP,
+    Memory,
+    Purse,
+    digits,
+    small_plan,
+    stop_at,
+    train,
+    weights,
+    with_basis_of_one,
+)
+from workers.recipes.interface import Cancelled, NothingUseful, Piece, load_checkpoint
+from workers.recipes.registry import TRAINERS, trainer_and_work
+
+STEPWISE = ("dp_classifier", "dp_diffusion", "dpgan")
+PLANNED_STEPS = {"dp_classifier": 10, "dp_diffusion": 6, "dpgan": 10}
+ADAPTIVE = {"accuracy_floor": 1.0, "patience": 2}
+LONGER: dict[str, dict[str, Any]] = {  # trainings with a middle
+    "dp_classifier": {"epochs": 2.0},
+    "dp_diffusion": {"central_images": 2},
+    "dpgan": {"epochs": 2.0, "ema": 0.9, **ADAPTIVE},
+}
+STOPPED_AT = {"dp_classifier": 13, "dp_diffusion": 4, "dpgan": 13}
+ESTIMATORS: list[dict[str, Any]] = [
+    {"estimator": "dpsgd"},
+    {"estimator": "topagg", "freeze": "random"},
+    {"estimator": "gep"},
+    {"estimator": "bgep", "freeze": "ranked", "freeze_cooling": 0.0},
+    {"estimator": "rgp", "warm_up_share": 0.3},
+    {"estimator": "rgp_random"},
+]
+MORE: list[dict[str, Any]] = [  # on the quickest recipe alone
+    {"estimator": "topagg"},
+    {"estimator": "bgep", "freeze": "random", "freeze_rate": 0.6},
+    {"estimator": "dpsgd", "freeze": "ranked", "freeze_cooling": 0.0},
+    {"estimator": "dpsgd", "freeze": "posterior", "freeze_cooling": 0.0},
+    {"estimator": "dpsgd", "optimiser": "adam", "learning_rate": 0.01, "ema": 0.9},
+]
+EVERY = [*((recipe, options) for recipe in STEPWISE for options in ESTIMATORS), *(("dp_classifier", o) for o in MORE)]
+CUT_OFF = [
+    *((recipe, ESTIMATORS[index]) for recipe in ("dp_diffusion", "dpgan") for index in (0, 2, 3, 4)),
+    *(("dp_classifier", options) for options in (*(ESTIMATORS[index] for index in (0, 2, 4)), *MORE[2:4])),
+]
+
+
+def learned(recipe: str, outcome: Any) -> torch.Tensor:
+    """The weights of what learned."""
+    return weights(outcome.head if recipe == "dp_classifier" else outcome)
+
+
+@pytest.mark.parametrize(("recipe", "options"), EVERY, ids=str)
+def test_every_estimator_pays_its_plan_and_repeats_with_its_secret(recipe: str, options: dict[str, Any]) -> None:
+    """Every step is paid as planned; secret and attempt decide the weights."""
+    plan, purse = small_plan(recipe, **options), Purse()
+    event = plan.stages[0].event
+    assert event.count == PLANNED_STEPS[recipe]
+    first = learned(recipe, train(plan, digits(300), budget=purse))
+    assert purse.releases(STEPS) == event.count
+    assert {(stage, dataclasses.replace(paid, count=1)) for stage, paid in purse.paid} == {
+        (STEPS, dataclasses.replace(event, count=1))
+    }
+    assert torch.isfinite(first).all()
+    assert torch.equal(learned(recipe, train(plan, digits(300))), first)
+    assert not torch.equal(learned(recipe, train(plan, digits(300), attempt=2)), first)
+
+
+def assert_cut_where_it_matters(recipe: str, state: Mapping[str, Any]) -> None:
+    """The checkpoint in the middle holds what is hard to go on from."""
+    if recipe == "dpgan":
+        assert state["generator"]["discriminator_steps"] > 1, "the test should cross a change of n_D"
+        assert state["generator"]["waited"] > 0, "and stop between two generator steps"
+
+
+@pytest.mark.parametrize(("recipe", "options"), CUT_OFF, ids=str)
+def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(recipe: str, options: dict[str, Any]) -> None:
+    plan, folder, purse = small_plan(recipe, **{**options, **LONGER[recipe]}), Memory(), Purse()
+    whole = learned(recipe, train(plan, digits(300)))
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), checkpoints=folder, budget=purse, progress=stop_at(STOPPED_AT[recipe], STEPS))
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    assert saved.step == STOPPED_AT[recipe] - 1
+    assert_cut_where_it_matters(recipe, saved.state)
+    assert torch.equal(learned(recipe, train(plan, digits(300), checkpoints=folder, budget=purse)), whole)
+    for stage in plan.stages:  # one step was done again, and no release before the steps
+        assert purse.releases(stage.name) == stage.event.count + (stage.name == STEPS)
+    assert purse.releases(CENTRAL) == LONGER[recipe].get("central_images", 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "epochs", "releases"), [("dp_classifier", 2.0, 7), ("dp_diffusion", 0.2, 4), ("dpgan", 2.0, 7)]
+)
+def test_it_ends_with_what_it_has_when_the_hold_is_used_up(recipe: str, epochs: float, releases: int) -> None:
+    plan, purse = small_plan(recipe, epochs=epochs), Purse(releases)
+    ended = learned(recipe, train(plan, digits(300), budget=purse))
+    assert purse.releases(STEPS) == releases
+    assert not torch.equal(ended, learned(recipe, train(plan, digits(300), budget=Purse(1))))
+    with pytest.raises(NothingUseful):
+        train(plan, digits(300), budget=Purse(0))
+
+
+@pytest.mark.parametrize("recipe", STEPWISE)
+def test_an_empty_dataset_is_trained_on_like_any_other(recipe: str) -> None:
+    plan = small_plan(recipe, **({"central_images": 1} if recipe == "dp_diffusion" else {}))
+    assert torch.isfinite(learned(recipe, train(plan, digits(0)))).all()
+
+
+@pytest.mark.parametrize("recipe", STEPWISE)
+def test_an_estimator_that_does_not_fit_is_refused_before_anything_is_paid(recipe: str) -> None:
+    purse = Purse()
+    with pytest.raises(InvalidParameter, match="basis_size"):
+        train(with_basis_of_one(small_plan(recipe, estimator="gep")), digits(100), budget=purse)
+    assert purse.paid == []
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
+    facts, purse = dataclasses.replace(FACTS, unit="subject", subjects_declared=200), Purse()
+    with pytest.raises(ContributionUnbounded):
+        train(small_plan(recipe, facts), digits(50), facts, budget=purse)
+    assert purse.paid == []
+
+
+def test_what_can_be_planned_can_be_trained() -> None:
+    assert set(RECIPES) == set(TRAINERS)
+
+
+# --- how to add one -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_recipe_is_two_files_of_its_own_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
+    monkeypatch.setitem(RECIPES, "toy", toy_recipe.RECIPE)
+    plan = build_plan("toy", {"rounds": 3}, RDP, RDP.capacity_nano, FACTS)
+    assert plan_from_json(plan.to_json()) == plan
+    assert useful_from_nano(plan) == -(-plan.price_nano // 3)
+    toy_train, toy_work = trainer_and_work(RECIPES["toy"])
+    assert toy_work(plan, FACTS) == (Piece("sums", 3, 3.0),)
+    monkeypatch.setitem(TRAINERS, "toy", toy_train)  # type: ignore[index]
+    purse = Purse()
+    assert len(train(plan, digits(20), budget=purse).sums) == 3
+    assert purse.releases("sums") == 3
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: str, production_files: Any) -> None:
+    """A demonstration and the client's example may; lists of recipes may not."""
+    own = {f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py"}
+    naming = {name for name, text in production_files.items() if f'"{recipe}"' in text} - own
+    assert naming <= {"service/cli/demo/__init__.py", "service/client/__init__.py"}
+
+
+@pytest.fixture(scope="module")
+def production_files() -> dict[str, str]:
+    from pathlib import Path
+
+    root = Path(__file__).parents[3]
+    rooms = ("service", "workers", "privacy", "models")
+    return {
+        path.relative_to(root).as_posix(): path.read_text("utf-8")
+        for room in rooms
+        for path in (root / room).rglob("*.py")
+    }

@@ -1,0 +1,64 @@
+"""A recipe as small as one can be, with its plan and its trainer in one file: it releases noisy numbers of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filters import Filter
+from privacy.plans.options import check_values, read_options
+from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
+from workers.recipes.interface import Piece, Run
+
+
+@dataclass(frozen=True)
+class ToyConfig(RecipeConfig):
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        check_values(self, integers={"rounds": (1, 100)}, numbers={})
+
+
+def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    config = read_options(ToyConfig, options, {"default": {}}, "toy")
+    stddev = stddev_for(privacy_filter, 1.0, budget_nano, config.rounds, discrete=True)
+    event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
+    stage = Stage("sums", event, privacy_filter.price_nano(event), stddev)
+    facts_for_people = {"protects": facts.protects, "noise_stddev": {"sums": stddev}}
+    return Plan("toy", config, (stage,), budget_nano, notes=(), facts=facts_for_people)
+
+
+@dataclass(frozen=True)
+class Sums:
+    sums: tuple[int, ...]
+
+    def save(self, directory: Path) -> None:
+        (directory / "sums.txt").write_text(str(self.sums))
+
+
+def train(run: Run) -> Sums:
+    stddev, rounds = run.plan.noise_stddev["sums"], run.plan.config_of(ToyConfig).rounds
+    (stage,) = run.plan.stages
+    run.pay(stage.event, stage.name)
+    noise = run.noise("sums").discrete_gaussian(rounds, stddev)
+    return Sums(tuple((len(run.data.private_labels) + noise).tolist()))
+
+
+def work(plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
+    rounds = plan.config_of(ToyConfig).rounds
+    return (Piece("sums", rounds, float(rounds)),)
+
+
+RECIPE = Recipe(
+    name="toy",
+    title="Count the records",
+    publishes="histogram",
+    config=ToyConfig,
+    plan=plan_toy,
+    module=__name__,
+    units=frozenset({"record"}),
+)
