@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Protocol
+from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
@@ -34,6 +34,8 @@ COOKIE = "obscura_session"
 SESSION_SECONDS = 8 * 3600
 SESSIONS_PER_KEY_MAX = 20  # the oldest make room
 _TOKEN_BYTES = 32
+Facts = ParamSpec("Facts")
+Made = TypeVar("Made")
 _READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
 
 
@@ -163,6 +165,11 @@ class Dashboard:
         ring = service.ring if service is not None else lambda: None
         return cls(settings, factory, clock, ring, SignInThrottle())
 
+    def do(self, step: Callable[Concatenate[Session, Facts], Made], *args: Facts.args, **facts: Facts.kwargs) -> Made:
+        """Take a step in a transaction of its own, and return what it made."""
+        with transaction(self.factory) as session:
+            return step(session, *args, **facts)
+
 
 @dataclass(frozen=True)
 class Viewer:
@@ -249,36 +256,26 @@ async def read_form(request: Request) -> dict[str, str]:
 Form = Annotated[dict[str, str], Depends(read_form)]
 
 
-def find_trainer(viewer: Reader, form: Form) -> Principal:
-    """Let a form act: it comes from this session, whose key may train.
+def _acting(scope: Scope) -> Callable[[Viewer, dict[str, str]], Principal]:
+    """Let a form act: it comes from this session, whose key has a scope.
 
-    Raises:
-        Forbidden: The key may only read, or the form is another session's.
+    Raises, when a form comes:
+        Forbidden: The key lacks the scope, or the form is another session's.
         SignInNeeded: Nobody is signed in.
     """
-    return _of_this_session(viewer, form, Scope.TRAIN)
+
+    def find(viewer: Reader, form: Form) -> Principal:
+        if viewer.principal is None:
+            raise SignInNeeded("Sign in with an API key to do this.")
+        if not hmac.compare_digest(form.get("token", "").encode(), viewer.form_token.encode()):
+            raise Forbidden("This form is from an earlier session. Reload the page and try again.")
+        viewer.principal.require(scope)
+        return viewer.principal
+
+    return find
 
 
-def find_uploader(viewer: Reader, form: Form) -> Principal:
-    """Let a form act: it comes from this session, whose key may upload and delete data.
-
-    Raises:
-        Forbidden: The key may only read or train, or the form is another session's.
-        SignInNeeded: Nobody is signed in.
-    """
-    return _of_this_session(viewer, form, Scope.DATA)
-
-
-def find_admin(viewer: Reader, form: Form) -> Principal:
-    """Let a form act: it comes from this session, whose key is an admin's.
-
-    Raises:
-        Forbidden: The key is no admin's, or the form is another session's.
-        SignInNeeded: Nobody is signed in.
-    """
-    return _of_this_session(viewer, form, Scope.ADMIN)
-
-
+find_trainer, find_uploader, find_admin = _acting(Scope.TRAIN), _acting(Scope.DATA), _acting(Scope.ADMIN)
 Trainer = Annotated[Principal, Depends(find_trainer)]
 Admin = Annotated[Principal, Depends(find_admin)]
 
@@ -293,15 +290,6 @@ def require_same_origin(request: Request) -> None:
     foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host")
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("This form was sent from another site.")
-
-
-def _of_this_session(viewer: Viewer, form: dict[str, str], scope: Scope) -> Principal:
-    if viewer.principal is None:
-        raise SignInNeeded("Sign in with an API key to do this.")
-    if not hmac.compare_digest(form.get("token", "").encode(), viewer.form_token.encode()):
-        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
-    viewer.principal.require(scope)
-    return viewer.principal
 
 
 def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:

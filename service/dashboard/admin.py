@@ -35,56 +35,94 @@ def unfreeze(dashboard: Running, admin: Admin, form: Form, account_id: str) -> R
 @router.post("/accounts/{account_id}/lower-limit")
 def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Lower the limit at once; below what is spent and held the account is frozen."""
-    with transaction(dashboard.factory) as session:
-        ledger.lower_limit(
-            session,
-            account_id=account_id,
-            epsilon=_epsilon(form),
-            reason=_reason(form),
-            by=admin.id,
-            now=dashboard.clock(),
-        )
+    wish, why, now = _epsilon(form), _reason(form), dashboard.clock()
+    dashboard.do(ledger.lower_limit, account_id=account_id, epsilon=wish, reason=why, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.post("/accounts/{account_id}/limit-requests")
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Ask for a higher limit, which another admin must approve."""
-    with transaction(dashboard.factory) as session:
-        ledger.request_raise(
-            session,
-            account_id=account_id,
-            epsilon=_epsilon(form),
-            reason=_reason(form),
-            requested_by=admin.id,
-            now=dashboard.clock(),
-        )
+    wish, why, now = _epsilon(form), _reason(form), dashboard.clock()
+    dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, requested_by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
 @router.post("/limit-requests/{request_id}/approve")
 def approve_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
     """Raise the limit as another admin has asked for."""
-    with transaction(dashboard.factory) as session:
-        decided = ledger.approve_raise(session, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
+    decided = dashboard.do(ledger.approve_raise, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
     return _back_to_account(decided.account_id)
 
 
 @router.post("/limit-requests/{request_id}/decline")
 def decline_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
     """Leave the limit as it is."""
-    with transaction(dashboard.factory) as session:
-        decided = ledger.decline_raise(session, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
+    decided = dashboard.do(ledger.decline_raise, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
     return _back_to_account(decided.account_id)
+
+
+@router.get("/admins")
+def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
+    """Show the admins and what was asked about them, to admins."""
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an admin's key to see this page.")
+    viewer.principal.require(Scope.ADMIN)
+    now = dashboard.clock()
+    newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
+    with transaction(dashboard.factory, read_only=True) as session:
+        people, asked = admins.admins(session), session.scalars(newest).all()
+    return page(
+        request,
+        "admins.html",
+        admins=people,
+        names={admin.id: admin.name for admin in people},
+        requests=asked,
+        expired={row.id for row in asked if admins.has_expired(row, now)},
+    )
+
+
+@router.post("/admins")
+def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
+    """Ask for a person to be admitted."""
+    dashboard.do(
+        admins.ask_admission,
+        name=form.get("name", "").strip(),
+        introduction=form.get("introduction", ""),
+        reason=_reason(form),
+        asked_by=admin.admin_id,
+        now=dashboard.clock(),
+    )
+    return _back_to_admins()
+
+
+@router.post("/admins/{admin_id}/remove")
+def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
+    """Ask for an admin to be removed."""
+    asked_by, reason = admin.admin_id, _reason(form)
+    dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_by=asked_by, now=dashboard.clock())
+    return _back_to_admins()
+
+
+@router.post("/admin-requests/{request_id}/approve")
+def approve_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Do what another admin has asked for."""
+    dashboard.do(admins.approve, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
+    return _back_to_admins()
+
+
+@router.post("/admin-requests/{request_id}/decline")
+def decline_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+    """Leave everything as it is."""
+    dashboard.do(admins.decline, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
+    return _back_to_admins()
 
 
 def _switch(
     dashboard: Dashboard, admin: Principal, form: dict[str, str], account_id: str, *, frozen: bool
 ) -> RedirectResponse:
-    with transaction(dashboard.factory) as session:
-        ledger.set_frozen(
-            session, account_id=account_id, frozen=frozen, reason=_reason(form), by=admin.id, now=dashboard.clock()
-        )
+    reason, now = _reason(form), dashboard.clock()
+    dashboard.do(ledger.set_frozen, account_id=account_id, frozen=frozen, reason=reason, by=admin.id, now=now)
     return _back_to_account(account_id)
 
 
@@ -112,67 +150,6 @@ def _epsilon(form: dict[str, str]) -> float:
     if not math.isfinite(epsilon):
         raise InvalidInput("The limit must be a number.")
     return epsilon
-
-
-@router.get("/admins")
-def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins and what was asked about them, to admins."""
-    if viewer.principal is None:
-        raise SignInNeeded("Sign in with an admin's key to see this page.")
-    viewer.principal.require(Scope.ADMIN)
-    now = dashboard.clock()
-    newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
-    with transaction(dashboard.factory, read_only=True) as session:
-        people, asked = admins.admins(session), session.scalars(newest).all()
-    return page(
-        request,
-        "admins.html",
-        admins=people,
-        names={admin.id: admin.name for admin in people},
-        requests=asked,
-        expired={row.id for row in asked if admins.has_expired(row, now)},
-    )
-
-
-@router.post("/admins")
-def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectResponse:
-    """Ask for a person to be admitted."""
-    with transaction(dashboard.factory) as session:
-        admins.ask_admission(
-            session,
-            name=form.get("name", "").strip(),
-            introduction=form.get("introduction", ""),
-            reason=_reason(form),
-            asked_by=admin.admin_id,
-            now=dashboard.clock(),
-        )
-    return _back_to_admins()
-
-
-@router.post("/admins/{admin_id}/remove")
-def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
-    """Ask for an admin to be removed."""
-    with transaction(dashboard.factory) as session:
-        admins.ask_removal(
-            session, admin_id=admin_id, reason=_reason(form), asked_by=admin.admin_id, now=dashboard.clock()
-        )
-    return _back_to_admins()
-
-
-@router.post("/admin-requests/{request_id}/approve")
-def approve_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Do what another admin has asked for."""
-    with transaction(dashboard.factory) as session:
-        admins.approve(session, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
-    return _back_to_admins()
-
-
-@router.post("/admin-requests/{request_id}/decline")
-def decline_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Leave everything as it is."""
-    with transaction(dashboard.factory) as session:
-        admins.decline(session, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
-    return _back_to_admins()
 
 
 def _back_to_admins() -> RedirectResponse:

@@ -139,20 +139,18 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Draw images from a release. It costs nothing, however often."""
-    count, seed = _whole(form, "count"), _whole(form, "seed")
-    with transaction(dashboard.factory) as session:
-        job = jobs.submit_sample(
-            session,
-            principal=trainer.id,
-            idempotency_key=None,
-            release_id=release_id,
-            count=count,
-            classes=None,
-            seed=seed,
-            format=form.get("format", ""),
-            now=dashboard.clock(),
-            count_max=dashboard.settings.samples_max,
-        )
+    job = dashboard.do(
+        jobs.submit_sample,
+        principal=trainer.id,
+        idempotency_key=None,
+        release_id=release_id,
+        count=_whole(form, "count"),
+        classes=None,
+        seed=_whole(form, "seed"),
+        format=form.get("format", ""),
+        now=dashboard.clock(),
+        count_max=dashboard.settings.samples_max,
+    )
     dashboard.ring()
     return RedirectResponse(f"/jobs/{job.id}", status_code=303)
 
@@ -160,18 +158,17 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Measure a release on a public dataset. It costs nothing, however often."""
-    with transaction(dashboard.factory) as session:
-        job = jobs.submit_evaluation(
-            session,
-            principal=trainer.id,
-            idempotency_key=None,
-            release_id=release_id,
-            dataset_id=form.get("dataset", ""),
-            samples=_whole(form, "samples") if form.get("samples") else None,
-            seed=_whole(form, "seed") if form.get("seed") else None,
-            now=dashboard.clock(),
-            samples_max=dashboard.settings.samples_max,
-        )
+    job = dashboard.do(
+        jobs.submit_evaluation,
+        principal=trainer.id,
+        idempotency_key=None,
+        release_id=release_id,
+        dataset_id=form.get("dataset", ""),
+        samples=_whole(form, "samples") if form.get("samples") else None,
+        seed=_whole(form, "seed") if form.get("seed") else None,
+        now=dashboard.clock(),
+        samples_max=dashboard.settings.samples_max,
+    )
     dashboard.ring()
     return RedirectResponse(f"/jobs/{job.id}", status_code=303)
 

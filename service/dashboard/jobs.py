@@ -51,9 +51,7 @@ def job_part(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
     """Ask a job to end. What it has charged stays spent; `discard` says that nothing of it is published."""
-    discard = form.get("discard") == "yes"
-    with transaction(dashboard.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=dashboard.clock(), discard=discard)
+    dashboard.do(jobs.request_cancel, job_id=job_id, now=dashboard.clock(), discard=form.get("discard") == "yes")
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
@@ -83,8 +81,7 @@ def sweep_part(request: Request, dashboard: Running, sweep_id: str) -> HTMLRespo
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_sweep(dashboard: Running, sweep_id: str) -> RedirectResponse:
     """End every trial and evaluation that has not ended. What is paid for is published."""
-    with transaction(dashboard.factory) as session:
-        jobs.cancel_sweep(session, sweep_id=sweep_id, now=dashboard.clock())
+    dashboard.do(jobs.cancel_sweep, sweep_id=sweep_id, now=dashboard.clock())
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 

@@ -8,10 +8,11 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import func, select, text, tuple_
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
 
 from service import ledger
+from service.dashboard.job_queries import older_than
 from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -224,11 +225,7 @@ def list_releases(
         NotFound: There is no such release.
     """
     query = _RELEASES if account_id is None else _RELEASES.where(Release.account_id == account_id)
-    if before is not None:
-        place = session.execute(select(Release.created_at, Release.id).where(Release.id == before)).first()
-        if place is None:
-            raise NotFound("There is no such release.")
-        query = query.where(tuple_(Release.created_at, Release.id) < tuple_(*place))
+    query = query.where(*older_than(session, Release, before))
     rows = session.scalars(query.order_by(Release.created_at.desc(), Release.id.desc()).limit(limit)).all()
     newest = newest_evaluations(session, [row.id for row in rows])
     return [ReleaseView(row, with_figures(row.summary, newest.get(row.id))) for row in rows]
