@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
 from service.artifacts import open_regular
+from service.db.session import transaction
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
@@ -34,6 +38,21 @@ def answer(
     """Send a resource with its ETag, or 304 when the client has it."""
     body = record.model_dump_json().encode()
     return answer_bytes(request, body, "application/json", status_code=status_code, headers=headers)
+
+
+def answer_decision(
+    service: Service,
+    request: Request,
+    request_id: str,
+    decided_by: str | None,
+    decide: Callable[..., Any],
+    show: Callable[[Any, datetime], BaseModel],
+) -> Response:
+    """Approve or decline what another admin has asked for, and send the decided request."""
+    with transaction(service.factory) as session:
+        now = service.clock()
+        record = show(decide(session, request_id=request_id, decided_by=decided_by, now=now), now)
+    return answer(request, record)
 
 
 def answer_bytes(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, or_
-from sqlalchemy.orm import InstrumentedAttribute
+from fastapi import Request, Response
+from sqlalchemy import Select, tuple_
+from sqlalchemy.orm import Session
 
+from service.api.conditional import answer
+from service.api.deps import PageRequest, Service
+from service.api.schemas import ApiRecord, Page
+from service.db.session import transaction
 from service.errors import InvalidInput
 
 
@@ -36,39 +41,48 @@ def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
     return list(values)
 
 
-def newest_first(
+def answer_newest(
+    service: Service,
+    request: Request,
+    page: PageRequest,
     query: Select[Any],
-    created_at: InstrumentedAttribute[datetime],
-    row_id: InstrumentedAttribute[str],
-    cursor: str | None,
-    limit: int,
-) -> Select[Any]:
-    """Order a query by age, start it after `cursor`, and ask for one row more than the page holds."""
-    if cursor is not None:
-        moment, last_id = decode_cursor(cursor, [str, str])
-        try:
-            before = datetime.fromisoformat(moment)
-            if before.tzinfo is None:
-                raise ValueError("no time zone")
-            before = before.astimezone(UTC)
-        except (ValueError, OverflowError):
-            raise _foreign_cursor() from None
-        query = query.where(or_(created_at < before, and_(created_at == before, row_id < last_id)))
-    return query.order_by(created_at.desc(), row_id.desc()).limit(limit + 1)
+    table: Any,
+    show: Callable[[Session, Sequence[Any]], Sequence[ApiRecord]],
+    *,
+    moment: str = "created_at",
+) -> Response:
+    """Send a page of what a query finds in a table, newest first by the column `moment`.
 
-
-def cut(rows: Sequence[Any], limit: int, *, moment: str = "created_at") -> tuple[Sequence[Any], str | None]:
-    """Split the extra row off and make the cursor of the next page from the last row shown.
-
-    Args:
-        rows: as the query of `newest_first` found them.
-        limit: of the page.
-        moment: the column that they are ordered by.
+    The query is one of whole rows, or of columns with `id` and the moment among them; `show` makes records of them.
     """
-    if len(rows) <= limit:
-        return rows, None
-    shown = rows[:limit]
-    return shown, encode_cursor([getattr(shown[-1], moment).isoformat(), shown[-1].id])
+    created_at = getattr(table, moment)
+    if page.cursor is not None:
+        query = query.where(tuple_(created_at, table.id) < tuple_(*_place(page.cursor)))
+    # One row more than the page holds tells whether there is another page.
+    query = query.order_by(created_at.desc(), table.id.desc()).limit(page.limit + 1)
+    with transaction(service.factory, read_only=True) as session:
+        found = session.execute(query)
+        rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
+        last = rows[page.limit - 1] if len(rows) > page.limit else None
+        cursor = None if last is None else encode_cursor([getattr(last, moment).isoformat(), last.id])
+        shown = Page[Any](items=show(session, rows[: page.limit]), next_cursor=cursor)
+    return answer(request, shown)
+
+
+def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:
+    """Return what shows rows one by one, for those that need nothing else from the database."""
+    return lambda _session, rows: [show(row) for row in rows]
+
+
+def _place(cursor: str) -> tuple[datetime, str]:
+    moment, last_id = decode_cursor(cursor, [str, str])
+    try:
+        before = datetime.fromisoformat(moment)
+        if before.tzinfo is None:
+            raise ValueError("no time zone")
+        return before.astimezone(UTC), last_id
+    except (ValueError, OverflowError):
+        raise _foreign_cursor() from None
 
 
 def _is_plain(value: str | int) -> bool:

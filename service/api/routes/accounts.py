@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -9,9 +10,9 @@ from sqlalchemy import select
 
 from service import ledger
 from service.api import views
-from service.api.conditional import answer
+from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running, Service
-from service.api.pages import cut, decode_cursor, encode_cursor, newest_first
+from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.api.schemas import (
     AccountRecord,
     AccountRequest,
@@ -34,18 +35,8 @@ AccountId = Annotated[Identifier, Path()]
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
-        account = ledger.open_account(
-            session,
-            name=body.name,
-            owner=body.owner,
-            epsilon=body.epsilon,
-            delta=body.delta,
-            unit=body.unit,
-            adjacency=body.adjacency,
-            filter_name=body.filter,
-            now=service.clock(),
-        )
-        record = views.account(account)
+        terms = body.model_dump(exclude={"filter"})
+        record = views.account(ledger.open_account(session, **terms, filter_name=body.filter, now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
 
 
@@ -86,16 +77,9 @@ def lower_limit(
     service: Running, admin: Admin, request: Request, account_id: AccountId, body: LimitChangeRequest
 ) -> Response:
     """Lower the lifetime limit, at once. Below what is spent and held it leaves nothing and freezes the account."""
+    wish = {"account_id": account_id, **body.model_dump()}
     with transaction(service.factory) as session:
-        account = ledger.lower_limit(
-            session,
-            account_id=account_id,
-            epsilon=body.epsilon,
-            reason=body.reason,
-            by=admin.id,
-            now=service.clock(),
-        )
-        record = views.account(account)
+        record = views.account(ledger.lower_limit(session, **wish, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
@@ -114,10 +98,8 @@ def request_raise(
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = ledger.request_raise(
-            session, account_id=account_id, epsilon=body.epsilon, reason=body.reason, requested_by=admin.id, now=now
-        )
-        record = views.limit_request(made, now)
+        wish = {"account_id": account_id, **body.model_dump()}
+        record = views.limit_request(ledger.request_raise(session, **wish, requested_by=admin.id, now=now), now)
     return answer(request, record, status_code=201, headers={"Location": f"/v1/limit-requests/{record.id}"})
 
 
@@ -136,11 +118,9 @@ def unfreeze(service: Running, admin: Admin, request: Request, account_id: Accou
 def _switch(
     service: Service, admin: Principal, request: Request, account_id: str, body: ReasonRequest, *, frozen: bool
 ) -> Response:
+    wish = {"account_id": account_id, "frozen": frozen, **body.model_dump()}
     with transaction(service.factory) as session:
-        account = ledger.set_frozen(
-            session, account_id=account_id, frozen=frozen, reason=body.reason, by=admin.id, now=service.clock()
-        )
-        record = views.account(account)
+        record = views.account(ledger.set_frozen(session, **wish, by=admin.id, now=service.clock()))
     return answer(request, record)
 
 
@@ -156,14 +136,10 @@ def list_limit_requests(
     account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
 ) -> Response:
     """List the requests to raise a limit, decided ones too, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        wanted = select(LimitRequest)
-        if account_id is not None:
-            wanted = wanted.where(LimitRequest.account_id == account_id)
-        query = newest_first(wanted, LimitRequest.requested_at, LimitRequest.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit, moment="requested_at")
-        shown = [views.limit_request(row, service.clock()) for row in rows]
-    return answer(request, Page[LimitRequestRecord](items=shown, next_cursor=cursor))
+    query, show = select(LimitRequest), partial(views.limit_request, now=service.clock())
+    if account_id is not None:
+        query = query.where(LimitRequest.account_id == account_id)
+    return answer_newest(service, request, page, query, LimitRequest, each(show), moment="requested_at")
 
 
 @limit_router.get(
@@ -182,18 +158,10 @@ def approve_raise(service: Running, admin: Admin, request: Request, request_id: 
 
     403 when the same person asked for it, with whichever key.
     """
-    with transaction(service.factory) as session:
-        now = service.clock()
-        decided = ledger.approve_raise(session, request_id=request_id, decided_by=admin.id, now=now)
-        record = views.limit_request(decided, now)
-    return answer(request, record)
+    return answer_decision(service, request, request_id, admin.id, ledger.approve_raise, views.limit_request)
 
 
 @limit_router.post("/{request_id}/decline", response_model=LimitRequestRecord, summary="Decline a higher limit")
 def decline_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave the limit as it is. Whoever asked may withdraw the request this way."""
-    with transaction(service.factory) as session:
-        now = service.clock()
-        decided = ledger.decline_raise(session, request_id=request_id, decided_by=admin.id, now=now)
-        record = views.limit_request(decided, now)
-    return answer(request, record)
+    return answer_decision(service, request, request_id, admin.id, ledger.decline_raise, views.limit_request)

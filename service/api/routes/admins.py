@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
@@ -18,9 +19,9 @@ from service.api.admin_schemas import (
     KeyRequest,
     NewKeyRecord,
 )
-from service.api.conditional import answer
+from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
-from service.api.pages import cut, newest_first
+from service.api.pages import answer_newest, each
 from service.api.schemas import Identifier, Page, ReasonRequest
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import AdminRequest, ApiKey
@@ -47,14 +48,7 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = admins.ask_admission(
-            session,
-            name=body.name,
-            introduction=body.introduction,
-            reason=body.reason,
-            asked_by=admin.admin_id,
-            now=now,
-        )
+        made = admins.ask_admission(session, **body.model_dump(), asked_by=admin.admin_id, now=now)
         admitted = isinstance(made, AdminRow)
         record = AdminAnswer(
             admin=views.admin(made) if isinstance(made, AdminRow) else None,
@@ -84,31 +78,28 @@ def ask_removal(service: Running, admin: Admin, request: Request, admin_id: Admi
 )
 def list_admin_requests(service: Running, request: Request, page: Paging) -> Response:
     """List what was asked about admins, decided requests too, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(AdminRequest), AdminRequest.asked_at, AdminRequest.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit, moment="asked_at")
-        shown = [views.admin_request(row, service.clock()) for row in rows]
-    return answer(request, Page[AdminRequestRecord](items=shown, next_cursor=cursor))
+    show = partial(views.admin_request, now=service.clock())
+    return answer_newest(
+        service,
+        request,
+        page,
+        select(AdminRequest),
+        AdminRequest,
+        each(show),
+        moment="asked_at",
+    )
 
 
 @router.post("/admin-requests/{request_id}/approve", response_model=AdminRequestRecord, summary="Approve it")
 def approve_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Do what another admin has asked for. 403 where the same person asked, with whichever key."""
-    with transaction(service.factory) as session:
-        now = service.clock()
-        decided = admins.approve(session, request_id=request_id, decided_by=admin.admin_id, now=now)
-        record = views.admin_request(decided, now)
-    return answer(request, record)
+    return answer_decision(service, request, request_id, admin.admin_id, admins.approve, views.admin_request)
 
 
 @router.post("/admin-requests/{request_id}/decline", response_model=AdminRequestRecord, summary="Decline it")
 def decline_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave everything as it is. Whoever asked may withdraw the request this way."""
-    with transaction(service.factory) as session:
-        now = service.clock()
-        decided = admins.decline(session, request_id=request_id, decided_by=admin.admin_id, now=now)
-        record = views.admin_request(decided, now)
-    return answer(request, record)
+    return answer_decision(service, request, request_id, admin.admin_id, admins.decline, views.admin_request)
 
 
 key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)
@@ -121,14 +112,8 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
     One with the scope `admin` is another key of yours: it decides as you, never as a second person.
     """
     with transaction(service.factory) as session:
-        key, token = auth.create_key(
-            session,
-            name=body.name,
-            scopes=body.scopes,
-            created_by=admin.id,
-            admin_id=admin.admin_id,
-            now=service.clock(),
-        )
+        maker = {"created_by": admin.id, "admin_id": admin.admin_id}
+        key, token = auth.create_key(session, **body.model_dump(), **maker, now=service.clock())
         record = NewKeyRecord(**dict(views.key(key)), token=token)
     headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
@@ -137,11 +122,7 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
 @key_router.get("", dependencies=[ADMIN], response_model=Page[KeyRecord], summary="List keys")
 def list_keys(service: Running, request: Request, page: Paging) -> Response:
     """List the keys, revoked ones too, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(ApiKey), ApiKey.created_at, ApiKey.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit)
-        shown = [views.key(row) for row in rows]
-    return answer(request, Page[KeyRecord](items=shown, next_cursor=cursor))
+    return answer_newest(service, request, page, select(ApiKey), ApiKey, each(views.key))
 
 
 @key_router.post("/{key_id}/revoke", dependencies=[ADMIN], response_model=KeyRecord, summary="Revoke a key")

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from service.api import views
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Uploader
-from service.api.pages import cut, newest_first
+from service.api.pages import answer_newest, each
 from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
@@ -71,11 +71,7 @@ def put_content(
 @router.get("", dependencies=[READ], response_model=Page[DatasetRecord], summary="List datasets")
 def list_datasets(service: Running, request: Request, page: Paging) -> Response:
     """List the datasets, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(Dataset), Dataset.created_at, Dataset.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(query).all(), page.limit)
-        shown = [views.dataset(row) for row in rows]
-    return answer(request, Page[DatasetRecord](items=shown, next_cursor=cursor))
+    return answer_newest(service, request, page, select(Dataset), Dataset, each(views.dataset))
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")

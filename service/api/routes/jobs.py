@@ -13,7 +13,18 @@ from privacy.plans.registry import plan_from_json
 from service import auth, jobs, ledger
 from service.api import job_views, views
 from service.api.conditional import answer
-from service.api.deps import PROBLEMS, READ, TRAIN, IdempotencyKey, Paging, Reader, Running, Service, Trainer
+from service.api.deps import (
+    PROBLEMS,
+    READ,
+    TRAIN,
+    IdempotencyKey,
+    PageRequest,
+    Paging,
+    Reader,
+    Running,
+    Service,
+    Trainer,
+)
 from service.api.events import EventStream, Snapshot, follow
 from service.api.job_schemas import (
     FINAL_STATES,
@@ -25,7 +36,7 @@ from service.api.job_schemas import (
     SweepRecord,
     SweepRequest,
 )
-from service.api.pages import cut, newest_first
+from service.api.pages import answer_newest
 from service.api.schemas import Identifier, Page
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
@@ -41,9 +52,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
-        plan = jobs.plan_job(
-            session, dataset_id=body.dataset_id, recipe=body.recipe, epsilon=body.epsilon, options=body.options
-        )
+        plan = jobs.plan_job(session, **body.model_dump())
         require_extractor(service.settings.data_dir, plan)
         account_id = find(session, Dataset, body.dataset_id).account_id
         if account_id is None:
@@ -86,11 +95,7 @@ def create_job(
 @router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")
 def list_jobs(service: Running, request: Request, page: Paging) -> Response:
     """List the jobs, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(job_views.JOBS, Job.created_at, Job.id, page.cursor, page.limit)
-        rows, cursor = cut(session.execute(query).all(), page.limit)
-        shown = job_views.jobs(session, rows)
-    return answer(request, Page[JobRecord](items=shown, next_cursor=cursor))
+    return answer_newest(service, request, page, job_views.JOBS, Job, job_views.jobs)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
@@ -162,16 +167,9 @@ def create_sweep(
     """
     trials = [_trial(body, position) for position in range(len(body.trials))]
     with transaction(service.factory) as session:
+        facts = body.model_dump(exclude={"trials", "epsilon"})
         sweep = jobs.submit_sweep(
-            session,
-            principal=principal.id,
-            idempotency_key=key,
-            name=body.name,
-            dataset_id=body.dataset_id,
-            recipe=body.recipe,
-            trials=trials,
-            evaluation_dataset_id=body.evaluation_dataset_id,
-            now=service.clock(),
+            session, principal=principal.id, idempotency_key=key, trials=trials, now=service.clock(), **facts
         )
         for trial in jobs.jobs_of_sweep(session, sweep.id):
             require_extractor(service.settings.data_dir, plan_from_json(trial.plan))
@@ -183,12 +181,8 @@ def create_sweep(
 @sweep_router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
 def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
     """List the sweeps with their trials, newest first, at most six on a page."""
-    limit = min(page.limit, SWEEPS_A_PAGE_MAX)
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(select(Sweep), Sweep.created_at, Sweep.id, page.cursor, limit)
-        rows, cursor = cut(session.scalars(query).all(), limit)
-        shown = job_views.sweeps(session, rows)
-    return answer(request, Page[SweepRecord](items=shown, next_cursor=cursor))
+    short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
+    return answer_newest(service, request, short, select(Sweep), Sweep, job_views.sweeps)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")
@@ -204,8 +198,7 @@ def cancel_sweep(service: Running, request: Request, sweep_id: SweepId, body: Ca
     """End every trial and evaluation that has not ended, as `cancel` of a job does. Holds of queued trials return."""
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
-        made = jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard)
-        record = _record(session, made)
+        record = _record(session, jobs.cancel_sweep(session, sweep_id=sweep_id, now=service.clock(), discard=discard))
     return answer(request, record)
 
 

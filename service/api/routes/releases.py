@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
@@ -21,7 +22,7 @@ from service.api.job_schemas import (
     SampleRecord,
     SampleRequest,
 )
-from service.api.pages import cut, newest_first
+from service.api.pages import answer_newest
 from service.api.problems import JobNotSucceeded, Pending
 from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -44,11 +45,7 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging) -> Response:
     """List the releases, newest first."""
-    with transaction(service.factory, read_only=True) as session:
-        query = newest_first(job_views.RELEASES, Release.created_at, Release.id, page.cursor, page.limit)
-        rows, cursor = cut(session.execute(query).all(), page.limit)
-        shown = job_views.releases(session, rows)
-    return answer(request, Page[ReleaseRecord](items=shown, next_cursor=cursor))
+    return answer_newest(service, request, page, job_views.RELEASES, Release, job_views.releases)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
@@ -177,14 +174,14 @@ def create_evaluation(
 )
 def list_evaluations(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
     """List what was measured, and is being measured, newest first."""
-    with transaction(service.factory, read_only=True) as session:
+    query = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
+    query = query.where(Evaluation.release_id == release_id)
+
+    def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
-        query = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
-        query = query.where(Evaluation.release_id == release_id)
-        ordered = newest_first(query, Evaluation.created_at, Evaluation.id, page.cursor, page.limit)
-        rows, cursor = cut(session.scalars(ordered).all(), page.limit)
-        shown = [job_views.evaluation(row, row.job) for row in rows]
-    return answer(request, Page[EvaluationRecord](items=shown, next_cursor=cursor))
+        return [job_views.evaluation(row, row.job) for row in rows]
+
+    return answer_newest(service, request, page, query, Evaluation, show)
 
 
 def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
