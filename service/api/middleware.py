@@ -133,7 +133,7 @@ class Gate:
             await problem_response(request, "invalid_request", fault, status=400)(scope, receive, send)
             return
         if self._open >= self.requests_max and scope["path"] != LIVENESS_PATH:
-            detail = "As many requests as may be answered at a time are being answered. Try again soon."
+            detail = "The service answers as many requests as it can at a time. Try again soon."
             await problem_response(request, "busy", detail)(scope, receive, send)
             return
         self._open += 1

@@ -65,7 +65,7 @@ def answer_newest(
         rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
         last = rows[page.limit - 1] if len(rows) > page.limit else None
         cursor = None if last is None else encode_cursor([getattr(last, moment).isoformat(), last.id])
-        shown = Page[Any](items=show(session, rows[: page.limit]), next_cursor=cursor)
+        shown = Page[Any](items=list(show(session, rows[: page.limit])), next_cursor=cursor)
     return answer(request, shown)
 
 

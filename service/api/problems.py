@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.schemas import FieldError, Problem
 from service.db.session import is_duplicate
+from service.db.words import FailureCode
 from service.errors import ObscuraError
 from service.logs import get_logger
-from service.wording import NEEDS_OPERATOR
+from service.wording import FAILURES, NEEDS_OPERATOR
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"
@@ -254,7 +255,7 @@ def _on_data_error(request: Request, error: Exception) -> Response:
 def _on_unexpected_error(request: Request, error: Exception) -> Response:
     get_logger(__name__).error("unexpected_error", path=request.scope["path"], error=type(error).__name__)
     # This answer is made outside all middleware, so it brings the headers that the others are given.
-    detail = "Something broke on our side. Nothing more is said here on purpose."
+    detail = FAILURES[FailureCode.INTERNAL]
     return problem_response(request, "internal", detail, headers=dict(SECURITY_HEADERS))
 
 

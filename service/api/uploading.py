@@ -60,7 +60,7 @@ class UploadSlots:
             if self._open[principal_id] >= self.limits.uploads_per_key_max:
                 raise TooManyUploads(self.limits.uploads_per_key_max)
             if self._open.total() >= self.limits.uploads_max:
-                raise Busy("As many uploads as may run at a time are running. Try again soon.")
+                raise Busy("The service receives as many uploads as it can at a time. Try again soon.")
             self._open[principal_id] += 1
         try:
             yield

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import FilterName, Unit
-from service.cli.connection import Json, connected, resolve_account
+from service.cli.connection import Json, add_decision, add_list, connected, resolve_account
+from service.client import Client
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
@@ -22,10 +23,10 @@ ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", 
 REQUEST_COLUMNS = (
     "id", "account_id", "from=epsilon_before", "to=epsilon", "state", "reason", "requested_at",
 )  # fmt: skip
+KEY_COLUMNS = ("id", "name", "scopes", "admin_id", "created_at", "revoked_at")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_...")]
 
 
 @accounts.command("create")
@@ -45,11 +46,14 @@ def create_account(
         output.record(made, "account")
 
 
-@accounts.command("list")
-def list_accounts(context: typer.Context, as_json: Json = False) -> None:
-    """List accounts with their budgets (as epsilons at the account's delta)."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.accounts()), ACCOUNT_COLUMNS, "accounts")
+add_list(
+    accounts,
+    "list",
+    "List accounts with their budgets (as epsilons at the account's delta).",
+    Client.accounts,
+    ACCOUNT_COLUMNS,
+    "accounts",
+)
 
 
 @accounts.command("show")
@@ -101,25 +105,24 @@ def request_raise(
         output.notice(f"Another admin runs: obscura limits approve {made.id}")
 
 
-@limits.command("list")
-def list_requests(context: typer.Context, as_json: Json = False) -> None:
-    """List the requests to raise a limit, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.limit_requests()), REQUEST_COLUMNS, "limit requests")
-
-
-@limits.command("approve")
-def approve_raise(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Raise the limit as another admin has asked for."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.approve_raise(request), "limit request")
-
-
-@limits.command("decline")
-def decline_raise(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Leave the limit as it is; also withdraws one's own request."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.decline_raise(request), "limit request")
+add_list(
+    limits,
+    "list",
+    "List the requests to raise a limit, newest first.",
+    Client.limit_requests,
+    REQUEST_COLUMNS,
+    "limit requests",
+)
+add_decision(
+    limits, "approve", "Raise the limit as another admin has asked for.", Client.approve_raise, "limit request"
+)
+add_decision(
+    limits,
+    "decline",
+    "Leave the limit as it is; also withdraws one's own request.",
+    Client.decline_raise,
+    "limit request",
+)
 
 
 @budget.command("show")
@@ -151,11 +154,7 @@ def create_key(
         output.notice("Keep the token: it is shown this once and stored nowhere.")
 
 
-@keys.command("list")
-def list_keys(context: typer.Context, as_json: Json = False) -> None:
-    """List keys, without their secrets."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.keys()), ("id", "name", "scopes", "admin_id", "created_at", "revoked_at"), "keys")
+add_list(keys, "list", "List keys, without their secrets.", Client.keys, KEY_COLUMNS, "keys")
 
 
 @keys.command("revoke")

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import Json, connected
+from service.cli.connection import Json, add_decision, add_list, connected
 from service.cli.console import CliError, Exit, reporting
 from service.cli.ledger import open_database
+from service.client import Client
 from service.private_files import new_private_file, write_through
 
 admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")
@@ -18,7 +19,6 @@ admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or
 ADMIN_COLUMNS = ("id", "name", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
 REQUEST_COLUMNS = ("id", "action", "name", "introduction", "state", "reason", "asked_by", "asked_at")
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
-RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="adr_...")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
 
 
@@ -34,21 +34,18 @@ def introduce(out: Out, as_json: Json = False) -> None:
         token, introduction = make()
         _write_token(out, token)
         output.record({"introduction": introduction, "token_file": str(out)}, "introduction")
-        output.notice("Give the introduction to an admin, and tell it to the one who approves: they must agree.")
+        output.notice("Give the introduction to an admin, and to the one who approves: they must have the same.")
 
 
-@admins.command("list")
-def list_admins(context: typer.Context, as_json: Json = False) -> None:
-    """List everybody who is or was an admin."""
-    with connected(context, as_json) as (client, output):
-        output.rows(client.admins(), ADMIN_COLUMNS, "admins")
-
-
-@admins.command("requests")
-def list_requests(context: typer.Context, as_json: Json = False) -> None:
-    """List what was asked about admins, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.admin_requests()), REQUEST_COLUMNS, "admin requests")
+add_list(admins, "list", "List everybody who is or was an admin.", Client.admins, ADMIN_COLUMNS, "admins")
+add_list(
+    admins,
+    "requests",
+    "List what was asked about admins, newest first.",
+    Client.admin_requests,
+    REQUEST_COLUMNS,
+    "admin requests",
+)
 
 
 @admins.command("admit")
@@ -83,18 +80,16 @@ def remove(
         output.notice(f"Another admin runs: obscura admins approve {made.id}")
 
 
-@admins.command("approve")
-def approve(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Do what another admin has asked for. Compare the introduction with the person's first."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.approve_admin_request(request), "admin request")
-
-
-@admins.command("decline")
-def decline(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
-    """Decline it; also withdraws one's own request."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.decline_admin_request(request), "admin request")
+add_decision(
+    admins,
+    "approve",
+    "Do what another admin has asked for. Compare the introduction with the person's first.",
+    Client.approve_admin_request,
+    "admin request",
+)
+add_decision(
+    admins, "decline", "Decline it; also withdraws one's own request.", Client.decline_admin_request, "admin request"
+)
 
 
 @admins.command("restore")

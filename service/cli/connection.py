@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from service.cli.console import CliError, Exit, Output, reporting
 from service.client import Client
@@ -76,6 +77,7 @@ def resolve_dataset(client: Client, name_or_id: str) -> str:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_... or adr_...")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]
 OptionPairs = Annotated[
@@ -102,6 +104,33 @@ def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, O
         token = find_token(target.token, target.data_dir)
         with Client(find_url(target.url, target.data_dir), token) as client:
             yield client, output
+
+
+def add_list(
+    group: typer.Typer,
+    command: str,
+    help: str,
+    read: Callable[[Client], Iterable[BaseModel]],
+    columns: Sequence[str],
+    title: str,
+) -> None:
+    """Give a group a command that lists what the client reads."""
+
+    @group.command(command, help=help)
+    def listed(context: typer.Context, as_json: Json = False) -> None:
+        with connected(context, as_json) as (client, output):
+            output.rows(list(read(client)), columns, title)
+
+
+def add_decision(
+    group: typer.Typer, command: str, help: str, decide: Callable[[Client, str], BaseModel], title: str
+) -> None:
+    """Give a group a command that approves or declines what another admin has asked for."""
+
+    @group.command(command, help=help)
+    def decided(context: typer.Context, request: RequestId, as_json: Json = False) -> None:
+        with connected(context, as_json) as (client, output):
+            output.record(decide(client, request), title)
 
 
 def recipe_options(settings: Sequence[str] | None, preset: str | None) -> dict[str, Any]:

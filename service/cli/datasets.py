@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import Json, connected, resolve_account, resolve_dataset
+from service.cli.connection import Json, add_list, connected, resolve_account, resolve_dataset
 from service.cli.console import CliError, Exit, byte_progress
 from service.cli.packing import Package, pack
+from service.client import Client
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -83,11 +84,7 @@ def push(
         output.record(dataset, "dataset")
 
 
-@datasets.command("list")
-def list_datasets(context: typer.Context, as_json: Json = False) -> None:
-    """List datasets, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.datasets()), COLUMNS, "datasets")
+add_list(datasets, "list", "List datasets, newest first.", Client.datasets, COLUMNS, "datasets")
 
 
 @datasets.command("show")

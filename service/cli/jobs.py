@@ -16,12 +16,13 @@ from service.cli.connection import (
     OptionPairs,
     Preset,
     Recipe,
+    add_list,
     connected,
     recipe_options,
     resolve_dataset,
 )
 from service.cli.console import CliError, Exit, Output, job_progress, show_cost
-from service.client import Job
+from service.client import Client, Job
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
@@ -80,11 +81,7 @@ def train(
         output.record(job, "job")
 
 
-@jobs.command("list")
-def list_jobs(context: typer.Context, as_json: Json = False) -> None:
-    """List jobs, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.jobs()), COLUMNS, "jobs")
+add_list(jobs, "list", "List jobs, newest first.", Client.jobs, COLUMNS, "jobs")
 
 
 @jobs.command("show")
@@ -142,13 +139,13 @@ def confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise CliError(f"{question} Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
     if not typer.confirm(question, err=True):
-        raise CliError("The job goes on.")
+        raise CliError("Nothing was cancelled.")
 
 
 def announce(output: Output, job: Job) -> None:
     """Say that a training's release is there, how much of its plan was made, and who measures it."""
     release = job.release()
-    output.notice(f"Release {release.id} is there. Free, for ever: obscura download {release.id} --count 10000")
+    output.notice(f"Release {release.id} is there. Drawing images is free: obscura download {release.id} --count 10000")
     if release.incomplete is not None:
         facts = release.incomplete
         output.notice(

@@ -86,8 +86,8 @@ def _pack_class_folders(root: Path, subjects: bool) -> Package:
         )
     if subjects and any(_pictures(folder) for _, folder in found):
         raise PackingError(
-            f"{root} has pictures that belong to nobody. The account protects all records of a subject together: put "
-            "them into one folder for each subject inside the class folders (class/subject/picture.png)."
+            f"{root} has pictures outside of the folders of subjects. The account protects all records of a subject "
+            "together: put them into one folder for each subject inside the class folders (class/subject/picture.png)."
         )
     numbers = _numbers(owner for _, owner, _ in owners) if subjects else {}
     members = [(name, file) for name, folder in found for file in _pictures(folder)]
@@ -204,7 +204,7 @@ def _numbers(ids: Iterable[SubjectId]) -> dict[int | str, int]:
     try:
         names = list({canonical(private_id) for private_id in ids})
     except Refused:
-        raise PackingError("A subject has no name: it is empty, negative, or a word such as 'nan'.") from None
+        raise PackingError("A subject id is no id: it is empty, negative, or a word such as 'nan'.") from None
     secrets.SystemRandom().shuffle(names)
     return {name: number for number, name in enumerate(names)}
 

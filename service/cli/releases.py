@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import SampleFormat
-from service.cli.connection import Json, connected, resolve_dataset
+from service.cli.connection import Json, add_list, connected, resolve_dataset
 from service.cli.console import CliError, Exit, Output, byte_progress
 from service.cli.jobs import follow
-from service.client import Sample
+from service.client import Client, Sample
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = ("id", "name", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
@@ -26,11 +26,7 @@ Format = Annotated[SampleFormat, typer.Option("--format", "-f", help="How the im
 Classes = Annotated[str | None, typer.Option(help="Class names, separated by commas; all when left out.")]
 
 
-@releases.command("list")
-def list_releases(context: typer.Context, as_json: Json = False) -> None:
-    """List releases, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.releases()), COLUMNS, "releases")
+add_list(releases, "list", "List releases, newest first.", Client.releases, COLUMNS, "releases")
 
 
 @releases.command("show")

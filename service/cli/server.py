@@ -30,7 +30,7 @@ def up(
         try:
             settings = Settings(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
-            raise CliError(f"The settings cannot be right: {error}", Exit.USAGE) from error
+            raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         serve(settings, output)
 
 

@@ -14,13 +14,14 @@ from service.cli.connection import (
     OptionPairs,
     Preset,
     Recipe,
+    add_list,
     connected,
     recipe_options,
     resolve_dataset,
 )
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import confirm
-from service.client import Sweep
+from service.client import Client, Sweep
 
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 TRIALS_MAX = 64
@@ -78,11 +79,7 @@ def sweep(
         show(output, follow(output, made) if wait else made)
 
 
-@sweeps.command("list")
-def list_sweeps(context: typer.Context, as_json: Json = False) -> None:
-    """List sweeps, newest first."""
-    with connected(context, as_json) as (client, output):
-        output.rows(list(client.sweeps()), COLUMNS, "sweeps")
+add_list(sweeps, "list", "List sweeps, newest first.", Client.sweeps, COLUMNS, "sweeps")
 
 
 @sweeps.command("show")

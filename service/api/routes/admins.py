@@ -112,8 +112,9 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
     One with the scope `admin` is another key of yours: it decides as you, never as a second person.
     """
     with transaction(service.factory) as session:
-        maker = {"created_by": admin.id, "admin_id": admin.admin_id}
-        key, token = auth.create_key(session, **body.model_dump(), **maker, now=service.clock())
+        key, token = auth.create_key(
+            session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
+        )
         record = NewKeyRecord(**dict(views.key(key)), token=token)
     headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")

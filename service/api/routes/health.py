@@ -34,7 +34,7 @@ async def ready(service: Running) -> HealthRecord:
     if service.stopping.is_set():
         raise Busy("The service is shutting down.")
     if not service.readiness.acquire(blocking=False):
-        raise Busy("The database has not answered the last questions yet.")
+        raise Busy("Earlier checks of the database have not been answered yet.")
     try:
         with anyio.fail_after(READY_SECONDS):
             # A thread of its own: those of the other requests may all be waiting for a writer.

@@ -67,7 +67,7 @@ def test_the_newest_evaluation_stands_in_the_summary_and_all_of_them_in_the_repo
     assert joined.headers["etag"] != page.headers["etag"]
     assert "not measured" not in joined.text
     shown = joined.text
-    assert shown.index("82.0%") < shown.index("Earlier evaluations") < shown.index("71.0%") < shown.index("<h2>4.</h2>")
+    assert shown.index("82%") < shown.index("Earlier evaluations") < shown.index("71%") < shown.index("<h2>4.</h2>")
     data = read.get(f"{path}/report.json").json()
     assert [found["accuracy"]["cnn"] for found in data["evaluations"]] == [0.82, 0.71]
     assert data["evaluations"][0]["confusion"] == [[3, 1], [0, 3]]

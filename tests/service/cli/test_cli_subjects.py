@@ -62,7 +62,7 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     with pytest.raises(PackingError, match="the account protects single records"):
         pack(people)
     (people / "dog" / "loose.png").write_bytes((people / "dog" / "carl" / "CANARY-0.png").read_bytes())
-    with pytest.raises(PackingError, match="belong to nobody"):
+    with pytest.raises(PackingError, match="outside of the folders of subjects"):
         pack(people, subjects=True)
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
     np.savez(tmp_path / "without.npz", **arrays)
@@ -74,7 +74,7 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
         pack(tmp_path / "without.npz", subjects=True)
     with pytest.raises(PackingError, match="Leave 'subjects' out"):
         pack(tmp_path / "with.npz")
-    with pytest.raises(PackingError, match="has no name"):
+    with pytest.raises(PackingError, match="is no id"):
         pack(tmp_path / "blank.npz", subjects=True)
 
 
