@@ -66,11 +66,6 @@ class StreamSlots:
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()
 
-    def open_count(self) -> int:
-        """How many streams are open."""
-        with self._lock:
-            return self._open.total()
-
     def take(self, principal_id: str) -> None:
         """Take a slot.
 

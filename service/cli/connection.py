@@ -77,6 +77,10 @@ def resolve_dataset(client: Client, name_or_id: str) -> str:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
+Key = Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")]
+Discard = Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="lim_... or adr_...")]
 Epsilon = Annotated[float, typer.Option("--epsilon", "-e", help="Privacy budget that this job may spend.")]
 Recipe = Annotated[str, typer.Option("--recipe", "-r", help="Training recipe.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import Json, add_list, connected, resolve_account, resolve_dataset
+from service.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from service.cli.console import CliError, Exit, byte_progress
 from service.cli.packing import Package, pack
 from service.client import Client
@@ -90,7 +90,7 @@ add_list(datasets, "list", "List datasets, newest first.", Client.datasets, COLU
 @datasets.command("show")
 def show_dataset(
     context: typer.Context,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    dataset: Dataset,
     as_json: Json = False,
 ) -> None:
     """Show one dataset."""
@@ -101,7 +101,7 @@ def show_dataset(
 @datasets.command("delete")
 def delete_dataset(
     context: typer.Context,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    dataset: Dataset,
     cancel_jobs: Annotated[
         bool,
         typer.Option(
@@ -109,7 +109,7 @@ def delete_dataset(
             help="Cancel the jobs that need it; what trainings charged stays spent, and nothing of it is published.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Destroy a dataset's images for ever. No budget returns; releases and the account's log stay."""

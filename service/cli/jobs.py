@@ -11,11 +11,15 @@ import typer
 from privacy.wording import EARLY_ENDS, show_epsilon, show_percent
 from service.api.job_schemas import PlanRecord
 from service.cli.connection import (
+    Dataset,
+    Discard,
     Epsilon,
     Json,
+    Key,
     OptionPairs,
     Preset,
     Recipe,
+    Yes,
     add_list,
     connected,
     recipe_options,
@@ -29,7 +33,6 @@ COLUMNS = (
     "id", "kind", "state", "price=price_epsilon", "charged=progress.charged_epsilon", "progress.stage",
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
-Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}
 
@@ -59,7 +62,7 @@ def train(
     preset: Preset = None,
     evaluate: Annotated[str | None, typer.Option(help="Public dataset (name or id) to measure the release on.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the training until its release is there.")] = False,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Train a generator under differential privacy. Its price is held at once.
@@ -103,8 +106,8 @@ def watch_job(context: typer.Context, job_id: JobId, as_json: Json = False) -> N
 def cancel_job(
     context: typer.Context,
     job_id: JobId,
-    discard: Annotated[bool, typer.Option("--discard", help="Publish nothing of what was paid for.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    discard: Discard = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Ask a job to end. A training that has charged publishes what it has made; the rest of its hold returns."""

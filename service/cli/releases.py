@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from service.api.schemas import SampleFormat
-from service.cli.connection import Json, add_list, connected, resolve_dataset
+from service.cli.connection import Json, Key, add_list, connected, resolve_dataset
 from service.cli.console import CliError, Exit, Output, byte_progress
 from service.cli.jobs import follow
 from service.client import Client, Sample
@@ -87,7 +87,7 @@ def evaluate(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Public; of the samples and the classifiers.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the evaluation to its end.")] = False,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Measure a release on a public dataset, at no cost. The report gains a section; the release stays as it is."""

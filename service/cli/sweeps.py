@@ -9,11 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import (
+    Dataset,
+    Discard,
     Epsilon,
     Json,
+    Key,
     OptionPairs,
     Preset,
     Recipe,
+    Yes,
     add_list,
     connected,
     recipe_options,
@@ -44,7 +48,7 @@ SweepId = Annotated[str, typer.Argument(metavar="SWEEP", help="swp_...")]
 
 def sweep(
     context: typer.Context,
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    dataset: Dataset,
     recipe: Recipe,
     epsilon: Epsilon,
     grid: Annotated[
@@ -60,7 +64,7 @@ def sweep(
     ] = None,
     name: Annotated[str | None, typer.Option(help="For people.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the sweep to its end.")] = False,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: repeating the command starts nothing new.")] = None,
+    key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Train once for every combination of options. --epsilon is the price of one trial; all are held at once."""
@@ -100,8 +104,8 @@ def watch_sweep(context: typer.Context, sweep_id: SweepId, as_json: Json = False
 def cancel_sweep(
     context: typer.Context,
     sweep_id: SweepId,
-    discard: Annotated[bool, typer.Option("--discard", help="Publish nothing of what is running.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    discard: Discard = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """End every trial and evaluation that has not ended. A trial that has charged publishes what it has made."""

@@ -37,15 +37,12 @@ def job_list(
 
 
 @router.get("/jobs/{job_id}")
-def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
-    """Show one job: its plan and price, how far it is, and what it made."""
-    return _job_page(request, dashboard, job_id, "job.html")
-
-
 @router.get("/jobs/{job_id}/part")
-def job_part(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
-    """Render the state of a job again, for the script that keeps it fresh."""
-    return _job_page(request, dashboard, job_id, "_job.html")
+def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
+    """Show one job: its plan and price, how far it is, and what it made; or only the part that is kept fresh."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        view, plan = job_queries.read_job(session, job_id, dashboard.clock())
+    return page(request, _template(request, "job.html"), view=view, plan=plan)
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
@@ -55,27 +52,13 @@ def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
-def _job_page(request: Request, dashboard: Running, job_id: str, template: str) -> HTMLResponse:
-    with transaction(dashboard.factory, read_only=True) as session:
-        view, plan = job_queries.read_job(session, job_id, dashboard.clock())
-    return page(
-        request,
-        template,
-        view=view,
-        plan=plan,
-    )
-
-
 @router.get("/sweeps/{sweep_id}")
-def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
-    """Show one sweep: its trials, what they cost together, and which is best on public data."""
-    return _sweep_page(request, dashboard, sweep_id, "sweep.html")
-
-
 @router.get("/sweeps/{sweep_id}/part")
-def sweep_part(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
-    """Render the trials again, for the script that keeps them fresh."""
-    return _sweep_page(request, dashboard, sweep_id, "_sweep.html")
+def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
+    """Show one sweep: its trials, what they cost together, which is best on public data; or only the trials again."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        view = job_queries.read_sweep(session, sweep_id, dashboard.clock())
+    return page(request, _template(request, "sweep.html"), view=view)
 
 
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])
@@ -85,7 +68,6 @@ def cancel_sweep(dashboard: Running, sweep_id: str) -> RedirectResponse:
     return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
 
 
-def _sweep_page(request: Request, dashboard: Running, sweep_id: str, template: str) -> HTMLResponse:
-    with transaction(dashboard.factory, read_only=True) as session:
-        view = job_queries.read_sweep(session, sweep_id, dashboard.clock())
-    return page(request, template, view=view)
+def _template(request: Request, whole: str) -> str:
+    """Name the template of a page, or of the part of it that the script asks for again."""
+    return f"_{whole}" if request.scope["path"].endswith("/part") else whole

@@ -124,16 +124,9 @@ def create_sample(
     body: SampleRequest,
 ) -> Response:
     """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
+    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
-        job = jobs.submit_sample(
-            session,
-            principal=principal.id,
-            idempotency_key=key,
-            release_id=release_id,
-            now=service.clock(),
-            count_max=service.settings.samples_max,
-            **body.model_dump(),
-        )
+        job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
         record = job_views.sample(jobs.sample_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
@@ -151,16 +144,9 @@ def create_evaluation(
     body: EvaluationRequest,
 ) -> Response:
     """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
+    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
-        job = jobs.submit_evaluation(
-            session,
-            principal=principal.id,
-            idempotency_key=key,
-            release_id=release_id,
-            now=service.clock(),
-            samples_max=service.settings.samples_max,
-            **body.model_dump(),
-        )
+        job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
         record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})

@@ -137,6 +137,6 @@ def test_there_is_nothing_to_follow_without_a_job(served: Any) -> None:
 
 def wait_for_streams(served: Any, count: int) -> None:
     deadline = time.monotonic() + 10
-    while served.app.state.service.streams.open_count() != count:
+    while served.app.state.service.streams._open.total() != count:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -74,6 +74,23 @@ class Site:
         assert client.post("/login", data={"key": self.key(*scopes)}).status_code == 303
         return client
 
+    def _job(self, **facts) -> Job:
+        """A job's row, a training's where nothing else is said."""
+        usual = {
+            "id": new_id("job"),
+            "kind": "train",
+            "recipe": "datalens",
+            "options": {},
+            "plan": {},
+            "attempt": 1,
+            "cancel_requested": False,
+            "progress": {},
+            "progress_version": 0,
+            "secret": secrets.token_hex(32),
+            "created_at": self.now,
+        }
+        return Job(**usual | facts)
+
     def add_job(self, account_id: str, dataset_id: str, *, epsilon: float, state: str = "queued", **facts) -> str:
         """Write a training job with its hold, as far as its state says."""
         with transaction(self.factory) as session:
@@ -96,35 +113,28 @@ class Site:
                 )
             if ended:
                 ledger.capture(session, hold_id=hold.id, attempt=1, artifact_sha256=None, reason=state, now=self.now)
-            job = Job(
+            plan = {
+                "recipe": "datalens",
+                "config": {"warm_start": False},
+                "budget_nano": nano,
+                "price_nano": nano,
+                "stages": [{"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}],
+                "facts": {"teachers": 4000},
+                "notes": ["a remark"],
+            }
+            job = self._job(
                 id=job_id,
-                kind="train",
                 account_id=account_id,
                 dataset_id=dataset_id,
-                recipe="datalens",
                 epsilon=epsilon,
-                options={},
-                plan={
-                    "recipe": "datalens",
-                    "config": {"warm_start": False},
-                    "budget_nano": nano,
-                    "price_nano": nano,
-                    "stages": [
-                        {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}
-                    ],
-                    "facts": {"teachers": 4000},
-                    "notes": ["a remark"],
-                },
+                plan=plan,
                 state=state,
                 attempt=int(started),
-                cancel_requested=False,
-                progress_version=0,
                 hold_id=hold.id,
-                created_at=self.now,
                 started_at=self.now if started else None,
                 finished_at=self.now + timedelta(minutes=11) if ended else None,
                 lease_until=self.now + timedelta(minutes=1) if state == "running" else None,
-                **{"progress": {}, "secret": secrets.token_hex(32), **facts},
+                **facts,
             )
             session.add(job)
         return job_id
@@ -162,22 +172,12 @@ class Site:
         sample_id = new_id("smp")
         with transaction(self.factory) as session:
             release = session.get_one(Release, release_id)
-            job = Job(
-                id=new_id("job"),
+            job = self._job(
                 kind="sample",
                 account_id=release.account_id,
                 dataset_id=release.dataset_id,
                 release_id=release_id,
-                recipe="datalens",
-                options={},
-                plan={},
                 state="succeeded",
-                attempt=1,
-                cancel_requested=False,
-                progress={},
-                progress_version=0,
-                secret="0" * 64,
-                created_at=self.now,
                 started_at=self.now,
                 finished_at=self.now,
             )

@@ -232,14 +232,11 @@ def test_a_missing_extractor_is_refused_before_anything_is_held(served: Any) -> 
     assert sweep_answer().status_code == 202
 
 
-SMALL = {"teachers": 10, "top_k": 4, "images": 50}
-
-
 def ask(
     served: Any, dataset_id: str, *, key: str | None = None, scope: str = "train", **changes: Any
 ) -> httpx.Response:
     body = {"name": "shares", "dataset_id": dataset_id, "recipe": "datalens", "epsilon": 0.3}
-    body |= {"trials": [{"options": SMALL | {"vote_share": share}} for share in (0.1, 0.2, 0.3)]} | changes
+    body |= {"trials": [{"options": OPTIONS | {"vote_share": share}} for share in (0.1, 0.2, 0.3)]} | changes
     answer: httpx.Response = served.client(scope).post(
         "/v1/sweeps", json=body, headers={"Idempotency-Key": key or new_id("key")}
     )
@@ -258,7 +255,7 @@ def dataset_id(served: Any, account: dict[str, Any]) -> str:
 
 
 def test_all_trials_are_held_and_shown(served: Any, account: dict[str, Any], dataset_id: str) -> None:
-    trials = [{"options": SMALL}, {"options": SMALL, "epsilon": 0.5}]
+    trials = [{"options": OPTIONS}, {"options": OPTIONS, "epsilon": 0.5}]
     answer = ask(served, dataset_id, trials=trials)
     assert answer.status_code == 202, answer.text
     sweep = answer.json()
@@ -278,7 +275,7 @@ def test_all_trials_are_held_and_shown(served: Any, account: dict[str, Any], dat
 
 
 def test_too_many_trials_are_refused_with_how_many_would_fit(served: Any, dataset_id: str) -> None:
-    answer = ask(served, dataset_id, trials=[{"options": SMALL}] * 64)
+    answer = ask(served, dataset_id, trials=[{"options": OPTIONS}] * 64)
     assert (answer.status_code, answer.json()["code"]) == (409, "insufficient_budget")
     problem = answer.json()
     assert problem["trials"] == 64
@@ -286,23 +283,23 @@ def test_too_many_trials_are_refused_with_how_many_would_fit(served: Any, datase
     assert problem["epsilon_affordable_for_each"] > 0
     assert "Nothing was accepted" in problem["detail"]
     assert served.client().get("/v1/jobs").json()["items"] == []
-    assert ask(served, dataset_id, trials=[{"options": SMALL}] * problem["trials_affordable"]).status_code == 202
+    assert ask(served, dataset_id, trials=[{"options": OPTIONS}] * problem["trials_affordable"]).status_code == 202
 
 
 def test_requests_that_cannot_be(served: Any, dataset_id: str) -> None:
     for changes in (
-        {"trials": [{"options": SMALL}]},
-        {"trials": [{"options": SMALL}] * 65},
-        {"trials": [{"options": SMALL, "seed": 1}] * 2},
+        {"trials": [{"options": OPTIONS}]},
+        {"trials": [{"options": OPTIONS}] * 65},
+        {"trials": [{"options": OPTIONS, "seed": 1}] * 2},
         {"epsilon": None},
         {"epsilon": -1},
         {"name": ""},
-        {"trials": [{"options": SMALL}, {"options": {"no_such": 1}}]},
+        {"trials": [{"options": OPTIONS}, {"options": {"no_such": 1}}]},
     ):
         assert ask(served, dataset_id, **changes).status_code == 422, changes
     assert (
         "Trial 2 has no epsilon"
-        in ask(served, dataset_id, epsilon=None, trials=[{"epsilon": 0.1}, {"options": SMALL}]).json()["detail"]
+        in ask(served, dataset_id, epsilon=None, trials=[{"epsilon": 0.1}, {"options": OPTIONS}]).json()["detail"]
     )
     assert ask(served, dataset_id, scope="read").status_code == 403
     assert served.client("train").post("/v1/sweeps", json={}).status_code == 422
@@ -341,10 +338,12 @@ def test_a_finished_sweep_names_the_best_on_public_data(served: Any, dataset_id:
 
 def test_a_sweep_without_measurements_has_no_best(served: Any, dataset_id: str) -> None:
     with Client(served.url, served.tokens["admin"]) as client:
-        made = client.sweep_over(dataset_id, name="x", recipe="datalens", trials=[{"options": SMALL}] * 2, epsilon=0.2)
+        made = client.sweep_over(
+            dataset_id, name="x", recipe="datalens", trials=[{"options": OPTIONS}] * 2, epsilon=0.2
+        )
         assert [found.id for found in client.sweeps()] == [made.id]
         with pytest.raises(NotFoundError):
             made.cancel().best()
         with pytest.raises(BudgetError) as refused:
-            client.sweep_over(dataset_id, name="x", recipe="datalens", trials=[{"options": SMALL}] * 9, epsilon=1.9)
+            client.sweep_over(dataset_id, name="x", recipe="datalens", trials=[{"options": OPTIONS}] * 9, epsilon=1.9)
         assert refused.value.numbers["trials_affordable"] == 1

@@ -186,9 +186,6 @@ def test_a_generator_has_no_histogram(served: Any) -> None:
     assert (record["kind"], record["histogram"]) == ("generator", None)
 
 
-Released = Callable[[], tuple[dict[str, Any], str]]
-
-
 def evaluate(served: Any, release_id: str, *, key: str = "once", **body: Any) -> Any:
     path = f"/v1/releases/{release_id}/evaluations"
     return served.client("train").post(path, json=body, headers={"Idempotency-Key": key})
