@@ -22,7 +22,7 @@ def job(**changes: Any) -> Job:
 def test_discarding_asks_with_the_price() -> None:
     question = price_of_nothing(job(), discard=True)
     assert question is not None
-    assert "epsilon 0.4123 of 1" in question
+    assert "epsilon 0.413 of 1.0" in question
     assert "nothing of it would be published. Discard it?" in question
 
 
@@ -33,7 +33,7 @@ def test_a_cancellation_that_publishes_asks_nothing() -> None:
 def test_one_that_could_publish_nothing_says_so_before() -> None:
     question = price_of_nothing(job(publishes_if_cancelled=False), discard=False)
     assert question is not None
-    assert "epsilon 0.4123 of 1, for good, and has nothing yet that could be published" in question
+    assert "epsilon 0.413 of 1.0, for good, and has nothing yet that could be published" in question
 
 
 @pytest.mark.parametrize("discard", [False, True])

@@ -1,4 +1,4 @@
-"""Packing on the owner's side: what is read off, what is sent, and that names of files stay here."""
+"""Packing on the owner's side: what is read off and sent, how subjects are numbered anew, and that names stay here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import gzip
 import io
 import struct
 import zipfile
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +107,114 @@ def test_broken_idx(tmp_path: Path) -> None:
 )
 def test_counts_are_rounded_up_to_two_digits(count: int, declared: int) -> None:
     assert rounded_up(count) == declared
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Two classes; anna in both, written in two ways; seven pictures of three people."""
+    root = tmp_path / "people"
+    for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1)):
+        (root / folder).mkdir(parents=True)
+        for number in range(count):
+            Image.new("L", (8, 8), 10 * number).save(root / folder / f"CANARY-{number}.png")
+    return root
+
+
+def owners_in(body: bytes) -> dict[tuple[str, str], int]:
+    counted: dict[tuple[str, str], int] = defaultdict(int)
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        for name in archive.namelist():
+            label, owner, _ = name.split("/")
+            counted[label, owner] += 1
+    return dict(counted)
+
+
+def test_folders_of_subjects_are_numbered_and_their_names_stay(people: Path) -> None:
+    package = pack(people, subjects=True)
+    assert (package.records, package.subjects, package.classes) == (7, 3, ("cat", "dog"))
+    body = b"".join(package.open())
+    for name in (b"CANARY", b"carl", "Zoë".encode()):
+        assert name not in body
+    counted = owners_in(body)
+    assert sorted(counted.values()) == [1, 1, 2, 3]
+    (in_both,) = {owner for _, owner in counted if {("cat", owner), ("dog", owner)} <= set(counted)}
+    assert (counted["cat", in_both], counted["dog", in_both]) == (2, 3)
+
+
+def test_numbers_are_in_no_order(people: Path) -> None:
+    """Zoë is the third by name and the second to appear; over 40 packings she has every number."""
+    seen = {
+        max(owners_in(b"".join(pack(people, subjects=True).open())).items(), key=lambda x: x[1])[0][1]
+        for _ in range(40)
+    }
+    assert seen == {"0", "1", "2"}
+
+
+def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(people: Path, tmp_path: Path) -> None:
+    with pytest.raises(PackingError, match="the account protects single records"):
+        pack(people)
+    (people / "dog" / "loose.png").write_bytes((people / "dog" / "carl" / "CANARY-0.png").read_bytes())
+    with pytest.raises(PackingError, match="outside of the folders of subjects"):
+        pack(people, subjects=True)
+    arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
+    np.savez(tmp_path / "without.npz", **arrays)
+    np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", " a", "c"]))
+    np.savez(tmp_path / "blank.npz", **arrays, subjects=np.array(["a", "b", "", "c"]))
+    assert pack(tmp_path / "with.npz", subjects=True).subjects == 3
+    assert pack(tmp_path / "without.npz").subjects is None
+    with pytest.raises(PackingError, match="third array 'subjects'"):
+        pack(tmp_path / "without.npz", subjects=True)
+    with pytest.raises(PackingError, match="Leave 'subjects' out"):
+        pack(tmp_path / "with.npz")
+    with pytest.raises(PackingError, match="is no id"):
+        pack(tmp_path / "blank.npz", subjects=True)
+
+
+def test_zip_and_idx_files_with_subjects(people: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(b"".join(pack(people, subjects=True).open()))
+    assert (pack(archive, subjects=True).subjects, pack(archive, subjects=True).records) == (3, 7)
+    with zipfile.ZipFile(archive, "a") as more:
+        more.writestr("cat/1.png", b"")
+    with pytest.raises(PackingError, match="class/subject/picture"):
+        pack(archive, subjects=True)
+    folder = tmp_path / "idx"
+    folder.mkdir()
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 8, 8) + bytes(256))
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + bytes(4))
+    with pytest.raises(PackingError, match="train-subjects-idx1-int"):
+        pack(folder, subjects=True)
+    third = folder / "train-subjects-idx1-int"
+    third.write_bytes(struct.pack(">2I4i", 0xC01, 4, 7, 7, 9, 7))
+    package = pack(folder, subjects=True)
+    assert (package.records, package.subjects) == (4, 2)
+    with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as packed:
+        assert len(packed.namelist()) == 3
+    assert pack(folder).subjects is None  # the pair alone is sent
+    third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
+    with pytest.raises(PackingError, match="damaged"):
+        pack(folder, subjects=True)
+
+
+def test_pushing_to_a_subject_account_declares_and_sends_subjects(
+    shell: Any, make_images: Callable[[Path, int], Path], people: Path, tmp_path: Path
+) -> None:
+    opened = ("--epsilon", "8", "--delta", "1e-5", "--filter", "gdp", "--json")
+    account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
+    pushed = shell("datasets", "push", str(people), "--account", account, "--json")
+    assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 7, 3)
+    assert "at most 7 records of at most 3 subjects" in pushed.err
+    path = make_images(tmp_path / "arrays.npz", 120)
+    refused = shell("datasets", "push", str(path), "--account", account, code=2)
+    assert "third array 'subjects'" in refused.err
+    with np.load(path) as arrays:
+        np.savez(path, images=arrays["images"], labels=arrays["labels"], subjects=np.arange(120) // 3)
+    pushed = shell("datasets", "push", str(path), "--account", account, "--subjects", "50", "--json").json
+    assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
+    asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
+    made = shell("plan", pushed["id"], *asked).json
+    assert (made["unit"], made["buys"]["protects"], made["buys"]["units_declared"]) == (
+        "subject",
+        "all records of one subject",
+        50,
+    )

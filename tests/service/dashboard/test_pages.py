@@ -414,7 +414,9 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
         # Half of it was charged, and the first release that is of use would come after all of it.
         stage = {**job.plan["stages"][0], "name": "class_means"}
         last = {**stage, "name": "pooled_covariance", "event": {**stage["event"], "count": 1}}
-        job.plan = {**job.plan, "config": {"warm_start": True}, "stages": [{**stage, "event": last["event"]}, last]}
+        stages = [{**stage, "event": last["event"]}, last]
+        price = {"price_nano": 2 * job.plan["price_nano"]}
+        job.plan = {**job.plan, **price, "config": {"warm_start": True}, "stages": stages}
     html = site.signed_in("train", "read").get(f"/jobs/{stock.running}").text
     assert "Cancel this job" in html
     assert re.search(
