@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from service.errors import Conflict, InvalidInput, NotFound
+from service.private_files import flush_directory
 from service.times import to_the_hour
 
 _IDENTIFIER = re.compile(r"(?:ds|job|rel|smp)_[a-z2-7]{20}")
@@ -158,15 +159,6 @@ def remove_directory(data_dir: Path, identifier: str) -> None:
         return
     flush_directory(target.parent)
     shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be at it, too, and will finish what is left
-
-
-def flush_directory(directory: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _regular_files(directory: Path) -> list[Path]:

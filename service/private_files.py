@@ -41,6 +41,15 @@ def write_through(file: BinaryIO, content: bytes) -> None:
     os.fsync(file.fileno())
 
 
+def flush_directory(directory: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_private(path: Path) -> bool:
     """Take the permissions of everybody but the owner away; False where that could not be done.
 

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
-from service.private_files import new_private_file, write_through
+from service.private_files import flush_directory, make_private_folder, new_private_file, write_through
 
 PUBLIC_SUFFIX = ".pub.pem"
 DOCUMENT_BYTES_MAX = 256 * 1024
@@ -200,39 +200,29 @@ def keep_newer(path: Path, document: Mapping[str, Any], sequence_of: Callable[[A
     return True
 
 
-def write_durably(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+def write_durably(path: Path, content: bytes) -> None:
     """Replace a file whole or not at all, and flush it to the disk with its name."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = _write_fresh(path, content, mode)
-    fresh.replace(path)
-    _flush(path.parent)
+    _write_fresh(path, content).replace(path)
+    flush_directory(path.parent)
 
 
 def _create(path: Path) -> None:
     """Put a new key in place, unless another process was faster: a link is never made over an existing file."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     private = Ed25519PrivateKey.generate()
-    encoded = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    fresh = _write_fresh(path, encoded, 0o600)
+    fresh = _write_fresh(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     try:
         os.link(fresh, path)
     except FileExistsError:
         return
     finally:
         fresh.unlink()
-    _flush(path.parent)
+    flush_directory(path.parent)
 
 
-def _write_fresh(path: Path, content: bytes, mode: int) -> Path:
+def _write_fresh(path: Path, content: bytes) -> Path:
+    """Write a private neighbour of a file."""
+    make_private_folder(path.parent)
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-    with new_private_file(fresh, mode) as file:
+    with new_private_file(fresh) as file:
         write_through(file, content)
     return fresh
-
-
-def _flush(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from service.artifacts import directory_of, flush_directory
+from service.artifacts import directory_of
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
@@ -32,6 +32,7 @@ from service.ingest.faults import Fault, explain
 from service.ingest.formats import format_named
 from service.ingest.request import Declaration, IngestLimits, IngestRequest
 from service.logs import get_logger
+from service.private_files import flush_directory
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
 

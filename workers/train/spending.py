@@ -18,10 +18,10 @@ from pathlib import Path
 from privacy.accounting.events import Event
 from privacy.errors import BudgetExceeded, EventRefused
 from service import ledger
-from service.artifacts import flush_directory
 from service.db.session import transaction
 from service.errors import HoldExhausted
 from service.failpoints import failpoint
+from service.private_files import flush_directory
 from workers.train.orders import Training
 
 
