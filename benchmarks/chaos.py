@@ -35,8 +35,8 @@ from typing import Any
 
 from benchmarks.chaos_audit import audit
 from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
-from benchmarks.chaos_servers import Server
 from benchmarks.chaos_services import Mode, Services, installation
+from scripts.with_services import PostgresServer, RedisServer
 from service.client import Client
 
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
@@ -52,7 +52,9 @@ WEIGHTS = {"api": 3, "worker": 2, "dispatcher": 3, "runner": 6, EVERYTHING: 1}
 SPARED = 0.8  # how often an API that has not come back yet is spared: killed each time, it would never serve
 
 
-def killing(services: Services, servers: tuple[Server, ...], wanted: int, dice: random.Random) -> Counter[str]:
+def killing(
+    services: Services, servers: tuple[PostgresServer | RedisServer, ...], wanted: int, dice: random.Random
+) -> Counter[str]:
     """Kill until there were `wanted` kills; returns how often which role was hit.
 
     A kill is one moment: that of everything counts once. Pauses are exponential, so every moment is as likely, and
@@ -84,7 +86,7 @@ def killing(services: Services, servers: tuple[Server, ...], wanted: int, dice: 
 
 
 @contextmanager
-def away(server: Server) -> Iterator[None]:
+def away(server: PostgresServer | RedisServer) -> Iterator[None]:
     """End a server without notice; it comes back after half a minute, or at the end of the block if that is later."""
     print(f"  {type(server).__name__} is away", flush=True)
     back_at = time.monotonic() + OUTAGE_SECONDS

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +22,7 @@ from typing import Literal
 import redis
 from sqlalchemy import create_engine, text
 
-from benchmarks.chaos_servers import Server, own_servers
+from scripts.with_services import PostgresServer, RedisServer, free_port
 from service.client import Client
 from service.client.transport import Transport
 from service.settings import Settings
@@ -58,7 +58,7 @@ class Installation:
     settings: Settings
     apis: int = 1
     workers: int = 0
-    servers: tuple[Server, ...] = ()
+    servers: tuple[PostgresServer | RedisServer, ...] = ()
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
     """
     given = {
         "data_dir": folder,
-        "port": _free_port(),
+        "port": free_port(),
         "lease_seconds": LEASE_SECONDS,
         "heartbeat_seconds": HEARTBEAT_SECONDS,
         "attempts_max": ATTEMPTS_MAX,
@@ -81,7 +81,7 @@ def installation(mode: Mode, folder: Path) -> Iterator[Installation]:
         yield Installation(Settings(**given, mode="embedded"))  # type: ignore[arg-type]
         return
     if mode == "cluster":
-        with own_servers() as servers:
+        with _own_servers() as servers:
             urls = {"database_url": servers[0].url, "redis_url": servers[1].url}
             yield Installation(Settings(**given, **urls, mode="celery"), apis=2, workers=2, servers=servers)  # type: ignore[arg-type]
         return
@@ -118,7 +118,7 @@ class Services:
         self._parts: dict[str, _Part] = {}
         self.urls: list[str] = []
         for number in range(installed.apis):
-            own = settings if number == 0 else settings.model_copy(update={"port": _free_port()})
+            own = settings if number == 0 else settings.model_copy(update={"port": free_port()})
             url = f"http://{own.host}:{own.port}"
             client = Client(url, None, transport=Transport(url, None, timeout_seconds=LOOK_SECONDS_MAX))
             self._parts[f"api-{number + 1}"] = _Part("api", _API, own, client)
@@ -245,6 +245,24 @@ class Services:
 
 
 @contextmanager
+def _own_servers() -> Iterator[tuple[PostgresServer, RedisServer]]:
+    """Yield servers of this benchmark's own, running; they and what they stored are gone at the end.
+
+    Raises:
+        FileNotFoundError: one of them is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="obscura-chaos-postgresql-") as data, tempfile.TemporaryDirectory() as rest:
+        postgres, broker = PostgresServer(Path(data)), RedisServer(Path(rest))
+        try:
+            postgres.start()
+            broker.start()
+            yield postgres, broker
+        finally:
+            broker.stop()
+            postgres.stop()
+
+
+@contextmanager
 def _postgres_database() -> Iterator[str]:
     server = create_engine(
         os.environ.get("OBSCURA_TEST_POSTGRES", LOCAL_POSTGRES),
@@ -279,10 +297,3 @@ def _redis_database() -> Iterator[str]:
                     connection.flushdb()
                 return
     raise redis.RedisError("none of the databases 1 to 15 is empty")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

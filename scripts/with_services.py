@@ -17,7 +17,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -27,7 +28,7 @@ POSTGRESQL_VARIABLE = "OBSCURA_TEST_POSTGRES"
 POSTGRESQL_USUAL = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 REDIS_VARIABLE = "OBSCURA_TEST_REDIS"
 REDIS_USUAL = "redis://127.0.0.1:6379/9"
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 
 def say(line: str) -> None:
@@ -69,67 +70,123 @@ def postgresql_binaries() -> Path | None:
     return None
 
 
-def as_postgres_user() -> list[str]:
-    """The start of a command line that must not run as root: PostgreSQL refuses to, Debian's package has a user."""
-    return [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
+class PostgresServer:
+    """A new cluster in a folder, not yet started; what was committed survives `stop`.
+
+    Raises:
+        FileNotFoundError: PostgreSQL's programs, or for root the one that becomes another user, are not installed.
+        CalledProcessError: the cluster could not be made.
+    """
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        found = postgresql_binaries()
+        # PostgreSQL refuses to run as root; Debian's package has a user for it.
+        self._as_user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
+        if found is None or (self._as_user and shutil.which("runuser") is None):
+            raise FileNotFoundError("PostgreSQL's initdb and pg_ctl are not installed")
+        if self._as_user:
+            shutil.chown(folder, user="postgres")
+        self._binaries, self._folder, port = found, folder, free_port()
+        self._options = " ".join((f"-p {port} -k {folder} -c listen_addresses=127.0.0.1", *options))
+        self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+        self._run("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    def start(self) -> None:
+        """Start it and wait for its answer."""
+        patience = ("-w", "-t", str(PATIENCE_SECONDS))
+        self._run("pg_ctl", *patience, "-l", f"{self._folder}/log", "-o", self._options, "start")
+        wait_for(postgresql_answers, self.url)
+
+    def stop(self, how: str = "immediate") -> None:
+        """End it: "immediate" is a power cut, in which nobody is told and nothing is finished."""
+        self._run("pg_ctl", "-w", "-m", how, "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, str(self._binaries / program), "-D", f"{self._folder}/data", *arguments]
+        # To a file, not a pipe: the server inherits it and would keep a pipe open.
+        with (self._folder / "said").open("ab") as said:
+            subprocess.run(command, check=True, stdout=said, stderr=said, cwd="/")
+
+
+class RedisServer:
+    """A Redis server that keeps nothing on disk, not yet started: `stop` loses every message.
+
+    Raises:
+        FileNotFoundError: redis-server is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise FileNotFoundError("redis-server is not installed")
+        port = free_port()
+        options = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no")
+        self._command = (binary, *options, "--dir", str(folder))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{port}/0"
+
+    def start(self) -> None:
+        """Start it and wait for its answer."""
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(self._command, stdin=quiet, stdout=quiet, stderr=quiet)
+        wait_for(redis_answers, self.url)
+
+    def stop(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def wait_for(answers: Callable[[str], bool], url: str) -> None:
+    """Wait for a server that was started.
+
+    Raises:
+        TimeoutError: it does not answer.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not answers(url):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no answer from {url}")
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager
 def private_postgresql() -> Iterator[str | None]:
     """Start a PostgreSQL cluster in a temporary folder; yield its address, or None when that is not possible."""
-    binaries = postgresql_binaries()
-    as_user = as_postgres_user()
-    if binaries is None or (as_user and shutil.which("runuser") is None):
-        yield None
-        return
     with tempfile.TemporaryDirectory(prefix="obscura-postgresql-") as folder:
-        if as_user:
-            shutil.chown(folder, user="postgres")
-        cluster = str(Path(folder) / "data")
-        port = free_port()
-        initialise = [*as_user, str(binaries / "initdb"), "-D", cluster, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-        control = [*as_user, str(binaries / "pg_ctl"), "-D", cluster, "-w", "-t", str(PATIENCE_SECONDS)]
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
         try:
-            subprocess.run([*initialise, "--no-sync"], check=True, capture_output=True, cwd="/")
-            subprocess.run(
-                [*control, "-l", f"{folder}/log", "-o", options, "start"], check=True, capture_output=True, cwd="/"
-            )
-        except subprocess.CalledProcessError as error:
-            say(f"PostgreSQL did not start: {(error.stderr or b'').decode(errors='replace').strip()[-200:]}")
+            server = PostgresServer(Path(folder), "-c fsync=off")
+            server.start()
+        except FileNotFoundError:
+            yield None
+            return
+        except (subprocess.CalledProcessError, TimeoutError):
+            logs = [
+                path.read_text(errors="replace") for name in ("said", "log") if (path := Path(folder, name)).exists()
+            ]
+            say(f"PostgreSQL did not start: {''.join(logs).strip()[-200:]}")
             yield None
             return
         try:
-            yield f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
+            yield server.url
         finally:
-            subprocess.run([*control, "-m", "fast", "stop"], check=False, capture_output=True, cwd="/")
+            server.stop("fast")
 
 
 @contextlib.contextmanager
 def private_redis() -> Iterator[str | None]:
     """Start a Redis server that keeps nothing on disk; yield its address, or None when that is not possible."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        yield None
-        return
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="obscura-redis-") as folder:
-        server = subprocess.Popen(
-            [binary, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", folder],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    with tempfile.TemporaryDirectory(prefix="obscura-redis-") as folder, contextlib.ExitStack() as stack:
         try:
-            url = f"redis://127.0.0.1:{port}/0"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                for _ in range(PATIENCE_SECONDS * 10):
-                    if redis_answers(url):
-                        break
-                    server.wait(timeout=0.1)
-            yield url if redis_answers(url) else None
-        finally:
-            server.terminate()
-            server.wait()
+            server = RedisServer(Path(folder))
+            stack.callback(server.stop)
+            server.start()
+        except (FileNotFoundError, TimeoutError):
+            yield None
+            return
+        yield server.url
 
 
 def main(command: list[str]) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from sklearn.datasets import load_digits
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
+from benchmarks import chaos_clients
 from service import jobs, ledger
 from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
@@ -53,21 +55,7 @@ TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
 IMPATIENT = Patience(grace_seconds=20, look_seconds=0.05, cancel_look_seconds=0.1)
 DIGITS = tuple(str(digit) for digit in range(10))
 # 30 images of 8x8 pixels are voted on; the noise follows from the budget.
-OPTIONS: dict[str, Any] = {
-    "teachers": 40,
-    "images": 30,
-    "images_per_iteration": 10,
-    "top_k": 4,
-    "components": 8,
-    "frequencies": 6,
-    "features": 8,
-    "rounds": 2,
-    "teacher_hidden": 0,
-    "pretraining_steps": 1,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
-    "evaluation_samples": 500,
-}
+OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_iteration": 10}
 
 
 @dataclass
@@ -239,31 +227,34 @@ def build(data_dir: Path, url: str, filter_name: str = "gdp", *, unit: str = "re
     )
 
 
+@contextmanager
+def opened(data_dir: Path, url: str, filter_name: str = "gdp") -> Iterator[Workshop]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OMP_NUM_THREADS", "1")
+        shop = build(data_dir, url, filter_name)
+        yield shop
+        shop.factory.kw["bind"].dispose()
+
+
 @pytest.fixture
-def workshop(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def workshop(tmp_path: Path, sqlite_url: str) -> Iterator[Workshop]:
     """A workshop on SQLite."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shop = build(tmp_path / "var", sqlite_url)
-    yield shop
-    shop.factory.kw["bind"].dispose()
+    with opened(tmp_path / "var", sqlite_url) as shop:
+        yield shop
 
 
 @pytest.fixture
-def rdp_workshop(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def rdp_workshop(tmp_path: Path, sqlite_url: str) -> Iterator[Workshop]:
     """A workshop on SQLite whose account also pays for Poisson-sampled steps."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shop = build(tmp_path / "var", sqlite_url, "rdp")
-    yield shop
-    shop.factory.kw["bind"].dispose()
+    with opened(tmp_path / "var", sqlite_url, "rdp") as shop:
+        yield shop
 
 
 @pytest.fixture
-def postgres_workshop(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
     """A workshop on PostgreSQL."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shop = build(tmp_path / "var", postgres_url)
-    yield shop
-    shop.factory.kw["bind"].dispose()
+    with opened(tmp_path / "var", postgres_url) as shop:
+        yield shop
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import torch
 
 from models.released import ReleasedGenerator
 from models.watching import between_layers
-from workers.recipes.interface import Progress
-from workers.train.planned_work import DRAWING
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import Piece, Progress
 
+DRAWING = "draw_images"  # a stage of reports: for evaluations, and what a release shows
 IMAGES_PER_BATCH = 256  # part of the format: another value gives other images for the same seed
 
 
@@ -77,6 +78,11 @@ def draw(
         pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
         yield pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy(), labels
         on_drawn(start + len(labels))
+
+
+def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
+    """Return the piece of drawing so many images from what the plan trains, as `draw_with_progress` reports it."""
+    return Piece(DRAWING, count, count * plan.config.drawing_seconds * facts.size)
 
 
 def draw_with_progress(

@@ -19,6 +19,7 @@ from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
@@ -29,12 +30,14 @@ from service.errors import LedgerCorruption, NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from workers.evaluation.utility import Utility, train_and_test
-from workers.recipes.interface import Progress
-from workers.train.drawing import SampleRequest, draw_with_progress
+from workers.recipes.interface import Piece, Progress
+from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
 from workers.train.orders import Context
-from workers.train.planned_work import EVALUATION, EVALUATION_SHARES, evaluation_work
 from workers.train.progress import ReportedProgress
 
+EVALUATION = "evaluate"  # a stage of reports
+EVALUATION_SHARES = {"logistic_regression": 10, "mlp": 10, "cnn": 80}  # of the work of one evaluation: its steps
+_SECONDS = 400.0  # of one evaluation; see `workers.recipes.interface.Piece`
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
@@ -99,6 +102,12 @@ def run_evaluation(context: Context) -> None:
         )
         failpoint("evaluated.before")
     failpoint("evaluated.after")
+
+
+def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
+    """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
+    each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
+    return each * (2 if plan.config.warm_start else 1)
 
 
 @dataclass(frozen=True)

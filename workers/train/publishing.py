@@ -36,9 +36,8 @@ from workers.evaluation.grid import write_grid
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 from workers.recipes.class_histogram import read_histogram
 from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, draw_with_progress
+from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
 from workers.train.orders import Training, charged_by_stage
-from workers.train.planned_work import drawing_work
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"

@@ -19,10 +19,10 @@ from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from workers.recipes.interface import Trainer
+from workers.recipes.registry import WORK
 from workers.supervise.attempts import release_id_of, work_directory
 from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
-from workers.train.planned_work import training_work
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 from workers.train.spending import HeldBudget, journalled_nano
@@ -45,7 +45,7 @@ def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
     if not finished.is_dir():
         training = read_training(context)
         budget = HeldBudget(training)
-        pieces = (*training_work(training.plan, training.facts), *publishing_work(training))
+        pieces = (*WORK[training.plan.recipe](training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(training, pieces, budget)
         trained = work / _TRAINED
         if not trained.is_dir():

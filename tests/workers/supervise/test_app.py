@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from celery.signals import worker_init
 from sqlalchemy import text
 
+from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
 from service import jobs, queue
 from service.audit import arming
 from service.audit.findings import FindingCode
@@ -30,43 +28,28 @@ from workers.supervise.app import Workplace, make_app, work_on
 from workers.supervise.attempts import claim_job
 from workers.supervise.supervisor import runner_environment
 
-USUAL = "redis://127.0.0.1:6379/9"
-
-
-def _answers(url: str) -> bool:
-    try:
-        with redis.Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1) as connection:
-            return bool(connection.ping())
-    except redis.RedisError:
-        return False
-
 
 @pytest.fixture
-def redis_url(tmp_path: Path) -> Iterator[str]:
+def redis_url() -> Iterator[str]:
     """The URL of an empty Redis of this test's own; else a database of the one at OBSCURA_TEST_REDIS, else skip."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        url = os.environ.get("OBSCURA_TEST_REDIS", USUAL)
-        if not _answers(url):
+    with private_redis() as own:
+        url = own or os.environ.get(REDIS_VARIABLE, REDIS_USUAL)
+        if not redis_answers(url):
             pytest.skip("no redis-server is installed and none answers; set OBSCURA_TEST_REDIS to the URL of one")
         yield url
-        return
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    arguments = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(tmp_path)]
-    server = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        url = f"redis://127.0.0.1:{port}/0"
-        for _ in range(100):
-            if _answers(url):
-                break
-            with pytest.raises(subprocess.TimeoutExpired):
-                server.wait(timeout=0.1)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
+
+
+def work_on_message(workshop: Any, job_ids: list[str], tmp_path: Path, *command: str, **changes: Any) -> list[Any]:
+    """Let a Celery worker take messages for jobs; returns what it rang for."""
+    sent: list[Any] = []
+    settings = workshop.settings.model_copy(update=changes)
+    with (tmp_path / "slot").open("wb") as slot:
+        workplace = Workplace(
+            settings, slot, draining=lambda: False, send=lambda *message: sent.append(message), command=command
+        )
+        for job_id in job_ids:
+            work_on(workplace, workshop.factory, job_id)
+    return sent
 
 
 @pytest.mark.services
@@ -136,34 +119,17 @@ def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop: Any) -> 
 
 
 def test_a_message_for_a_job_that_is_not_there_or_has_ended_changes_nothing(workshop: Any, tmp_path: Path) -> None:
-    sent: list[object] = []
-    with (tmp_path / "slot").open("wb") as slot:
-        workplace = Workplace(
-            workshop.settings,
-            slot,
-            draining=lambda: False,
-            send=lambda *message: sent.append(message),
-            command=("false",),
-        )
-        job_id = workshop.train()
-        with transaction(workshop.factory) as session:
-            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-        for name in (job_id, "job_aaaaaaaaaaaaaaaaaaaa"):
-            work_on(workplace, workshop.factory, name)
+    job_id = workshop.train()
+    with transaction(workshop.factory) as session:
+        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    assert work_on_message(workshop, [job_id, "job_aaaaaaaaaaaaaaaaaaaa"], tmp_path, "false") == []
     assert workshop.job(job_id).attempt == 0
-    assert sent == []
 
 
 def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(workshop: Any, tmp_path: Path) -> None:
-    sent: list[object] = []
-    settings = workshop.settings.model_copy(update={"attempts_max": 1})
-    with (tmp_path / "slot").open("wb") as slot:
-        workplace = Workplace(
-            settings, slot, draining=lambda: False, send=lambda *message: sent.append(message), command=("false",)
-        )
-        first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
-        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))  # while the slot was taken
-        work_on(workplace, workshop.factory, first)
+    first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+    queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))  # while the slot was taken
+    sent = work_on_message(workshop, [first], tmp_path, "false", attempts_max=1)
     assert workshop.job(first).state is JobState.FAILED
     assert sent == [(TASK_RUN_JOB, [second])]
 
@@ -171,18 +137,9 @@ def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(worksho
 def test_the_evaluation_of_a_release_is_rung_for_at_once(
     workshop: Any, tmp_path: Path, tiny_runner: tuple[str, ...]
 ) -> None:
-    sent: list[Any] = []
-    with (tmp_path / "slot").open("wb") as slot:
-        workplace = Workplace(
-            workshop.settings,
-            slot,
-            draining=lambda: False,
-            send=lambda *message: sent.append(message),
-            command=tiny_runner,
-        )
-        job_id = workshop.train(evaluate=True)
-        queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
-        work_on(workplace, workshop.factory, job_id)
+    job_id = workshop.train(evaluate=True)
+    queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
+    sent = work_on_message(workshop, [job_id], tmp_path, *tiny_runner)
     evaluation = workshop.evaluation(workshop.job(job_id).release_id)
     assert sent == [(TASK_RUN_JOB, [evaluation.job_id])]
 

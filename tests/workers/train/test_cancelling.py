@@ -24,8 +24,8 @@ from workers.evaluation import utility
 from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.train import publishing
-from workers.train.evaluating import measure_classifier, public_images
-from workers.train.planned_work import DRAWING, EVALUATION
+from workers.train.drawing import DRAWING
+from workers.train.evaluating import EVALUATION, measure_classifier, public_images
 from workers.train.runner import run
 
 SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes

@@ -23,7 +23,7 @@ from tests.workers.small_trainings import evaluated, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
 from workers.supervise.attempts import ExitStatus
-from workers.train.planned_work import EVALUATION
+from workers.train.evaluating import EVALUATION
 from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
