@@ -33,11 +33,6 @@ Make = Callable[..., str]
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(data_dir=tmp_path / "data")
-
-
-@pytest.fixture
 def stored(
     factory: SessionFactory, settings: Settings, open_account: Make, declare_dataset: Make
 ) -> Callable[..., str]:
@@ -72,6 +67,18 @@ def train(factory: SessionFactory, dataset_id: str, now: datetime, evaluation: s
             evaluation_dataset_id=evaluation,
             now=now,
         ).id
+
+
+def spend(factory: SessionFactory, job_id: str, amount_nano: int, now: datetime) -> str:
+    """Run a training as far as a first charge; returns the account that pays."""
+    with transaction(factory) as session:
+        claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
+        assert claim is not None
+        assert claim.hold_id is not None
+        ledger.arm(session, hold_id=claim.hold_id, attempt=1, now=now)
+        stage = jobs.get_job(session, job_id).plan["stages"][0]["name"]
+        ledger.charge(session, hold_id=claim.hold_id, attempt=1, amount_nano=amount_nano, stage=stage, now=now)
+        return str(claim.account_id)
 
 
 def begin(factory: SessionFactory, dataset_id: str, *, cancel_jobs: bool = False) -> DatasetState:
@@ -116,25 +123,16 @@ def test_no_budget_returns_and_nothing_else_goes(
 ) -> None:
     dataset_id = stored()
     job_id = train(factory, dataset_id, now)
+    account_id = spend(factory, job_id, 1000, now)
     with transaction(factory) as session:
-        claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
-    assert claim is not None
-    assert claim.hold_id is not None
-    assert claim.account_id is not None
-    with transaction(factory) as session:
-        ledger.arm(session, hold_id=claim.hold_id, attempt=claim.attempt, now=now)
-        job = jobs.get_job(session, job_id)
-        stage = job.plan["stages"][0]["name"]
-        ledger.charge(session, hold_id=claim.hold_id, attempt=claim.attempt, amount_nano=1000, stage=stage, now=now)
         jobs.finish_failed(
-            session, job_id=job_id, attempt=claim.attempt, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE, now=now
+            session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.DATASET_UNAVAILABLE, now=now
         )
-
     before = books(factory)
     delete(factory, settings, dataset_id)
     assert books(factory) == before
     with transaction(factory, read_only=True) as session:
-        assert ledger.balance(session, claim.account_id).spent_nano == 1000
+        assert ledger.balance(session, account_id).spent_nano == 1000
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -171,12 +169,7 @@ def test_what_a_training_has_made_is_discarded_with_its_dataset(
     """Making a release of it would read the images."""
     dataset_id = stored()
     job_id = train(factory, dataset_id, now)
-    with transaction(factory) as session:
-        claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=job_id)
-        assert claim is not None
-        assert claim.hold_id is not None
-        ledger.arm(session, hold_id=claim.hold_id, attempt=1, now=now)
-        ledger.charge(session, hold_id=claim.hold_id, attempt=1, amount_nano=1000, stage="votes", now=now)
+    spend(factory, job_id, 1000, now)
     assert delete(factory, settings, dataset_id, cancel_jobs=True) is DatasetState.DELETING
     with transaction(factory) as session:
         assert jobs.wish_for(session, job_id=job_id, attempt=1) is jobs.Wish.STOP
@@ -223,12 +216,7 @@ def test_queued_trainings_are_cancelled_with_the_deletion_and_running_ones_are_w
 ) -> None:
     dataset_id, other = stored(), stored()
     queued, running, foreign = (train(factory, each, now) for each in (dataset_id, dataset_id, other))
-    with transaction(factory) as session:
-        claim = jobs.claim(session, worker="test", now=now, lease_seconds=600, job_id=running)
-        assert claim is not None
-        ledger.arm(session, hold_id=str(claim.hold_id), attempt=1, now=now)
-        stage = jobs.get_job(session, running).plan["stages"][0]["name"]
-        ledger.charge(session, hold_id=str(claim.hold_id), attempt=1, amount_nano=900, stage=stage, now=now)
+    account_id = spend(factory, running, 900, now)
     for _ in range(2):
         assert delete(factory, settings, dataset_id, cancel_jobs=True) is DatasetState.DELETING
         assert gone(settings, dataset_id) == (True, True), "the process may go on for a moment, the key may not"
@@ -239,7 +227,7 @@ def test_queued_trainings_are_cancelled_with_the_deletion_and_running_ones_are_w
         assert jobs.get_job(session, running).cancel_requested
         assert not jobs.get_job(session, foreign).cancel_requested
         jobs.finish_cancelled(session, job_id=running, attempt=1, now=now)
-        balance = ledger.balance(session, str(claim.account_id))
+        balance = ledger.balance(session, account_id)
     assert (balance.spent_nano, balance.held_nano) == (900, 0)
     deletion.go_on(settings, factory)
     assert state_of(factory, dataset_id) is DatasetState.DELETED

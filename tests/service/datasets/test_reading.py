@@ -28,17 +28,13 @@ from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import Fault, explain
 from service.ingest.request import IngestLimits, IngestRequest
 from service.settings import Settings
+from tests.service.datasets.uploading import npz as pack
 from tests.service.datasets.uploading import receive
 
 DATASET = "ds_" + "a2" * 10
 FACTS = Upload(DATASET, ("cat", "dog"), height=4, width=6, channels=1, records_declared=100)
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 CANARY = "CANARY7f3a"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return prepared(tmp_path)
 
 
 def prepared(tmp_path: Path, **changes: int) -> Settings:
@@ -49,10 +45,7 @@ def prepared(tmp_path: Path, **changes: int) -> Settings:
 
 
 def npz(count: int = 3, labels: list[int] | None = None) -> bytes:
-    buffer = io.BytesIO()
-    images = np.arange(count * 24, dtype=np.uint8).reshape(count, 4, 6)
-    np.savez(buffer, images=images, labels=np.array(labels or [0] * count))
-    return buffer.getvalue()
+    return pack(np.arange(count * 24, dtype=np.uint8).reshape(count, 4, 6), labels or [0] * count)
 
 
 def zipped(*members: tuple[str, bytes]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from service.db.words import DatasetState
 from service.errors import Conflict
 from service.jobs.planning import require_ready
 from service.settings import Settings
+from tests.service.datasets.uploading import npz
 from tests.service.datasets.uploading import receive as store
 
 PATIENCE_SECONDS = 60
@@ -62,10 +62,8 @@ def pictures(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (10, 5, 7), dtype=np.uint8)
 
 
-def npz(seed: int = 0) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, images=pictures(seed), labels=np.zeros(10, np.int64))
-    return buffer.getvalue()
+def body_of(seed: int = 0) -> bytes:
+    return npz(pictures(seed), np.zeros(10, np.int64))
 
 
 def upload(
@@ -103,7 +101,7 @@ class Slow:
 def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
     factory: SessionFactory, settings: Settings, declare: Callable[..., str]
 ) -> None:
-    dataset_id, body = declare(), Slow(npz())
+    dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(upload, settings, factory, dataset_id, iter(body))
         assert body.half_sent.wait(PATIENCE_SECONDS)
@@ -111,7 +109,7 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
         while time.monotonic() < until:
             assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 0
             with pytest.raises(Conflict, match="receiving"):
-                upload(settings, factory, dataset_id, iter([npz(1)]))
+                upload(settings, factory, dataset_id, iter([body_of(1)]))
             time.sleep(0.1)
         body.go_on.set()
         assert done.result(PATIENCE_SECONDS).state is DatasetState.READY
@@ -123,7 +121,7 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
 def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
     factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str], how: str
 ) -> None:
-    dataset_id, body = declare(open_account(factory)), Slow(npz(0))
+    dataset_id, body = declare(open_account(factory)), Slow(body_of(0))
     silent = settings.model_copy(update={"lease_seconds": 3600, "heartbeat_seconds": 1000})
     later = datetime.now(UTC) + timedelta(hours=2)
     with ThreadPoolExecutor(1) as pool:
@@ -132,7 +130,7 @@ def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
         if how == "ended":
             assert receiving.clean_up(settings, factory, now=later) == 1
             assert state(factory, dataset_id) is DatasetState.DECLARED
-        taken = upload(settings, factory, dataset_id, iter([npz(1)]), clock=lambda: later)
+        taken = upload(settings, factory, dataset_id, iter([body_of(1)]), clock=lambda: later)
         body.go_on.set()
         with pytest.raises((Conflict, UploadFailed)):
             late.result(PATIENCE_SECONDS)
@@ -195,7 +193,7 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
     database_url: str, engine: Engine, impatient: SessionFactory, settings: Settings, declare: Callable[..., str]
 ) -> None:
     patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
-    dataset_id, body = declare(), Slow(npz())
+    dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(upload, patient, impatient, dataset_id, iter(body))
         assert body.half_sent.wait(PATIENCE_SECONDS)
@@ -216,7 +214,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     declare: Callable[..., str],
 ) -> None:
     """The dataset stayed RECEIVING, and answered 409 until a restart."""
-    dataset_id, body = declare(), Slow(npz())
+    dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(upload, settings, impatient, dataset_id, iter(body))
         assert body.half_sent.wait(PATIENCE_SECONDS)
@@ -226,7 +224,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
                 done.result(PATIENCE_SECONDS)
     assert state(factory, dataset_id) is DatasetState.RECEIVING
     time.sleep(settings.lease_seconds)
-    assert upload(settings, factory, dataset_id, iter([npz(1)])).state is DatasetState.READY
+    assert upload(settings, factory, dataset_id, iter([body_of(1)])).state is DatasetState.READY
     np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
 
 
@@ -263,11 +261,11 @@ def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_
     factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str]
 ) -> None:
     account_id = open_account(factory)
-    upload(settings, factory, declare(account_id), iter([npz(1)]))
+    upload(settings, factory, declare(account_id), iter([body_of(1)]))
     guilty, innocent, broken = declare(), declare(), declare()
     for dataset_id, seed in ((guilty, 1), (innocent, 2)):
         facts = Upload(dataset_id, ("a",), 5, 7, 1, 100)
-        store(settings, facts, iter([npz(seed)]), None, "npz")
+        store(settings, facts, iter([body_of(seed)]), None, "npz")
     with transaction(factory) as session:
         for dataset_id in (guilty, innocent, broken):
             row = session.get_one(Dataset, dataset_id)
@@ -284,5 +282,5 @@ def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_
             assert [found[name].unchecked for name in found] == [True, False, True]
             require_ready(session, found[innocent], "evaluation dataset")
     with pytest.raises(KnownAsPublic):
-        upload(settings, factory, declare(account_id), iter([npz(2)]))
-    upload(settings, factory, declare(account_id), iter([npz(1)]))  # what was withdrawn forbids nothing
+        upload(settings, factory, declare(account_id), iter([body_of(2)]))
+    upload(settings, factory, declare(account_id), iter([body_of(1)]))  # what was withdrawn forbids nothing

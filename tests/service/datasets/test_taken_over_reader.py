@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 
 from service.datasets import reading
 from service.datasets.reading import Upload, UploadFailed
-from service.datasets.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects
+from service.datasets.vault import fingerprint_key_path, open_dataset, open_subjects
 from service.errors import NotFound
 from service.ingest.array_files import (
     IMAGES_NAME,
@@ -41,13 +40,6 @@ IMAGES = np.arange(5 * 4 * 6, dtype=np.uint8).reshape(5, 4, 6)
 LABELS = np.array([0, 1, 1, 0, 1])
 SUBJECTS = np.array([7, 7, 8, 9, 9])
 GOOD: Arrays = {IMAGES_NAME: IMAGES, LABELS_NAME: LABELS, SUBJECTS_NAME: SUBJECTS}
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    settings = Settings(data_dir=tmp_path / "data")
-    make_fingerprint_key(settings)
-    return settings
 
 
 def store(request: IngestRequest, arrays: Arrays) -> None:

@@ -30,7 +30,7 @@ from service.errors import Conflict, NotFound
 from service.ingest.array_files import SEALED_SUFFIX, ArrayFile, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedWriter, new_key
 from service.settings import Settings
-from tests.service.datasets.uploading import receive
+from tests.service.datasets.uploading import npz, receive
 
 DATASET, OTHER = "ds_" + "a2" * 10, "ds_" + "b3" * 10
 CANARY = b"\xc5\x01CANARY-PIXELS-7f3a\xfe"  # 22 pixels in a row
@@ -40,28 +40,19 @@ FACTS = {
 }
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    settings = Settings(data_dir=tmp_path / "data")
-    make_fingerprint_key(settings)
-    return settings
-
-
 def pictures(count: int = 3, seed: int = 0) -> np.ndarray:
     images = np.random.default_rng(seed).integers(0, 256, (count, 4, 24), dtype=np.uint8)
     images[:, 2, : len(CANARY)] = np.frombuffer(CANARY, np.uint8)
     return images
 
 
-def npz(images: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, images=images, labels=np.arange(len(images)) % 2)  # stored, not compressed: the canary is in it
-    return buffer.getvalue()
+def packed(images: np.ndarray) -> bytes:
+    return npz(images, np.arange(len(images)) % 2)  # not compressed: the canary is in it
 
 
 def store(settings: Settings, dataset_id: str = DATASET, images: np.ndarray | None = None) -> np.ndarray:
     images = pictures() if images is None else images
-    receive(settings, FACTS[dataset_id], iter([npz(images)]), None, "npz")
+    receive(settings, FACTS[dataset_id], iter([packed(images)]), None, "npz")
     return images
 
 
@@ -71,7 +62,7 @@ def below(folder: Path) -> list[Path]:
 
 def test_no_pixel_lies_readable_below_the_data_folder(settings: Settings) -> None:
     images = store(settings)
-    assert CANARY in npz(images)
+    assert CANARY in packed(images)
     assert len(below(settings.data_dir)) == 4
     assert all(CANARY not in path.read_bytes() for path in below(settings.data_dir))
     np.testing.assert_array_equal(open_dataset(settings, DATASET)[0], images)
@@ -81,7 +72,7 @@ def test_an_upload_is_sealed_while_it_waits_in_quarantine(settings: Settings) ->
     seen = []
 
     def slowly() -> list[bytes]:
-        body = npz(pictures(3000))
+        body = packed(pictures(3000))
         for start in range(0, len(body), 2**16):
             yield body[start : start + 2**16]
             seen.extend(path.read_bytes() for path in below(settings.data_dir / "quarantine"))
@@ -94,7 +85,7 @@ def test_an_upload_is_sealed_while_it_waits_in_quarantine(settings: Settings) ->
 
 def test_what_a_killed_upload_leaves_is_sealed_under_a_key_that_nobody_has(settings: Settings) -> None:
     def broken() -> object:
-        yield npz(pictures(3000))
+        yield packed(pictures(3000))
         for path in below(settings.data_dir / "quarantine"):
             shutil.copyfile(path, settings.data_dir / "quarantine" / "as-left-by-a-crash")
         raise ConnectionResetError
@@ -237,10 +228,8 @@ def test_nothing_is_called_destroyed_while_the_disk_of_the_keys_is_away(settings
 
 
 def test_a_refused_upload_leaves_no_key(settings: Settings) -> None:
-    wrong = io.BytesIO()
-    np.savez(wrong, images=pictures(), labels=np.array([0, 1, 2]))
     with pytest.raises(Exception, match="label"):
-        receive(settings, FACTS[DATASET], iter([wrong.getvalue()]), None, "npz")
+        receive(settings, FACTS[DATASET], iter([npz(pictures(), [0, 1, 2])]), None, "npz")
     assert below(settings.data_dir) == [fingerprint_key_path(settings)]
 
 
