@@ -29,7 +29,6 @@ from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import sweep
 from workers.train import publishing
 from workers.train.progress import ReportedProgress
-from workers.train.runner import run
 from workers.train.spending import HeldBudget
 
 MOMENTS = 10
@@ -78,14 +77,50 @@ class Moments:
             act()
 
 
-def train(workshop: Any, options: dict[str, Any]) -> str:
-    job_id: str = workshop.train(**options)
-    return job_id
+def work_until(
+    workshop: Any, patch: pytest.MonkeyPatch, job: Any, acts: dict[int, Callable[[], None]], *stop: threading.Event
+) -> ExitStatus:
+    """Run an attempt here, in which somebody acts at these moments."""
+    with patch.context() as patched:
+        Moments(patched, acts)
+        status: ExitStatus = workshop.work(job, TRAINERS, *stop)
+    return status
+
+
+def die_at(workshop: Any, patch: pytest.MonkeyPatch, job: Any, moment: int) -> None:
+    """Run an attempt whose process is gone at a moment, as after kill -9."""
+
+    def died() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        work_until(workshop, patch, job, {moment: died})
+
+
+def canceller(workshop: Any, job_id: str, stop: threading.Event) -> Callable[[], None]:
+    """What a user who cancels does, and then the supervisor."""
+
+    def cancel() -> None:
+        with transaction(workshop.factory) as session:
+            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        stop.set()
+
+    return cancel
+
+
+def attempt_ends(workshop: Any, job_id: str, code: jobs.FailureCode | None = None) -> None:
+    """The supervisor's verdict on the first attempt: that it failed, or that it is handed on."""
+    this: dict[str, Any] = {"job_id": job_id, "attempt": 1, "now": datetime.now(UTC)}
+    with transaction(workshop.factory) as session:
+        if code is None:
+            jobs.give_back(session, **this)
+        else:
+            jobs.finish_failed(session, failure_code=code, **this)
 
 
 def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: pytest.MonkeyPatch) -> JobState:
     """Cancel a training at one of its moments, as a user and the supervisor do, and see that nothing is lost."""
-    job_id, stop, said = train(workshop, options), threading.Event(), list[bool | None]()
+    job_id, stop, said = workshop.train(**options), threading.Event(), list[bool | None]()
 
     def cancel() -> None:
         with transaction(workshop.factory) as session:
@@ -93,9 +128,7 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
             said.append(job_views.jobs(session, [job])[0].publishes_if_cancelled)
         stop.set()
 
-    with patch.context() as patched:
-        Moments(patched, {moment: cancel})
-        assert run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS) == ExitStatus.ENDED
+    assert work_until(workshop, patch, job_id, {moment: cancel}, stop) == ExitStatus.ENDED
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert said in ([True], [False]), "a moment after the end of the training"
     workshop_holds_nothing(workshop, job_id)
@@ -144,7 +177,7 @@ def ten_moments(workshop: Any, options: dict[str, Any], patch: pytest.MonkeyPatc
     patch.setattr(publishing, "_REPORT_PER_CLASS", 10)
     with patch.context() as patched:
         counted = Moments(patched)
-        job_id = train(workshop, options)
+        job_id = workshop.train(**options)
         workshop.work(job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
     assert counted.passed > 2 * MOMENTS
@@ -168,11 +201,6 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(
     ten_moments(request.getfixturevalue(kind), options, monkeypatch, seed=9)
 
 
-def died(*_: Any, **__: Any) -> None:
-    """The process is gone here, as after kill -9."""
-    raise SystemExit
-
-
 @pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dpgan", "dp_diffusion"])
 def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(
     request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
@@ -193,19 +221,13 @@ def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges
             "multiplicity": 1,
         },
     }[recipe]
-    job_id = train(shop, options)
-    settings = shop.settings.model_copy(update={"attempts_max": 1})
-    with monkeypatch.context() as patched:
-        Moments(patched, {16: died})  # after some charges and checkpoints
-        with pytest.raises(SystemExit):
-            run(settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS)
+    job_id = shop.train(**options)
+    shop.settings = shop.settings.model_copy(update={"attempts_max": 1})
+    die_at(shop, monkeypatch, job_id, 16)  # after some charges and checkpoints
     charged_nano, lines = shop.hold(job_id).charged_nano, len(charges(shop, job_id))
     assert useful_from_nano(plan_from_json(shop.job(job_id).plan)) <= charged_nano < shop.hold(job_id).amount_nano
-    with transaction(shop.factory) as session:
-        jobs.finish_failed(
-            session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.WORKER_LOST, now=datetime.now(UTC)
-        )
-    assert run(settings, shop.claim(job_id), stop=threading.Event(), trainers=TRAINERS) == ExitStatus.ENDED
+    attempt_ends(shop, job_id, jobs.FailureCode.WORKER_LOST)
+    assert shop.work(job_id) == ExitStatus.ENDED
     assert_published(shop, job_id, reason="worker_lost")
     assert shop.hold(job_id).charged_nano == charged_nano
     assert len(charges(shop, job_id)) == lines
@@ -221,16 +243,10 @@ def charges(workshop: Any, job_id: str) -> list[Any]:
 def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = train(workshop, {})
-    with monkeypatch.context() as patched:
-        Moments(patched, {2: died})  # the first charge is there, and its release is not
-        with pytest.raises(SystemExit):
-            workshop.work(job_id)
+    job_id = workshop.train()
+    die_at(workshop, monkeypatch, job_id, 2)  # the first charge is there, and its release is not
     assert len(charges(workshop, job_id)) == 1
-    with transaction(workshop.factory) as session:
-        jobs.finish_failed(
-            session, job_id=job_id, attempt=1, failure_code=jobs.FailureCode.TIME_LIMIT, now=datetime.now(UTC)
-        )
+    attempt_ends(workshop, job_id, jobs.FailureCode.TIME_LIMIT)
     workshop.work(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
@@ -240,30 +256,26 @@ def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
 
 
 def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = train(workshop, VOTES)
+    job_id = workshop.train(**VOTES)
 
     def broken() -> None:
         raise MemoryError
 
-    with monkeypatch.context() as patched:
-        Moments(patched, {16: broken})
-        workshop.work(job_id)
+    work_until(workshop, monkeypatch, job_id, {16: broken})
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.OUT_OF_MEMORY)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="out_of_memory")
 
 
 def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id, stop = train(workshop, VOTES), threading.Event()
+    job_id, stop = workshop.train(**VOTES), threading.Event()
 
     def over() -> None:
         with transaction(workshop.factory) as session:
             assert jobs.end_early(session, job_id=job_id, attempt=1, why=EarlyEnd.TIME_LIMIT)
         stop.set()
 
-    with monkeypatch.context() as patched:
-        Moments(patched, {16: over})
-        run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS)
+    work_until(workshop, monkeypatch, job_id, {16: over}, stop)
     assert_published(workshop, job_id, reason="time_limit")
     assert workshop.job(job_id).attempt == 1
 
@@ -271,20 +283,11 @@ def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop: Any, monk
 def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id, stop = train(workshop, VOTES), threading.Event()
-
-    def cancel() -> None:
-        with transaction(workshop.factory) as session:
-            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-        stop.set()
-
-    with monkeypatch.context() as patched:
-        # The first report after the cancellation closes the budget, and the one after that is told to stop.
-        Moments(patched, {14: cancel, 17: stop.set, 18: stop.set, 19: stop.set})
-        status = run(workshop.settings, workshop.claim(job_id), stop=stop, trainers=TRAINERS)
-    assert status == ExitStatus.INTERRUPTED
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    job_id, stop = workshop.train(**VOTES), threading.Event()
+    # The first report after the cancellation closes the budget, and the one after that is told to stop.
+    acts = {14: canceller(workshop, job_id, stop), 17: stop.set, 18: stop.set, 19: stop.set}
+    assert work_until(workshop, monkeypatch, job_id, acts, stop) == ExitStatus.INTERRUPTED
+    attempt_ends(workshop, job_id)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="cancelled")
 
@@ -293,37 +296,23 @@ def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(
     workshop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its budget is closed from the start, and then the supervisor tells it so."""
-    job_id, stop = train(workshop, VOTES), threading.Event()
-    with monkeypatch.context() as patched:
-        Moments(patched, {16: died})
-        with pytest.raises(SystemExit):
-            workshop.work(job_id)
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    job_id, stop = workshop.train(**VOTES), threading.Event()
+    die_at(workshop, monkeypatch, job_id, 16)
+    attempt_ends(workshop, job_id)
     second = workshop.claim(job_id)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-    stop.set()
-    assert run(workshop.settings, second, stop=stop, trainers=TRAINERS) == ExitStatus.ENDED
+    canceller(workshop, job_id, stop)()
+    assert workshop.work(second, TRAINERS, stop) == ExitStatus.ENDED
     assert_published(workshop, job_id, reason="cancelled")
 
 
 def test_a_training_of_many_steps_stops_within_one_of_them(rdp_workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is paid for together may be minutes of work."""
     monkeypatch.setattr(private_steps, "_CHUNKS", 2)
-    job_id, stop = train(rdp_workshop, CLASSIFIER), threading.Event()
-
-    def cancel() -> None:
-        with transaction(rdp_workshop.factory) as session:
-            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-        stop.set()
-
+    job_id, stop = rdp_workshop.train(**CLASSIFIER), threading.Event()
     steps = list[int]()
     make = private_steps.PrivateSteps.step
     monkeypatch.setattr(private_steps.PrivateSteps, "step", lambda self: (steps.append(1), make(self))[1])
-    with monkeypatch.context() as patched:
-        Moments(patched, {5: cancel})
-        run(rdp_workshop.settings, rdp_workshop.claim(job_id), stop=stop, trainers=TRAINERS)
+    work_until(rdp_workshop, monkeypatch, job_id, {5: canceller(rdp_workshop, job_id, stop)}, stop)
     assert len(steps) == 4  # two moments are those of the one charge
     assert len(charges(rdp_workshop, job_id)) == 1
     assert_published(rdp_workshop, job_id, reason="cancelled")
