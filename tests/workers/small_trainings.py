@@ -12,7 +12,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from models.released import ReleasedGenerator
-from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
@@ -83,16 +82,24 @@ def named(options: dict[str, Any]) -> str:
 
 
 class Purse:
-    """A budget that writes down what was paid for, and refuses when it is empty."""
+    """A budget that writes down what was paid for.
 
-    def __init__(self, releases: int = 10**6) -> None:
-        self.left, self.paid = releases, list[tuple[str, PoissonGaussianEvent]]()
+    It refuses when so many releases, or charges, are paid, and stages that are closed.
+    """
+
+    def __init__(self, releases: int = 10**6, *, charges: int = 10**6, closed: tuple[str, ...] = ()) -> None:
+        self.left, self.charges, self.closed = releases, charges, closed
+        self.paid: list[tuple[str, Any]] = []
 
     def charge(self, event: Any, stage: str) -> None:
-        if self.left < event.count:
-            raise BudgetExceeded(1, 0)
+        if stage in self.closed or self.left < event.count or len(self.paid) >= self.charges:
+            raise BudgetExceeded(event.count, self.left)
         self.left -= event.count
         self.paid.append((stage, event))
+
+    @property
+    def events(self) -> list[Any]:
+        return [event for _, event in self.paid]
 
     def releases(self, stage: str) -> int:
         return sum(event.count for paid, event in self.paid if paid == stage)

@@ -28,6 +28,7 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
+from tests.workers.small_trainings import Purse
 from workers.recipes import datalens, moment_votes, units
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
@@ -268,16 +269,6 @@ TINY: dict[str, Any] = {
     "teacher_steps": 1,
     "vote_share": 0.5,
 }
-
-
-class Purse:
-    """A budget that lists its charges."""
-
-    def __init__(self) -> None:
-        self.paid: list[tuple[str, Any]] = []
-
-    def charge(self, event: Any, stage: str) -> None:
-        self.paid.append((stage, event))
 
 
 @pytest.fixture

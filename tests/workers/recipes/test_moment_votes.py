@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filters import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.plans.moment_votes import MomentRound, MomentVotesConfig, moment_rounds
 from privacy.plans.plan import PublicFacts
+from tests.workers.small_trainings import Purse
 from workers.recipes import moment_votes
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moment_votes import Moments, cosine_features, fit_gaussians, run_moment_votes
@@ -28,18 +28,6 @@ CONFIG = MomentVotesConfig(
     products_share=0.25,
     class_products_share=0.25,
 )
-
-
-class Purse:
-    """A budget that remembers what was paid, and refuses after `limit` charges."""
-
-    def __init__(self, limit: int = 1000) -> None:
-        self.limit, self.paid = limit, list[tuple[GaussianEvent, str]]()
-
-    def charge(self, event: GaussianEvent, stage: str) -> None:
-        if len(self.paid) >= self.limit:
-            raise BudgetExceeded(1, 0)
-        self.paid.append((event, stage))
 
 
 def quiet(*, stage: str, step: int, steps: int) -> None:
@@ -92,14 +80,14 @@ def test_every_round_is_paid_before_its_noise_and_the_plan_knows_the_price(recor
     purse = Purse()
     run(records, purse)
     planned = rounds_at(500.0)
-    assert [(r.event, r.name) for r in planned] == purse.paid
+    assert [(r.name, r.event) for r in planned] == purse.paid
     gdp = open_filter("gdp", 500.0, 1e-5)
-    price = sum(gdp.price_nano(event) for event, _ in purse.paid)
+    price = sum(gdp.price_nano(event) for event in purse.events)
     assert 0.999 * gdp.capacity_nano < price <= gdp.capacity_nano
 
 
 def test_nothing_is_released_that_was_not_paid(records, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    purse = Purse(limit=0)
+    purse = Purse(charges=0)
 
     def forbidden(*_: object) -> None:
         raise AssertionError("noise was drawn for a release that was not paid")
@@ -112,8 +100,8 @@ def test_nothing_is_released_that_was_not_paid(records, monkeypatch: pytest.Monk
 def test_rounds_after_the_means_are_left_out_when_they_cannot_be_paid(records) -> None:  # type: ignore[no-untyped-def]
     for limit in (1, 2):
         with pytest.raises(BudgetExceeded):
-            run(records, Purse(limit))
-    coarse, fine = run(records, Purse(3)), run(records, Purse())
+            run(records, Purse(charges=limit))
+    coarse, fine = run(records, Purse(charges=3)), run(records, Purse())
     np.testing.assert_array_equal(coarse.mean, fine.mean)
     assert np.isfinite(coarse.factor).all()
     assert not np.allclose(coarse.factor, fine.factor)

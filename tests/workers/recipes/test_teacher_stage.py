@@ -11,9 +11,9 @@ import torch
 
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
-from privacy.accounting.events import GaussianEvent
 from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.errors import BudgetExceeded, InvalidParameter
+from privacy.errors import InvalidParameter
+from tests.workers.small_trainings import Purse
 from workers.recipes import teacher_stage
 from workers.recipes.interface import Cancelled, Means
 from workers.recipes.teacher_stage import (
@@ -47,20 +47,6 @@ def shards() -> Shards:
     records = torch.randn(120, INPUTS, generator=torch.Generator().manual_seed(0)) + 3.0
     members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
     return Shards(records, torch.from_numpy(rng.integers(0, CLASSES, 120)), members)
-
-
-class Purse:
-    """A budget of `left` images that remembers its charges."""
-
-    def __init__(self, left: int = 10**6) -> None:
-        self.left, self.paid = left, list[GaussianEvent]()
-
-    def charge(self, event: GaussianEvent, stage: str) -> None:
-        assert stage == "votes"
-        if event.count > self.left:
-            raise BudgetExceeded(event.count, self.left)
-        self.left -= event.count
-        self.paid.append(event)
 
 
 class Pupil:
@@ -99,9 +85,9 @@ def run(
 def test_it_pays_one_release_per_image_in_groups(shards: Shards) -> None:
     purse, cfg = Purse(), config()
     releases, state, pupil = run(cfg, shards, purse=purse)
-    assert [event.count for event in purse.paid] == [12, 12, 6]
-    assert sum(event.count for event in purse.paid) == cfg.releases == 30
-    assert {event.sensitivity for event in purse.paid} == {cfg.aggregation.sensitivity}
+    assert [(stage, event.count) for stage, event in purse.paid] == [("votes", 12), ("votes", 12), ("votes", 6)]
+    assert sum(event.count for event in purse.events) == cfg.releases == 30
+    assert {event.sensitivity for event in purse.events} == {cfg.aggregation.sensitivity}
     assert len(releases) == len(pupil.lessons) == state.iteration == 5
 
 
@@ -110,7 +96,7 @@ def test_noise_is_drawn_only_after_it_was_paid(shards: Shards, monkeypatch: pyte
 
     def watched(votes: torch.Tensor, *rest: Any) -> torch.Tensor:
         drawn[0] += len(votes)
-        assert drawn[0] <= sum(event.count for event in purse.paid)
+        assert drawn[0] <= sum(event.count for event in purse.events)
         return original(votes, *rest)
 
     monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", watched)
@@ -119,9 +105,9 @@ def test_noise_is_drawn_only_after_it_was_paid(shards: Shards, monkeypatch: pyte
 
 
 def test_it_stops_where_the_budget_ends(shards: Shards) -> None:
-    releases, state, _ = run(config(), shards, purse=Purse(left=13))
+    releases, state, _ = run(config(), shards, purse=Purse(13))
     assert len(releases) == state.iteration == 2
-    assert run(config(), shards, purse=Purse(left=11))[0] == []
+    assert run(config(), shards, purse=Purse(11))[0] == []
 
 
 def test_a_release_follows_the_algorithm(shards: Shards) -> None:
@@ -148,7 +134,7 @@ def test_teachers_point_towards_their_records(shards: Shards) -> None:
 def test_ablations_run_and_are_paid_as_they_are(fields: dict[str, bool], most: int, shards: Shards) -> None:
     purse, cfg = Purse(), aggregation(**fields)
     releases, _, _ = run(cfg, shards, purse=purse)
-    assert purse.paid[0].sensitivity == pytest.approx(2 * most**0.5)
+    assert purse.events[0].sensitivity == pytest.approx(2 * most**0.5)
     if not cfg.aggregation.threshold:
         torch.testing.assert_close(releases[0].released_direction, releases[0].released_sums / TEACHERS)
 
@@ -194,7 +180,7 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
     state = start_teacher_stage(config(), Means(budget=purse, secret=SECRET, attempt=2))
     state.restore(saved[0])
     releases, _, _ = run(config(), shards, purse=purse, state=state, attempt=2)
-    assert [event.count for event in purse.paid] == [12, 6]  # iterations 2-3 again, then 4
+    assert [event.count for event in purse.events] == [12, 6]  # iterations 2-3 again, then 4
     assert len(releases) == 5
     first_time = run(config(), shards)[0]
     assert torch.equal(releases[1].released_sums, first_time[1].released_sums)
