@@ -20,8 +20,8 @@ def affordable_releases(filter: Filter, event: Event, budget_nano: int) -> int:
     """Return how many single releases of `event` (its count is ignored) fit into the budget; 0 when none does.
 
     Raises:
-        InvalidParameter: The budget is not a whole, non-negative number.
-        EventRefused: The filter has no price for the event.
+        InvalidParameter: the budget is not a whole, non-negative number.
+        EventRefused: the filter has no price for the event.
     """
     return _budget(budget_nano) // filter.unit_price_nano(event)
 
@@ -32,17 +32,17 @@ def stddev_for(
     """Return the smallest noise with which `count` Gaussian releases fit into the budget, rounded up.
 
     Args:
-        filter: The account's filter.
+        filter: the account's filter.
         sensitivity: L2 sensitivity of one release.
-        budget_nano: What all the releases together may cost, in the filter's nano-units.
-        count: Number of releases.
-        discrete: The noise is the discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
+        budget_nano: what all the releases together may cost, in the filter's nano-units.
+        count: number of releases.
+        discrete: the noise is the discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
 
     Returns:
         The standard deviation of the noise of one release, in the units of the sensitivity.
 
     Raises:
-        InvalidParameter: A value is out of range, or the budget is below one nano-unit a release.
+        InvalidParameter: a value is out of range, or the budget is below one nano-unit a release.
     """
     GaussianEvent(sensitivity, 1.0, count)  # validates both
     unit_nano = _budget(budget_nano) // count
@@ -67,17 +67,17 @@ def noise_multiplier_for(filter: Filter, probability: float, steps: int, budget_
     """Return the smallest noise multiplier with which `steps` Poisson-sampled releases fit into the budget, rounded up.
 
     Args:
-        filter: The account's filter; it must price Poisson-sampled releases (`rdp` does).
-        probability: Chance of each unit to be in a step's sample, in (0, 1].
-        steps: Number of releases.
-        budget_nano: What all of them together may cost, in the filter's nano-units.
+        filter: the account's filter; it must price Poisson-sampled releases (`rdp` does).
+        probability: chance of each unit to be in a step's sample, in (0, 1].
+        steps: number of releases.
+        budget_nano: what all of them together may cost, in the filter's nano-units.
 
     Returns:
         Noise standard deviation over sensitivity, within one part in 10^6 of the smallest that fits.
 
     Raises:
-        InvalidParameter: A value is out of range, or no noise is large enough.
-        EventRefused: The filter has no price for Poisson-sampled releases.
+        InvalidParameter: a value is out of range, or no noise is large enough.
+        EventRefused: the filter has no price for Poisson-sampled releases.
     """
     unit_nano = _budget(budget_nano) // PoissonGaussianEvent(probability, 1.0, steps).count
 

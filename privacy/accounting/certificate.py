@@ -32,22 +32,22 @@ class Certificate:
     """The public statement that accompanies a release.
 
     Attributes:
-        epsilon: Upper bound for this release alone, at `delta`, by the account's filter.
-        delta: The account's delta.
-        unit: Whose presence is hidden, "record" or "subject".
-        protects: The unit in words: one record, or all records of one subject.
-        adjacency: Always "add_remove": presence against absence of one unit.
-        filter: Name of the filter that gates the account.
-        order: The filter's Renyi order; None for gdp.
-        capacity_nano: What the account holds in all, in the filter's nano-units.
-        price_nano: What this release was charged.
-        events: The events that were paid for, as `event_from_json` reads them.
-        accountant: Name of the package that checked the events.
-        accountant_version: Its version.
+        epsilon: upper bound for this release alone, at `delta`, by the account's filter.
+        delta: the account's delta.
+        unit: whose presence is hidden, "record" or "subject".
+        protects: the unit in words: one record, or all records of one subject.
+        adjacency: always "add_remove": presence against absence of one unit.
+        filter: name of the filter that gates the account.
+        order: the filter's Renyi order; None for gdp.
+        capacity_nano: what the account holds in all, in the filter's nano-units.
+        price_nano: what this release was charged.
+        events: the events that were paid for, as `event_from_json` reads them.
+        accountant: name of the package that checked the events.
+        accountant_version: its version.
         pld_epsilon: Epsilon of the events by privacy loss distributions, at `delta`. Information only: the ledger's
             gate is the filter.
-        assumed_public: What the owner declared to be public.
-        not_covered: What the guarantee does not speak about.
+        assumed_public: what the owner declared to be public.
+        not_covered: what the guarantee does not speak about.
     """
 
     epsilon: float
@@ -87,20 +87,20 @@ def build_certificate(
     """Certify the events of one release against the account's filter.
 
     Args:
-        filter: The account's filter.
-        events: Everything that was released about private data, in any order. Public parameters only.
+        filter: the account's filter.
+        events: everything that was released about private data, in any order. Public parameters only.
         unit: "record" or "subject".
-        assumed_public: What the owner declared to be public, in words.
-        price_nano: What the ledger charged, replayed steps included; None means the price of the events.
-        not_covered: What the guarantee does not speak about, in words.
+        assumed_public: what the owner declared to be public, in words.
+        price_nano: what the ledger charged, replayed steps included; None means the price of the events.
+        not_covered: what the guarantee does not speak about, in words.
 
     Returns:
         The certificate; its epsilon belongs to the amount that was charged.
 
     Raises:
-        InvalidParameter: There is no event, the unit is unknown, or less was charged than the events cost.
-        EventRefused: The filter has no price for an event.
-        BudgetExceeded: The charge is more than the account can ever hold.
+        InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
+        EventRefused: the filter has no price for an event.
+        BudgetExceeded: the charge is more than the account can ever hold.
     """
     if not events:
         raise InvalidParameter("events", [], "a release without events has nothing to certify")

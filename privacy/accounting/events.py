@@ -57,8 +57,8 @@ class GaussianEvent:
 
     Attributes:
         sensitivity: L2 sensitivity of one release under the account's adjacency and unit.
-        stddev: Standard deviation of the noise of one release, in the units of the sensitivity.
-        count: Number of releases, chosen adaptively or not.
+        stddev: standard deviation of the noise of one release, in the units of the sensitivity.
+        count: number of releases, chosen adaptively or not.
     """
 
     sensitivity: float
@@ -119,9 +119,9 @@ class PoissonGaussianEvent:
     """Release a sum over a Poisson sample of the units with Gaussian noise, `count` times.
 
     Attributes:
-        sampling_probability: Chance, in (0, 1], with which each unit enters each sample independently.
-        noise_multiplier: Noise stddev over the L2 sensitivity of the sum to one sampled unit.
-        count: Number of releases, empty samples included.
+        sampling_probability: chance, in (0, 1], with which each unit enters each sample independently.
+        noise_multiplier: noise stddev over the L2 sensitivity of the sum to one sampled unit.
+        count: number of releases, empty samples included.
     """
 
     sampling_probability: float
@@ -159,7 +159,7 @@ def event_from_json(document: Mapping[str, Any]) -> Event:
     """Read an event written by `to_json`.
 
     Raises:
-        InvalidParameter: The type is unknown, a field is missing or unexpected, or a value is out of range.
+        InvalidParameter: the type is unknown, a field is missing or unexpected, or a value is out of range.
     """
     fields = dict(document)
     kind = _TYPES.get(str(fields.pop("type", None)))

@@ -144,7 +144,7 @@ class GdpFilter:
         """Return the price of one release, rounded up.
 
         Raises:
-            EventRefused: The event is not a plain Gaussian release.
+            EventRefused: the event is not a plain Gaussian release.
         """
         if not isinstance(event, GaussianEvent):
             raise EventRefused(self.name, event, "it prices Gaussian releases only; open the account with rdp")
@@ -193,7 +193,7 @@ class RdpFilter:
         """Return the price of one release, rounded up.
 
         Raises:
-            EventRefused: The divergence at the account's order is infinite or not computable.
+            EventRefused: the divergence at the account's order is infinite or not computable.
         """
         if isinstance(event, GaussianEvent):  # exact rational arithmetic: order * mu^2 / 2
             return _ceil(Fraction(self.order) * event.mu_squared_exact / 2 * NANO)
@@ -266,12 +266,12 @@ def open_filter(name: FilterName, epsilon: float, delta: float, order: float | N
 
     Args:
         name: "gdp" for Gaussian events only (exact), "rdp" for every event.
-        epsilon: The account's limit, positive and finite.
-        delta: The account's delta, strictly between 0 and 1.
-        order: For rdp, the order stored at opening; None chooses the one that suits Gaussian noise at this budget.
+        epsilon: the account's limit, positive and finite.
+        delta: the account's delta, strictly between 0 and 1.
+        order: for rdp, the order stored at opening; None chooses the one that suits Gaussian noise at this budget.
 
     Raises:
-        InvalidParameter: A value is out of range, or the budget is too small to buy anything.
+        InvalidParameter: a value is out of range, or the budget is too small to buy anything.
     """
     if name == "gdp":
         if order is not None:

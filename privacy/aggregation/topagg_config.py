@@ -19,15 +19,15 @@ class TopAggConfig:
     """Parameters of Algorithms 2 and 3 of Wang et al. 2021 (arXiv:2103.11109).
 
     Attributes:
-        k: Coordinates for which one teacher may vote.
-        c: Clipping constant of a coordinate before normalisation. Smaller saturates: every vote is a plain sign.
-        stddev: The paper's sigma, parameter of the discrete Gaussian noise on each coordinate of a vote sum.
-        beta: Share of the teachers that must agree, in (0, 1].
-        teachers: The paper's N, empty shards included.
-        dimension: The paper's d, coordinates of one image.
-        top_k: Ablation switch. Off: a teacher votes for all d coordinates, and pays for it.
-        stochastic_sign: Ablation switch. Off: a vote is the sign of its coordinate.
-        threshold: Ablation switch. Off: the release is the noisy mean vote.
+        k: coordinates for which one teacher may vote.
+        c: clipping constant of a coordinate before normalisation. Smaller saturates: every vote is a plain sign.
+        stddev: the paper's sigma, parameter of the discrete Gaussian noise on each coordinate of a vote sum.
+        beta: share of the teachers that must agree, in (0, 1].
+        teachers: the paper's N, empty shards included.
+        dimension: the paper's d, coordinates of one image.
+        top_k: ablation switch. Off: a teacher votes for all d coordinates, and pays for it.
+        stochastic_sign: ablation switch. Off: a vote is the sign of its coordinate.
+        threshold: ablation switch. Off: the release is the noisy mean vote.
     """
 
     k: int

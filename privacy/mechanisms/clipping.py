@@ -39,7 +39,7 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
 
     Args:
         rows: (n, d) integers of magnitude at most 2^20, such as pixels. Private.
-        norm_max: The bound C, finite. Public.
+        norm_max: the bound C, finite. Public.
 
     Returns:
         (n, d) int64, each row of norm at most C: what discrete noise may be added to the sum of.
@@ -49,7 +49,7 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
 
     Raises:
         InvalidParameter: norm_max is not finite or below 1e-150, or the rows are not such integers.
-        PrivacyError: A row still exceeds the bound (never, unless this file is broken).
+        PrivacyError: a row still exceeds the bound (never, unless this file is broken).
     """
     bound = _norm_max(norm_max)
     if not np.issubdtype(rows.dtype, np.integer):

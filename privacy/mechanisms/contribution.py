@@ -25,7 +25,7 @@ def one_record_each(
     Args:
         private_subjects: (n,) the number of each record's subject. Private.
         private_records: (n, bytes) uint8, each record's label and pixels (`partition.record_units`). Private.
-        key: The job's key for this choice, 16 to 64 bytes. Private.
+        key: the job's key for this choice, 16 to 64 bytes. Private.
 
     Returns:
         (subjects,) int64, the chosen records' indices, ascending.
@@ -38,7 +38,7 @@ def one_record_each(
         subject is its sensitivity to a record, whatever the number of records a subject has.
 
     Raises:
-        InvalidParameter: The arrays differ in length or the key is out of range.
+        InvalidParameter: the arrays differ in length or the key is out of range.
     """
     if len(private_subjects) != len(private_records):
         raise InvalidParameter("private_subjects", "(hidden)", "there is one subject for each record")
@@ -61,7 +61,7 @@ def assert_one_record_each(private_subjects: npt.NDArray[np.int64]) -> None:
     """Check, before a sum over these records is paid for, that no subject owns two of them.
 
     Raises:
-        ContributionUnbounded: One does; the message names neither subject nor number.
+        ContributionUnbounded: one does; the message names neither subject nor number.
     """
     if len(np.unique(private_subjects)) != len(private_subjects):
         raise ContributionUnbounded("a subject would add more than one record to a sum")

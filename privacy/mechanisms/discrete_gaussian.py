@@ -45,11 +45,11 @@ class StepTable:
     """The proposal for one stddev: cells -cells..cells-1 of `width`, then the left and the right tail.
 
     Attributes:
-        stddev: Standard deviation parameter.
-        width_log2: Binary logarithm of the cells' width.
-        cells: Number of cells on either side of zero.
-        scale: The common factor of step 2 (kappa), an exact rational.
-        weights: Integer weights of cells and tails in that order; they sum to 2^64.
+        stddev: standard deviation parameter.
+        width_log2: binary logarithm of the cells' width.
+        cells: number of cells on either side of zero.
+        scale: the common factor of step 2 (kappa), an exact rational.
+        weights: integer weights of cells and tails in that order; they sum to 2^64.
         threshold: (2048,) uint64, the alias table's coin thresholds, at most 2^53.
         alias: (2048,) int64, the entry taken when the coin is not below the threshold.
         ratio: (2 * cells,) float64, scale * width / weight.
@@ -80,8 +80,8 @@ def step_table(stddev: float, reach: int = REACH) -> StepTable:
     """Build the proposal for `stddev`.
 
     Args:
-        stddev: Standard deviation parameter.
-        reach: How many stddev the cells cover; less sends more draws through the tails' exact arithmetic and never
+        stddev: standard deviation parameter.
+        reach: how many stddev the cells cover; less sends more draws through the tails' exact arithmetic and never
             changes the distribution. From 1 to 13.
 
     Raises:
@@ -130,10 +130,10 @@ def draw(n: int, table: StepTable, words: Words, slack: float = SLACK) -> npt.ND
     """Draw n independent integers from N_Z(0, table.stddev^2).
 
     Args:
-        n: How many.
-        table: From `step_table`.
-        words: Returns that many fresh uniform 64-bit words.
-        slack: Relative slack of the floating-point comparison; larger sends more draws through exact arithmetic
+        n: how many.
+        table: from `step_table`.
+        words: returns that many fresh uniform 64-bit words.
+        slack: relative slack of the floating-point comparison; larger sends more draws through exact arithmetic
             and never changes the distribution.
 
     Returns:

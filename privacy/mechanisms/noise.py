@@ -26,11 +26,11 @@ def derive_key(secret: bytes, *labels: str | int) -> bytes:
     attempts can never share noise.
 
     Args:
-        secret: The job's secret, at least 16 bytes from the operating system's generator. Private.
-        labels: For example "noise", attempt, "votes", step. Public.
+        secret: the job's secret, at least 16 bytes from the operating system's generator. Private.
+        labels: for example "noise", attempt, "votes", step. Public.
 
     Raises:
-        InvalidParameter: The secret is too short, no label is given, or a label is neither text nor an integer.
+        InvalidParameter: the secret is too short, no label is given, or a label is neither text nor an integer.
     """
     if len(secret) < SECRET_BYTES_MIN:
         raise InvalidParameter("secret", "(hidden)", f"a secret has at least {SECRET_BYTES_MIN} bytes")
@@ -57,7 +57,7 @@ class SecureNoise:
         """Start the key stream of a 32-byte key at block zero.
 
         Raises:
-            InvalidParameter: The key does not have 32 bytes.
+            InvalidParameter: the key does not have 32 bytes.
         """
         if len(key) != KEY_BYTES:
             raise InvalidParameter("key", "(hidden)", f"a key has {KEY_BYTES} bytes")
@@ -97,8 +97,8 @@ class SecureNoise:
         here. No approximation is made: given uniform key stream bytes, each integer has exactly its probability.
 
         Args:
-            shape: Shape of the result.
-            stddev: Its parameter, at most 2^45, taken as the exact rational that the float is. The true standard
+            shape: shape of the result.
+            stddev: its parameter, at most 2^45, taken as the exact rational that the float is. The true standard
                 deviation never exceeds it, and equals it to one part in a million from 1 on.
 
         Returns:

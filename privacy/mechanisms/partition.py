@@ -46,7 +46,7 @@ def record_units(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -
         (n, 8 + pixels) uint8.
 
     Raises:
-        InvalidParameter: The two differ in length.
+        InvalidParameter: the two differ in length.
     """
     if len(images) != len(labels):
         raise InvalidParameter("labels", "(hidden)", "there is one label for each image")
@@ -72,8 +72,8 @@ def shard_of(units: Units, key: bytes, shards: int) -> npt.NDArray[np.int64]:
 
     Args:
         units: (n, bytes) uint8 rows (`record_units` or `subject_units`), or n byte strings. Private.
-        key: The job's partition key, 16 to 64 bytes. Private: whoever knew it could choose its shard.
-        shards: Number of shards (teachers), public.
+        key: the job's partition key, 16 to 64 bytes. Private: whoever knew it could choose its shard.
+        shards: number of shards (teachers), public.
 
     Returns:
         (n,) int64 in [0, shards). Sizes are uneven and some shards may be empty.
@@ -84,7 +84,7 @@ def shard_of(units: Units, key: bytes, shards: int) -> npt.NDArray[np.int64]:
         from here to the guarantee stands at the top of this file.
 
     Raises:
-        InvalidParameter: The key or the number of shards is out of range, or a unit is empty.
+        InvalidParameter: the key or the number of shards is out of range, or a unit is empty.
     """
     if not 1 <= shards <= SHARDS_MAX:
         raise InvalidParameter("shards", shards, f"between 1 and {SHARDS_MAX} shards")
@@ -107,13 +107,13 @@ def assert_disjoint(units: Units, assigned: npt.NDArray[np.int64], shards: int) 
     """Check that every record has one shard in range and that all records of a unit share theirs.
 
     Args:
-        units: The unit of each record, as in `shard_of`.
+        units: the unit of each record, as in `shard_of`.
         assigned: (n,) the shard of each record.
-        shards: Number of shards.
+        shards: number of shards.
 
     Raises:
-        PrivacyError: A record has no shard, or one that does not exist.
-        ContributionUnbounded: A unit lies in two shards and would change two teachers' votes. No message names it.
+        PrivacyError: a record has no shard, or one that does not exist.
+        ContributionUnbounded: a unit lies in two shards and would change two teachers' votes. No message names it.
     """
     if len(assigned) != len(units):
         raise PrivacyError("the partition does not assign every record exactly once")

@@ -15,9 +15,9 @@ def poisson_sample(units: int, probability: float, noise: SecureNoise) -> npt.ND
     """Draw one Poisson sample.
 
     Args:
-        units: Number of units (records or subjects) that there are. Private: never show how many were drawn.
-        probability: Chance of each, in (0, 1]. Public.
-        noise: A generator of this step alone.
+        units: number of units (records or subjects) that there are. Private: never show how many were drawn.
+        probability: chance of each, in (0, 1]. Public.
+        noise: a generator of this step alone.
 
     Returns:
         (batch,) indices in ascending order; possibly none. PRIVATE: amplification holds only while nobody sees them.

@@ -165,7 +165,7 @@ def run_teacher_stage(
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
 
     Args:
-        cfg: Public parameters.
+        cfg: public parameters.
         private_shards: each teacher's records, disjoint by keyed hash. Private.
         student: proposes images and learns; sees only releases.
         state: from `start_teacher_stage`, perhaps restored; advanced in place.
