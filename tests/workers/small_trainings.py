@@ -30,6 +30,20 @@ RDP = open_filter("rdp", 8.0, 1e-5)
 SECRET = bytes(range(32))
 DIGITS = tuple(str(digit) for digit in range(10))
 FACTS = PublicFacts(DIGITS, 8, 8, 1, 1500, "record")
+TINY_DATALENS: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives: 25, 25, 10
+    "teachers": 100,
+    "images": 60,
+    "images_per_iteration": 5,
+    "top_k": 4,
+    "components": 10,
+    "frequencies": 6,
+    "features": 8,
+    "rounds": 3,
+    "teacher_hidden": 4,
+    "pretraining_steps": 2,
+    "teacher_steps": 1,
+    "vote_share": 0.5,
+}
 # Trainings of every recipe that take a second.
 SMALL: dict[str, dict[str, Any]] = {
     "dp_classifier": {

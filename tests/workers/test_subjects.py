@@ -28,7 +28,7 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import Purse
+from tests.workers.small_trainings import TINY_DATALENS, Purse
 from workers.recipes import datalens, moment_votes, units
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
@@ -255,20 +255,7 @@ def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatc
 
 # --- the whole recipe -----------------------------------------------------------------------------------------------
 
-TINY: dict[str, Any] = {
-    "teachers": 40,
-    "images": 20,
-    "images_per_iteration": 5,
-    "top_k": 4,
-    "components": 10,
-    "frequencies": 6,
-    "features": 8,
-    "rounds": 2,
-    "teacher_hidden": 4,
-    "pretraining_steps": 2,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
-}
+TINY = {**TINY_DATALENS, "teachers": 40, "images": 20, "rounds": 2}
 
 
 @pytest.fixture

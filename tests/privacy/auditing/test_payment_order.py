@@ -19,24 +19,12 @@ from privacy.errors import BudgetExceeded
 from privacy.plans.datalens import VOTES
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
+from tests.workers.small_trainings import TINY_DATALENS
 
 GDP = open_filter("gdp", 1.0, 1e-5)
 EVENT = GaussianEvent(1.0, 10.0)
 POPULATION = digits_population(100)
-TINY: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives
-    "teachers": 100,
-    "images": 60,
-    "images_per_iteration": 5,
-    "top_k": 4,
-    "components": 10,
-    "frequencies": 6,
-    "features": 8,
-    "rounds": 3,
-    "teacher_hidden": 0,
-    "pretraining_steps": 1,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
-}
+TINY = {**TINY_DATALENS, "teacher_hidden": 0, "pretraining_steps": 1}
 PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 0.2}]
 
 

@@ -13,14 +13,11 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import trace_gradients
 from privacy.gradients.rgp import Rgp, carriers_of, random_carriers
 from privacy.mechanisms.noise import SecureNoise
+from tests.privacy.gradients.test_per_sample import losses
 
 
-def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def noise() -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for these tests", "rgp")
+def noise(step: str | int = "rgp") -> SecureNoise:
+    return SecureNoise.derive(b"a fixed secret for these tests", step)
 
 
 def network() -> nn.Module:
@@ -53,13 +50,10 @@ def released(model: nn.Module, estimator: Rgp | DpSgd, inputs: torch.Tensor, tar
     return estimator.release(noise())
 
 
-def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
-    """Corollary 2.1.1: L L^T dW + dW R^T R - L L^T dW R^T R, for linear layers and convolutions alike."""
-    model, (inputs, targets) = network(), batch(6)
-    estimator = rgp(model, clip=20.0)
+def assert_projected(model: nn.Module, estimator: Rgp, inputs: torch.Tensor, targets: torch.Tensor) -> set[str]:
+    """A step's update is L L^T dW + dW R^T R - L L^T dW R^T R where there are carriers, whose names are returned."""
     estimator.begin_step(model)
     carriers = dict(estimator._carriers)
-    assert set(carriers) == {"0.weight", "3.weight", "5.weight", "7.weight"}
     traces = trace_gradients(model, losses, inputs, targets)
     estimator.add(traces)
     found = estimator.release(noise())
@@ -71,6 +65,13 @@ def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
             on_left, on_right = left @ (left.mT @ dw), dw @ right.mT @ right
             truth = (on_left + on_right - left @ (left.mT @ dw) @ right.mT @ right).reshape(truth.shape)
         torch.testing.assert_close(found[name].to(truth), truth, atol=2e-3, rtol=2e-3)
+    return set(carriers)
+
+
+def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
+    """Corollary 2.1.1, for linear layers and convolutions alike."""
+    model = network()
+    assert assert_projected(model, rgp(model, clip=20.0), *batch(6)) == {"0.weight", "3.weight", "5.weight", "7.weight"}
 
 
 @pytest.mark.parametrize("random", [False, True])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-from privacy.gradients.estimator import shapes_of
 from privacy.gradients.per_sample import trace_gradients
-from privacy.gradients.rgp import Rgp
-from privacy.mechanisms.noise import SecureNoise
 from tests.privacy.gradients.test_per_sample import Tokens, losses
+from tests.privacy.gradients.test_rgp import assert_projected, noise, rgp
 
 CARRIED = {"query.weight", "key.weight", "value.weight", "head.weight"}
 
@@ -26,31 +23,9 @@ def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, ((tokens < 3).sum(dim=1) + 1) // 2
 
 
-def rgp(model: nn.Module, **changes: float) -> Rgp:
-    options = {"rank": 2, "clip": 1.0, "noise_multiplier": 1e-6, "expected_batch": 1.0} | changes
-    return Rgp(model, shapes_of(model), **options)
-
-
-def noise(step: int = 0) -> SecureNoise:
-    return SecureNoise.derive(b"a fixed secret for these tests", step)
-
-
 def test_every_linear_layer_gets_carriers_and_the_update_is_the_projected_gradient() -> None:
-    model, (tokens, targets) = network(), batch(6)
-    estimator = rgp(model, clip=50.0)
-    estimator.begin_step(model)
-    carriers = dict(estimator._carriers)
-    assert set(carriers) == CARRIED
-    traces = trace_gradients(model, losses, tokens, targets)
-    estimator.add(traces)
-    found = estimator.release(noise())
-    for name, share in traces.shares().items():
-        truth = share.sum(dim=0)
-        if name in carriers:
-            left, right = carriers[name]
-            on_left, on_right = left @ (left.mT @ truth), truth @ right.mT @ right
-            truth = on_left + on_right - left @ (left.mT @ truth) @ right.mT @ right
-        torch.testing.assert_close(found[name].to(truth), truth, atol=2e-3, rtol=2e-3)
+    model = network()
+    assert assert_projected(model, rgp(model, clip=50.0), *batch(6)) == CARRIED
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -68,7 +43,7 @@ def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool) -> No
 
 def test_it_learns() -> None:
     model, (tokens, targets) = network(), batch(300)
-    estimator = rgp(model, noise_multiplier=0.5, expected_batch=300.0, warm_up_steps=30)
+    estimator = rgp(model, clip=1.0, noise_multiplier=0.5, expected_batch=300.0, warm_up_steps=30)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     with torch.no_grad():
         before = float(losses(model(tokens), targets).mean())

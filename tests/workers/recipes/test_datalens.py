@@ -24,6 +24,7 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
+from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes import datalens
 from workers.recipes.interface import Cancelled, Means, Run, TrainingData, load_checkpoint
@@ -33,20 +34,6 @@ from workers.train.checkpoints import SealedFolder
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
 GDP = open_filter("gdp", 1.0, 1e-5)
 SECRET = b"0123456789abcdef0123456789abcdef"
-TINY: dict[str, Any] = {  # 12 iterations of 5 images, paid by fives: 25, 25, 10
-    "teachers": 100,
-    "images": 60,
-    "images_per_iteration": 5,
-    "top_k": 4,
-    "components": 10,
-    "frequencies": 6,
-    "features": 8,
-    "rounds": 3,
-    "teacher_hidden": 4,
-    "pretraining_steps": 2,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
-}
 
 
 class Purse:

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 from models.generator import Generator
 from service.jobs import JobState
+from tests.workers.small_trainings import TINY_DATALENS
 from workers.recipes import datalens
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
@@ -21,20 +22,7 @@ from workers.train.runner import run
 
 CANARY = "CANARY7f3a"
 DIGITS = [str(digit) for digit in range(10)]
-TINY = {
-    "teachers": 50,
-    "images": 20,
-    "images_per_iteration": 5,
-    "top_k": 4,
-    "components": 10,
-    "frequencies": 6,
-    "features": 8,
-    "rounds": 2,
-    "teacher_hidden": 4,
-    "pretraining_steps": 2,
-    "teacher_steps": 1,
-    "vote_share": 0.5,
-}
+TINY = {**TINY_DATALENS, "teachers": 50, "images": 20, "rounds": 2}
 
 
 def upload(subjects: bool = True) -> tuple[bytes, npt.NDArray[np.int64]]:
