@@ -17,7 +17,7 @@ from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.words import JobKind, JobState, ReleaseKind, SampleFormat
-from service.errors import AccountFrozen, Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
+from service.errors import Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
 from service.failpoints import failpoint
 from service.jobs.lookup import get_dataset, get_job, get_release
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
@@ -182,16 +182,10 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
 def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
     """Refuse an epsilon above the account's rest, even where the plan's rounded price would fit."""
     account = trained.account
-    require_unfrozen(account)
+    ledger.require_unfrozen(account)
     budget_nano = trained.budget_nano(epsilon)
-    if budget_nano > account.capacity_nano - account.spent_nano - account.held_nano:
+    if budget_nano > account.left_nano:
         raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
-
-
-def require_unfrozen(account: Account) -> None:
-    """Let an account pass that takes new jobs, or raise AccountFrozen."""
-    if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
 def new_training(

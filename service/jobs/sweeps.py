@@ -28,7 +28,7 @@ from service.errors import InvalidInput, SweepTooExpensive
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
-from service.jobs.submission import accept, new_training, newest_release, remember, require_unfrozen
+from service.jobs.submission import accept, new_training, newest_release, remember
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 NAME_CHARACTERS_MAX = 100
@@ -156,10 +156,10 @@ def _plan(session: Session, trained: TrainingSet, recipe: str, trial: Trial, num
 def _require_affordable(session: Session, trained: TrainingSet, trials: Sequence[Trial]) -> None:
     """Refuse trials whose epsilons together hold more than a locked account has left."""
     account = trained.account
-    require_unfrozen(account)
+    ledger.require_unfrozen(account)
     budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
     asked_nano = sum(budgets_nano)
-    left_nano = max(account.capacity_nano - account.spent_nano - account.held_nano, 0)
+    left_nano = account.left_nano
     if asked_nano <= left_nano:
         return
     fitting = [sum(budgets_nano[:count]) <= left_nano for count in range(1, len(trials) + 1)]

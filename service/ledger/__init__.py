@@ -16,6 +16,7 @@ from service.ledger.accounts import (
     filter_of,
     insufficient,
     open_account,
+    require_unfrozen,
 )
 from service.ledger.chain import Entry
 from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
@@ -72,6 +73,7 @@ __all__ = [
     "record_sample",
     "request_raise",
     "require_as_held",
+    "require_unfrozen",
     "return_hold",
     "set_frozen",
     "settle",

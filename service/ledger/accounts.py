@@ -19,7 +19,7 @@ from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.session import is_duplicate
 from service.db.words import Adjacency, EntryKind, FilterName, Unit
-from service.errors import Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
+from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
 from service.ledger.rows import get_account
@@ -165,7 +165,6 @@ def balance(session: Session, account_id: str) -> Balance:
 def balance_of(account: Account) -> Balance:
     """Return the balance of an account that was read or locked already."""
     privacy_filter = filter_of(account)
-    left_nano = max(account.capacity_nano - account.spent_nano - account.held_nano, 0)
     return Balance(
         account_id=account.id,
         name=account.name,
@@ -174,12 +173,12 @@ def balance_of(account: Account) -> Balance:
         capacity_nano=account.capacity_nano,
         spent_nano=account.spent_nano,
         held_nano=account.held_nano,
-        left_nano=left_nano,
+        left_nano=account.left_nano,
         limit_epsilon=account.epsilon,
         spent_epsilon=privacy_filter.epsilon_of(account.spent_nano),
         held_epsilon=privacy_filter.epsilon_of(account.held_nano),
-        left_epsilon=privacy_filter.epsilon_of(left_nano),
-        affordable_epsilon=affordable_epsilon(privacy_filter, left_nano),
+        left_epsilon=privacy_filter.epsilon_of(account.left_nano),
+        affordable_epsilon=affordable_epsilon(privacy_filter, account.left_nano),
         # A limit may have been lowered below the spend; of what is spent by then, nothing is taken back.
         sure_at_most=sure_at_most(privacy_filter, max(account.capacity_nano, account.spent_nano)),
     )
@@ -226,6 +225,16 @@ def insufficient(account: Account, requested_nano: int, requested_epsilon: float
         held_epsilon=now.held_epsilon,
         affordable_epsilon=now.affordable_epsilon,
     )
+
+
+def require_unfrozen(account: Account) -> None:
+    """Let an account pass that takes new jobs.
+
+    Raises:
+        AccountFrozen: it takes none.
+    """
+    if account.frozen:
+        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
 def accounts(session: Session, *, after: str | None, limit: int) -> Sequence[Account]:

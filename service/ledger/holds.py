@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.db.base import new_id
 from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
-from service.ledger.accounts import insufficient
+from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.records import Hold
 from service.ledger.rows import (
     append,
@@ -55,9 +55,8 @@ def hold(
     """
     amount_nano = whole(amount_nano, "amount_nano")
     account = lock_account(session, account_id)
-    if account.frozen:
-        raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
-    if account.spent_nano + account.held_nano + amount_nano > account.capacity_nano:
+    require_unfrozen(account)
+    if amount_nano > account.left_nano:
         raise insufficient(account, amount_nano)
     if hold_of_job(session, job_id) is not None:
         raise Conflict("This job has a hold already.", job_id=job_id)

@@ -34,6 +34,11 @@ class Account:
     head_hash: str
     created_at: datetime
 
+    @property
+    def left_nano(self) -> int:
+        """What may still be held; 0 where the limit was lowered below what is spent and held."""
+        return max(self.capacity_nano - self.spent_nano - self.held_nano, 0)
+
 
 @dataclass(slots=True)
 class Hold:
