@@ -132,15 +132,16 @@ class InsufficientBudget(ObscuraError):
             options.append(f"ask for {show_epsilon(self.affordable_epsilon, up=False)}")
         if self.release_id is not None:
             options.append(f"sample release *{self.release_id}* again at no cost")
-        options.append("ask the owner")
-        choice = ", or ".join([", ".join(options[:-1]), options[-1]]) if len(options) > 1 else options[0]
         return (
-            f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. "
+            f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._balance()}; epsilons of "
+            f"parts need not add up, the ledger adds exact prices). {_choice(options)}"
+        )
+
+    def _balance(self) -> str:
+        return (
             f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
             f"of {show_epsilon(self.limit_epsilon, up=False)} "
-            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held; "
-            "epsilons of parts need not add up, the ledger adds exact prices). "
-            f"You can: {choice}."
+            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held"
         )
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
@@ -174,14 +175,13 @@ class SweepTooExpensive(InsufficientBudget):
         if self.epsilon_affordable_for_each > 0:
             each = show_epsilon(self.epsilon_affordable_for_each, up=False)
             options.append(f"ask for {each} or less for each of the {self.trials}")
-        options.append("ask the owner")
-        choice = ", or ".join([", ".join(options[:-1]), options[-1]]) if len(options) > 1 else options[0]
         return (
             f"The {self.trials} trials of this sweep need epsilon {show_epsilon(self.requested_epsilon, up=True)} "
-            f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). "
-            f"Account *{self.account}* has {show_epsilon(self.left_epsilon, up=False)} left "
-            f"of {show_epsilon(self.limit_epsilon, up=False)} "
-            f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held), "
-            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
-            f"You can: {choice}."
+            f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). {self._balance()}), "
+            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. {_choice(options)}"
         )
+
+
+def _choice(options: list[str]) -> str:
+    """Say what can be done instead; one may always ask the owner."""
+    return f"You can: {', or '.join([', '.join(options), 'ask the owner'] if options else ['ask the owner'])}."

@@ -19,7 +19,7 @@ from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.session import SessionFactory, find, transaction
+from service.db.session import SessionFactory, among, find, transaction
 from service.db.words import UNFINISHED, DatasetState, JobKind
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
@@ -28,7 +28,6 @@ from service.settings import Settings
 
 _GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
-_IDS_PER_QUERY = 500
 
 
 def delete(
@@ -137,17 +136,9 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     that came back from a backup after the deletion. Shred and `finish` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
     found = {*_names(settings.keys_path / "datasets"), *_names(settings.data_dir / "datasets")}
-    names = sorted(found - set(deleting))
-    deleted = [
-        dataset_id
-        for start in range(0, len(names), _IDS_PER_QUERY)
-        for dataset_id in session.scalars(
-            select(Dataset.id).where(
-                Dataset.id.in_(names[start : start + _IDS_PER_QUERY]), Dataset.state == DatasetState.DELETED
-            )
-        )
-    ]
-    return [*deleting, *deleted]
+    names = list(found - set(deleting))
+    deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
+    return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:

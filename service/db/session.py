@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Select, create_engine, event, make_url
 from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
 from service.db.base import Base
 from service.db.writers import WriterQueue
@@ -29,6 +29,7 @@ POSTGRES_LOCK_TIMEOUT = "30s"
 READ_ONLY = "obscura_read_only"
 WRITERS = "obscura_writers"
 _BUSY_STATES = ("55P03", "40P01")  # PostgreSQL's lock_not_available and deadlock_detected
+_IDS_PER_QUERY = 500
 _SQLITE_BUSY = 5  # the low byte of its extended codes, too
 
 
@@ -126,6 +127,12 @@ def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False)
         noun = table.__name__.lower()
         raise NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
     return row
+
+
+def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:
+    """Return which of these ids a query finds; there may be more of them than a statement takes."""
+    parts = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
+    return {found for part in parts for found in session.scalars(wanted.where(column.in_(part)))}
 
 
 def is_duplicate(error: IntegrityError) -> bool:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import Select, and_, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
 
 from service import jobs, queue
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release, Sample
-from service.db.session import SessionFactory, transaction
+from service.db.session import SessionFactory, among, transaction
 from service.db.words import ENDED, JobKind, JobState
 from service.inspection import watch_over
 from service.logs import get_logger
@@ -33,7 +33,6 @@ RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
 OUTBOX_DAYS = 1.0
 STALE_FOLDER_SECONDS = 3600.0  # an unfinished folder that nobody has written to for this long
-_IDS_PER_QUERY = 500
 _MESSAGES = select(Outbox.args, Outbox.created_at).where(Outbox.task == queue.TASK_RUN_JOB)
 _LEASES = select(Job.id, Job.lease_until)
 
@@ -187,12 +186,12 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
 
 
 def _of_ended_jobs(session: Session, folders: list[Path]) -> list[Path]:
-    live = _found(session, select(Job.id).where(Job.state.not_in(ENDED)), Job.id, folders)
+    live = among(session, select(Job.id).where(Job.state.not_in(ENDED)), Job.id, [path.name for path in folders])
     return [path for path in folders if path.name not in live]
 
 
 def _unpublished_releases(session: Session, folders: list[Path]) -> list[Path]:
-    published = _found(session, select(Release.id), Release.id, folders)
+    published = among(session, select(Release.id), Release.id, [path.name for path in folders])
     live = {release_id_of(job_id) for job_id in session.scalars(select(Job.id).where(Job.state.not_in(ENDED)))}
     return [path for path in folders if path.name not in published and path.name not in live]
 
@@ -200,17 +199,8 @@ def _unpublished_releases(session: Session, folders: list[Path]) -> list[Path]:
 def _unpublished_samples(session: Session, folders: list[Path]) -> list[Path]:
     wanted = select(Sample.id).join(Job, Job.id == Sample.job_id)
     wanted = wanted.where(Job.state.not_in((JobState.FAILED, JobState.CANCELLED)))
-    kept = _found(session, wanted, Sample.id, folders)
+    kept = among(session, wanted, Sample.id, [path.name for path in folders])
     return [path for path in folders if path.name not in kept]
-
-
-def _found(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], folders: list[Path]) -> set[str]:
-    names = [path.name for path in folders]
-    return {
-        name
-        for start in range(0, len(names), _IDS_PER_QUERY)
-        for name in session.scalars(wanted.where(column.in_(names[start : start + _IDS_PER_QUERY])))
-    }
 
 
 def _folders(parent: Path) -> list[Path]:
