@@ -90,11 +90,6 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def named(options: dict[str, Any]) -> str:
-    """What a test with these options is called."""
-    return "-".join(map(str, options.values()))
-
-
 class Purse:
     """A budget that writes down what was paid for.
 
