@@ -10,8 +10,6 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from privacy.accounting.filters import Filter
-from privacy.errors import InvalidParameter
-from privacy.plans.registry import plan_from_json, useful_from_nano
 from service import ledger
 from service.api.job_schemas import (
     FINAL_STATES,
@@ -32,6 +30,7 @@ from service.api.views import minute, record
 from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
 from service.db.words import JobKind, ReleaseKind
 from service.errors import LedgerCorruption
+from service.jobs import charged_before_useful
 from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
 from service.wording import FAILURES
@@ -83,22 +82,11 @@ class Payments:
         plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
         return cls(
             useful_from_nano={
-                job_id: found for job_id, plan in plans if (found := _useful_from_nano(plan)) is not None
+                job_id: found for job_id, plan in plans if (found := charged_before_useful(plan)) is not None
             },
             holds=ledger.get_holds(session, {row.hold_id for row in rows if row.hold_id is not None}),
             filters={account_id: ledger.filter_of(account) for account_id, account in accounts.items()},
         )
-
-
-def _useful_from_nano(plan: Any) -> int | None:
-    """What must be charged before there is something to publish; None for a plan that cannot be read.
-
-    One damaged row must not hide all others of its list.
-    """
-    try:
-        return useful_from_nano(plan_from_json(plan))
-    except (InvalidParameter, KeyError, TypeError, ValueError):
-        return None
 
 
 def progress(row: Job | Row[Any], paid: Payments) -> ProgressFacts:

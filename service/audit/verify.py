@@ -131,7 +131,7 @@ class _Reading:
         """Read one account's log and compare its row, its holds and its witnesses with it."""
         self.accounts += 1
         if not is_id(str(row.id), "acc"):
-            message = "An account has an id that is none."
+            message = "The id of an account does not have the form of one."
             self.findings.append(Finding(FindingCode.ACCOUNT_MISMATCH, message))
             return
         log = LogReplay(row.id, self._prices)

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, bindparam, case, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from privacy.plans.registry import plan_from_json, useful_from_nano
 from service import jobs, ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
@@ -294,12 +293,13 @@ def read_job(session: Session, job_id: str, now: datetime) -> tuple[JobView, dic
         raise NotFound("There is no such job.")
     view, plan = _views(session, [row], now)[0], row.plan or {}
     if row.hold_state is not None and row.account_id is not None:
+        useful_nano = jobs.charged_before_useful(plan)
         epsilon_of = ledger.filter_of(ledger.get_account(session, row.account_id)).epsilon_of
         view = replace(
             view,
             epsilon_charged=epsilon_of(row.charged_nano),
             epsilon_held=epsilon_of(row.amount_nano),
-            publishes=view.active and row.charged_nano >= max(useful_from_nano(plan_from_json(plan)), 1),
+            publishes=view.active and useful_nano is not None and row.charged_nano >= max(useful_nano, 1),
         )
     return view, plan
 

@@ -22,7 +22,7 @@ from service.jobs.lifecycle import (
     wish_for,
 )
 from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, sample_of, secret_of
-from service.jobs.planning import plan_job
+from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.publication import publish
 from service.jobs.submission import submit_sample, submit_training
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
@@ -36,6 +36,7 @@ __all__ = [
     "Trial",
     "Wish",
     "cancel_sweep",
+    "charged_before_useful",
     "claim",
     "claimable",
     "end_early",

@@ -11,9 +11,9 @@ from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from privacy.accounting.filters import Filter
-from privacy.errors import PrivacyError
+from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import RECIPES, build_plan
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -90,6 +90,17 @@ def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float,
     anchors_set(session, plan)
     note = delta_note(trained.account.delta, trained.units_declared, trained.units)
     return plan if note is None else replace(plan, notes=(*plan.notes, note))
+
+
+def charged_before_useful(plan: Any) -> int | None:
+    """Return how many nano-units a training must have charged to have something to publish.
+
+    None for a stored plan that cannot be read: one damaged row must not hide the others of its page.
+    """
+    try:
+        return useful_from_nano(plan_from_json(plan))
+    except (InvalidParameter, KeyError, TypeError, ValueError):
+        return None
 
 
 def training_set(session: Session, dataset_id: str) -> TrainingSet:

@@ -425,6 +425,15 @@ def test_a_training_that_has_nothing_to_publish_says_so_before_it_is_cancelled(s
     assert "Discard it" not in html
 
 
+def test_a_job_whose_plan_cannot_be_read_has_a_page(site, stock):
+    with transaction(site.factory) as session:
+        job = session.get_one(Job, stock.running)
+        job.plan = {**job.plan, "price_nano": job.plan["price_nano"] + 1}
+    answer = site.signed_in("train", "read").get(f"/jobs/{stock.running}")
+    assert answer.status_code == 200
+    assert "Cancel this job" in answer.text
+
+
 def test_a_release_is_evaluated_from_a_form(site, stock, declare_dataset):
     client, page = site.signed_in("train", "read"), f"/releases/{stock.release}"
     assert "Not measured on public images yet." in client.get(page).text

@@ -1,0 +1,65 @@
+"""docs/architecture.md is true to the code: its layers, its picture of rooms and arrows, and its two walks."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOMS_OF_A_WALK_MAX = 15
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of its kind."""
+    found = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert found is not None, title
+    return found[2]
+
+
+def fenced(text: str, language: str = "") -> str:
+    found = re.search(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_layers_are_those_that_are_checked() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = configuration["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
+    assert fenced(section("Layers")).splitlines() == [re.sub("[()]", "", layer) for layer in layers]
+
+
+def imports(room: str) -> set[str]:
+    """Modules that a room, a folder or a file, imports."""
+    place = ROOT / room
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    packages = re.findall(r"^\s*(?:from|import) ((?:service|workers|models|privacy)[\w.]*)", code, flags=re.MULTILINE)
+    named = re.findall(r"^\s*from (service|workers|models|privacy)([\w.]*) import ([^\n(]+)", code, flags=re.MULTILINE)
+    return set(packages) | {f"{top}{rest}.{name.strip()}" for top, rest, names in named for name in names.split(",")}
+
+
+def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports() -> None:
+    drawn = fenced(section("Rooms"), "mermaid")
+    rooms = dict(re.findall(r"^\s*(\w+)\[\"?([\w/]+)", drawn, flags=re.MULTILINE))
+    arrows = re.findall(r"^\s*(\w+) --> (\w+)$", drawn, flags=re.MULTILINE)
+    assert len(rooms) > 10
+    assert len(arrows) > 10
+    for room in rooms.values():
+        assert (ROOT / room).is_dir() or (ROOT / f"{room}.py").is_file(), room
+    for start, end in arrows:
+        target = rooms[end].replace("/", ".")
+        found = imports(rooms[start])
+        assert any(name == target or name.startswith(f"{target}.") for name in found), f"{rooms[start]} -> {target}"
+
+
+@pytest.mark.parametrize("title", ["The walk of an image", "The walk of an epsilon"])
+def test_a_walk_has_at_most_fifteen_rooms(title: str) -> None:
+    rooms = re.findall(r"^\d+\. `([\w/.]+\.py)`", section(title), flags=re.MULTILINE)
+    assert 5 < len(rooms) <= ROOMS_OF_A_WALK_MAX
+    for room in rooms:
+        assert (ROOT / room).is_file(), room
