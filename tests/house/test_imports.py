@@ -95,11 +95,6 @@ def test_every_module_stands_on_a_layer(copied: Path) -> None:
     assert strays(copied) == {"service.novelty"}
 
 
-def test_the_layers_are_those_of_the_document() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert "```\n" + "\n".join(layers()) + "\n```" in text
-
-
 def test_only_the_ledger_writes_its_tables() -> None:
     """Elsewhere the rows may be read, but never be made, updated or deleted."""
     tables = {"AccountRow", "EntryRow", "HoldRow"}
