@@ -14,7 +14,7 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,12 @@ def excess(job: PoissonGaussianEvent, mu_squared: float, rate: float, rng: np.ra
     return worst
 
 
-def search(jobs: int, seed: int) -> dict[str, Any]:
-    """Price random jobs and look for an epsilon at which a price is too low; the same for the central limit's."""
+def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Price random jobs and look for an epsilon at which a price is too low; the same for the central limit's.
+
+    Yields:
+        What was found so far, after every hundred jobs and at the end.
+    """
     rng = np.random.default_rng(seed)
     worst, too_low, control, made = 0.0, 0, 0, 0
     while made < jobs:
@@ -137,14 +141,21 @@ def search(jobs: int, seed: int) -> dict[str, Any]:
         worst, too_low = max(worst, found), too_low + (found > 1 + _TOO_MUCH)
         if made % 10 == 0:
             control += excess(job, deviation(job) ** 2, rate, rng) > 1 + _TOO_MUCH
-    return {"jobs": jobs, "too_low": too_low, "worst": worst, "control_jobs": jobs // 10, "control_too_low": control}
+        if made % 100 == 0 or made == jobs:
+            yield {
+                "jobs": made,
+                "too_low": too_low,
+                "worst": worst,
+                "control_jobs": made // 10,
+                "control_too_low": control,
+            }
 
 
 def main() -> None:
     """Measure, print a table and, where asked, keep it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--jobs", type=int, default=0, help="search among so many random jobs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -163,11 +174,17 @@ def main() -> None:
         "small_jobs": small,
         "worst_ratio": max(row["ratio"] for row in rows),
     }
-    if options.jobs:
-        document["search"] = search(options.jobs, options.seed)
-        print(document["search"])
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    for found in search(options.jobs, options.seed):
+        document["search"] = found
+        print(found, flush=True)
+        keep(document, options.json)
+    keep(document, options.json)
+
+
+def keep(document: dict[str, Any], path: Path | None) -> None:
+    """Write what was measured so far, where it was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
