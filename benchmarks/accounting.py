@@ -24,14 +24,14 @@ from dp_accounting.pld import privacy_loss_distribution
 from privacy.accounting.approximate_gdp import (
     curve,
     deviation,
-    gaussian_deltas,
     least_mu_squared,
     least_noise,
     mu_squared_within,
-    split,
 )
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import PoissonGaussianEvent
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_deltas
 
 DELTA = 1e-5
 UNITS = 60_000
@@ -63,9 +63,9 @@ def noise_row(setting: str, epsilon: float, account: float) -> dict[str, Any]:
     """Return the noise of a job of `epsilon` in an account of `account`, both ways."""
     batch, steps = SETTINGS[setting]
     probability = batch / UNITS
-    rate = split(account, DELTA)[1]
+    rate = open_filter(account, DELTA).rate
     began = time.perf_counter()
-    ours = least_noise([], probability, steps, mu_squared_within(epsilon, DELTA, rate), rate)
+    ours = least_noise(probability, steps, mu_squared_within(epsilon, DELTA, rate), rate)
     seconds = time.perf_counter() - began
 
     def fits(noise: float) -> bool:
@@ -132,7 +132,7 @@ def search(jobs: int, seed: int) -> Iterator[dict[str, Any]]:
     while made < jobs:
         job = random_job(rng)
         epsilon, delta = math.exp(rng.uniform(math.log(0.1), math.log(10))), 10 ** rng.uniform(-8, -3)
-        rate = split(epsilon, delta)[1]
+        rate = open_filter(epsilon, delta).rate
         price = least_mu_squared([job], rate)
         if not price < min(curve((job,)).mu_squared, _LARGE):
             continue  # priced as if it sampled nobody, so that nothing of the curve was used; or beyond any account
@@ -172,7 +172,7 @@ def main() -> None:
         ).stdout.strip(),
         "rows": rows,
         "small_jobs": small,
-        "worst_ratio": max(row["ratio"] for row in rows),
+        "worst_ratio": max((row["ratio"] for row in rows), default=None),
     }
     for found in search(options.jobs, options.seed):
         document["search"] = found

@@ -34,8 +34,7 @@ CARD = {
     "delta": 1e-5,
     "unit": "record",
     "adjacency": "add_remove",
-    "filter": "gdp",
-    "accountant": "gdp",
+    "accountant": "dp-accounting",
     "assumed_public": ["the class names"],
     "not_covered": ["other publications"],
 }

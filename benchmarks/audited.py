@@ -13,7 +13,7 @@ import numpy.typing as npt
 from benchmarks.broken_mechanisms import no_noise
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event, GaussianEvent
-from privacy.accounting.filters import gaussian_epsilon
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, count_errors
 
 Scores = npt.NDArray[np.float64]

@@ -15,13 +15,13 @@ import torch
 
 from benchmarks.audited import Audited, Coins, Scores
 from benchmarks.broken_mechanisms import no_noise
-from benchmarks.budgets import FilterBudget
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
-from privacy.accounting.filters import NANO, open_filter
+from privacy.accounting.filter import NANO, open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
+from privacy.plans.budget import PlanBudget
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
@@ -149,20 +149,20 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
     A count changes by one only, so mu must be small or the price of discreteness hides everything else. A subject has
     three records, one of which is counted.
     """
-    gdp = open_filter("gdp", 100.0, 1e-5)
+    account = open_filter(100.0, 1e-5)
 
     def facts(classes: int) -> PublicFacts:
         names = tuple(map(str, range(classes)))
         return PublicFacts(names, 1, 1, 1, 3 * classes, unit, classes if unit == "subject" else None)
 
-    plan = build_plan("class_histogram", {}, gdp, int(mu**2 * NANO), facts(1))
+    plan = build_plan("class_histogram", {}, account, int(mu**2 * NANO), facts(1))
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:
         units = np.arange(draws if present else 0)
         labels = units.repeat(3 if unit == "subject" else 1)
         images = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1)
         data = TrainingData(images, labels, facts(draws).classes, labels if unit == "subject" else None)
-        budget = FilterBudget(gdp, plan.price_nano)
+        budget = PlanBudget(plan.stages)
         histogram = class_histogram.train(Run(plan=plan, facts=facts(draws), data=data, budget=budget, secret=secret))
         return np.array(histogram.noisy_counts, dtype=np.float64)
 

@@ -76,9 +76,7 @@ class Heard:
 
 def set_up(client: Client) -> str:
     """Open an account, declare a dataset and push random images; returns the dataset's id."""
-    account = client.create_account(
-        name="chaos", owner="benchmark", epsilon=ACCOUNT_EPSILON, delta=1e-5, unit="record", filter="gdp"
-    )
+    account = client.create_account(name="chaos", owner="benchmark", epsilon=ACCOUNT_EPSILON, delta=1e-5, unit="record")
     dataset = client.declare_dataset(
         name="noise",
         visibility="private",

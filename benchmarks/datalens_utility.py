@@ -30,7 +30,7 @@ from benchmarks.paper_algorithm import train_paper_algorithm
 from models.classifiers import CLASSIFIER_KINDS
 from models.generator import Generator
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.plans.datalens import VOTES
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
@@ -101,7 +101,7 @@ def _train_recipe(
     if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
         options["preset"] = "votes_only_detailed"
     declared = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
-    privacy_filter = open_filter("gdp", epsilon, DELTA)
+    privacy_filter = open_filter(epsilon, DELTA)
     plan = build_plan("datalens", options, privacy_filter, privacy_filter.capacity_nano, declared)
     budget = CountedBudget()
     data = TrainingData(images, labels, declared.classes)

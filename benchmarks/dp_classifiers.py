@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.budgets import FilterBudget
 from benchmarks.datalens_utility import CLASSES
 from benchmarks.fashion_mnist import load_split
 from benchmarks.openclipart import load_clipart
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
+from privacy.plans.budget import PlanBudget
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.dp_classifier import train
@@ -101,7 +101,7 @@ def accuracy_of(
     """Train one classifier and return the accuracy of its last weights on the test set."""
     images, labels = train_set
     facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
-    privacy_filter = open_filter("rdp", epsilon, DELTA)
+    privacy_filter = open_filter(epsilon, DELTA)
     anchors = load_clipart(options["anchors"], 28) if "anchors_dataset_id" in options else None
     plan = build_plan(
         "dp_classifier", {**options, "initial_seed": seed}, privacy_filter, privacy_filter.capacity_nano, facts
@@ -111,7 +111,7 @@ def accuracy_of(
             plan=plan,
             facts=facts,
             data=TrainingData(images, labels, CLASSES, public_anchors=anchors),
-            budget=FilterBudget(privacy_filter, privacy_filter.capacity_nano),
+            budget=PlanBudget(plan.stages),
             secret=secrets.token_bytes(32),
             device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
         )

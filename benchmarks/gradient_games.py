@@ -15,9 +15,8 @@ import torch
 from benchmarks.audited import Audited, Scores
 from benchmarks.audited_gradients import FAR, SETTINGS, Setting, b_gep, dpsgd, gep, play, projection, rgp, step
 from benchmarks.audited_steps import train_steps
-from benchmarks.budgets import FilterBudget
+from benchmarks.budgets import NoLedger
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filters import open_filter
 from privacy.gradients import freeze
 from privacy.mechanisms.noise import derive_key
 
@@ -85,13 +84,11 @@ def owned(make: Make, mu: float, probability: float) -> Audited:
     """A subject with several records, in a step of the production loop: does it add what one record adds?"""
     setting = make(_TOGETHER)
     event = PoissonGaussianEvent(probability, 1 / mu)
-    rdp = open_filter("rdp", 1000.0, 1e-5, 2.0)
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:
         included, weights = np.full(setting.canaries, present), projection(setting, mu)
-        budget = FilterBudget(rdp, rdp.capacity_nano)
         parts = [
-            train_steps(setting, weights, included, event, budget, derive_key(secret, number), subjects=True)
+            train_steps(setting, weights, included, event, NoLedger(), derive_key(secret, number), subjects=True)
             for number in range(math.ceil(draws / setting.canaries))
         ]
         return np.concatenate(parts)[:draws]

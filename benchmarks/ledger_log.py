@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import Table, insert, update
 
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Stage
 from service import ledger
 from service.db.base import new_id
@@ -25,7 +25,7 @@ EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budg
 ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (AccountRow, EntryRow, HoldRow))
 
 
-_UNIT_NANO = open_filter("gdp", EPSILON, DELTA).unit_price_nano(EVENT)
+_UNIT_NANO = open_filter(EPSILON, DELTA).price_nano(EVENT)
 
 
 def priced(count: int) -> Stage:
@@ -58,7 +58,6 @@ def open_accounts(factory: SessionFactory, count: int) -> list[str]:
                     delta=DELTA,
                     unit="record",
                     adjacency="add_remove",
-                    filter_name="gdp",
                     now=datetime.now(UTC),
                 ).id
             )

@@ -27,7 +27,7 @@ from torch import nn
 from benchmarks.budgets import NoLedger
 from benchmarks.fashion_mnist import load_split
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.membership import MembershipInference, attack_by_loss
@@ -73,7 +73,7 @@ def train_openly(images: Images, labels: Labels, seed: int, epochs: int) -> Priv
 def train_privately(images: Images, labels: Labels, epsilon: float, seed: int) -> PrivateClassifier:
     """Train it by the recipe, with the noise that the budget asks for."""
     facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
-    account = open_filter("rdp", epsilon, DELTA)
+    account = open_filter(epsilon, DELTA)
     plan = build_plan("dp_classifier", PRIVATE | {"initial_seed": seed}, account, account.capacity_nano, facts)
     data = TrainingData(images, labels, CLASSES)
     run = Run(plan=plan, facts=facts, data=data, budget=NoLedger(), secret=secrets.token_bytes(32))

@@ -22,12 +22,15 @@ from benchmarks.audited_trainings import (
 )
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import BROKEN
-from benchmarks.budgets import FilterBudget
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filters import gaussian_epsilon, gaussian_mu, open_filter
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from privacy.auditing import one_run
 from privacy.auditing.payment_order import PaymentJournal
+from privacy.plans.budget import PlanBudget
+from privacy.plans.plan import Stage
+from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
 
 DELTA = 1e-5
@@ -91,7 +94,7 @@ def _best(games: list[one_run.Guesses], confidence: float) -> tuple[float, float
 
 def audit_datalens(population: Population, epsilon: float, variant: str) -> list[Row]:
     """Train twice, with a warm start and with moment votes, and audit all that is released."""
-    gdp = open_filter("gdp", epsilon, DELTA)
+    account = open_filter(epsilon, DELTA)
     claims = epsilon, gaussian_mu(epsilon, DELTA)
     included = one_run.flip_coins(len(population.canary_images), COINS_SEED)
     teachers = population.facts.records_declared // 5
@@ -99,9 +102,9 @@ def audit_datalens(population: Population, epsilon: float, variant: str) -> list
     believed = 1.0 if variant == "correct" else 1e-3  # the auditor knows what is wrong
 
     plan = build_plan(
-        "datalens", {**WARM_START_AND_VOTES, "teachers": teachers}, gdp, gdp.capacity_nano, population.facts
+        "datalens", {**WARM_START_AND_VOTES, "teachers": teachers}, account, account.capacity_nano, population.facts
     )
-    secret, journal = secrets.token_bytes(32), PaymentJournal(FilterBudget(gdp, gdp.capacity_nano))
+    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
     tap = Tap(journal)
     with BROKEN[variant]():
         generator = train(plan, population, included, tap, journal, secret)
@@ -112,8 +115,9 @@ def audit_datalens(population: Population, epsilon: float, variant: str) -> list
     ):
         rows.append(one_run_row(release, variant, claims, scores, included, certain=False))
 
-    plan = build_plan("datalens", {**MOMENT_VOTES, "teachers": teachers}, gdp, gdp.capacity_nano, population.facts)
-    secret, journal = secrets.token_bytes(32), PaymentJournal(FilterBudget(gdp, gdp.capacity_nano))
+    options = {**MOMENT_VOTES, "teachers": teachers}
+    plan = build_plan("datalens", options, account, account.capacity_nano, population.facts)
+    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
     tap = Tap(journal)
     with BROKEN[variant]():
         generator = train(plan, population, included, tap, journal, secret)
@@ -150,8 +154,8 @@ def audit_private_steps(
 ) -> Row:
     """A whole training of a gradient estimator, of which the finished network is seen."""
     setting, included = make(1000), one_run.flip_coins(1000, COINS_SEED)
-    rdp = open_filter("rdp", 50.0, DELTA, 6.0)
-    journal, secret = PaymentJournal(FilterBudget(rdp, rdp.capacity_nano)), secrets.token_bytes(32)
+    priced = Stage(STEPS, event, open_filter(50.0, DELTA).price_nano(event))
+    journal, secret = PaymentJournal(PlanBudget([priced])), secrets.token_bytes(32)
     with BROKEN_GRADIENTS[variant]():
         weights = projection(setting, 1 / event.noise_multiplier)
         scores = train_steps(setting, weights, included, event, journal, secret, freeze)

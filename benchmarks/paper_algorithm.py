@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
 from privacy.accounting.calibration import affordable_releases
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
 from workers.recipes.interface import Budget, Means
@@ -73,8 +73,8 @@ def train_paper_algorithm(
     k, sigma, beta = PAPER[epsilon]
     teachers, classes = 4000, int(labels.max()) + 1
     aggregation = TopAggConfig(k=k, c=1e-5, stddev=sigma, beta=beta, teachers=teachers, dimension=784)
-    privacy_filter = open_filter("gdp", epsilon, delta)
-    affordable = affordable_releases(privacy_filter, aggregation.event(1), privacy_filter.capacity_nano)
+    privacy_filter = open_filter(epsilon, delta)
+    affordable = affordable_releases(aggregation.event(1), privacy_filter.capacity_nano)
     cfg = TeacherStageConfig(
         aggregation=aggregation,
         teacher=TeacherConfig(inputs=784, classes=classes, hidden=32),

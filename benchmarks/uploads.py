@@ -102,7 +102,7 @@ def measure(shapes: tuple[tuple[int, tuple[int, ...]], ...], repeats: int) -> li
     rows = []
     with tempfile.TemporaryDirectory() as folder, service(Path(folder)) as (client, pid):
         account = {"name": "noise", "owner": "benchmark", "epsilon": 1.0, "delta": 1e-6, "unit": "record"}
-        account |= {"adjacency": "add_remove", "filter": "gdp"}
+        account |= {"adjacency": "add_remove"}
         account_id = client.post("/v1/accounts", json=account).raise_for_status().json()["id"]
         for records, shape in shapes:
             found = []

@@ -23,14 +23,13 @@ class ContributionUnbounded(PrivacyError):
 
 
 class EventRefused(PrivacyError):
-    """A filter was shown an event that its theorem does not cover."""
+    """A training asked to pay for a release that its plan did not announce. Nothing was charged or released."""
 
-    def __init__(self, filter_name: str, event: object, why: str) -> None:
-        """Store the filter's name, the event and the reason for the refusal."""
-        super().__init__(f"the {filter_name} filter refuses {event!r}: {why}")
-        self.filter_name = filter_name
+    def __init__(self, stage: str, event: object) -> None:
+        """Store the stage that was named and the event."""
+        super().__init__(f"the plan of this job announced no such release as {event!r} of {stage!r}")
+        self.stage = stage
         self.event = event
-        self.why = why
 
 
 class BudgetExceeded(PrivacyError):
@@ -43,7 +42,7 @@ class BudgetExceeded(PrivacyError):
         requested_epsilon: float | None = None,
         remaining_epsilon: float | None = None,
     ) -> None:
-        """Store both amounts, in the filter's nano-units and, where the caller knows them, as epsilons."""
+        """Store both amounts, in nano-units of mu^2 and, where the caller knows them, as epsilons."""
         asked, left = f"{requested_nano} nano-units", f"{remaining_nano}"
         if requested_epsilon is not None and remaining_epsilon is not None:
             asked += f" (epsilon {requested_epsilon:.4g})"

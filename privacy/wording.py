@@ -13,10 +13,6 @@ from typing import Any, Final
 
 ABBREVIATIONS: Final = frozenset({"mlp", "cnn", "fid", "is"})
 ADJACENCIES: Final[Mapping[str, str]] = {"add_remove": "add or remove one unit"}
-FILTER_NAMES: Final[Mapping[str, str]] = {
-    "gdp": "Gaussian differential privacy (exact for Gaussian releases)",
-    "rdp": "Rényi differential privacy at one order fixed when the account was opened",
-}
 # Why a training ended before its plan, after "because".
 EARLY_ENDS: Final[Mapping[str, str]] = {
     "cancelled": "it was cancelled",

@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 STATEMENT = {"format", "version", "release_id", "artifact_sha256", "account", "entry", "entry_hash", "key_id"}
-ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "filter", "filter_order", "capacity_nano", "spent_nano"}
+ACCOUNT = {"id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano"}
+ACCOUNT_BEFORE = ACCOUNT - {"rate", "base"} | {"filter", "filter_order"}  # of receipts from before accounts had a rate
 ENTRY = {"version", "account_id", "sequence", "kind", "hold_id", "job_id", "amount_nano", "capacity_nano"}
 ENTRY |= {"spent_nano", "held_nano", "details", "previous_hash", "created_at"}
 
@@ -72,7 +73,8 @@ def check(receipt: Any, fingerprint: str) -> dict[str, Any]:
     except InvalidSignature:
         raise Refused("its signature does not match: something in it was changed") from None
     entry, account = statement["entry"], statement["account"]
-    require(set(entry) == ENTRY and set(account) == ACCOUNT, "its entry or account has other fields")
+    known = set(entry) == ENTRY and set(account) in (ACCOUNT, ACCOUNT_BEFORE)
+    require(known, "its entry or account has other fields")
     require(hashlib.sha256(canonical(entry)).hexdigest() == statement["entry_hash"], "its entry has another hash")
     require(entry["kind"] == "capture" and entry["account_id"] == account["id"], "its entry pays for something else")
     require(entry["details"]["artifact_sha256"] == statement["artifact_sha256"], "its entry lists another artifact")

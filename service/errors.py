@@ -93,7 +93,7 @@ class LedgerCorruption(ObscuraError):
 class InsufficientBudget(ObscuraError):
     """A job asks for more than its account has left.
 
-    All amounts are in the account's filter: integer nano-units are what is compared, epsilons (at the account's
+    Integer nano-units of mu^2 are what is compared; epsilons (at the account's
     delta) are a reading of them. Epsilons of parts do not add up to the epsilon of the whole.
     """
 

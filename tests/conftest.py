@@ -144,7 +144,7 @@ def factory(engine: Engine) -> SessionFactory:
 
 @pytest.fixture
 def open_account(now: datetime) -> Callable[..., str]:
-    """Open an account and return its id: `open_account(factory, epsilon=8.0, filter_name="gdp")`."""
+    """Open an account and return its id: `open_account(factory, epsilon=8.0)`."""
 
     def opened(factory: SessionFactory, *, name: str = "patients", **changes: object) -> str:
         facts = {
@@ -153,7 +153,6 @@ def open_account(now: datetime) -> Callable[..., str]:
             "delta": 1e-5,
             "unit": "record",
             "adjacency": "add_remove",
-            "filter_name": "gdp",
             **changes,
         }
         with transaction(factory) as session:

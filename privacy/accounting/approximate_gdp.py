@@ -18,14 +18,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, special
 
-from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
-from privacy.accounting.filters import gaussian_log_delta, gaussian_mu
+from privacy.accounting.events import Event, PoissonGaussianEvent
+from privacy.accounting.gaussian import Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
 from privacy.errors import InvalidParameter
-
-Floats = npt.NDArray[np.float64]
 
 _POINTS = 1024  # at which a job's curve is known; between them it lies below the chords
 _GRID = 0.1  # grid step of a privacy loss, over the deviation of one release's share of all losses together
@@ -68,7 +65,7 @@ def curve(events: tuple[Event, ...]) -> Curve:
     if not events:
         raise InvalidParameter("events", [], "a job without events has no price")
     gaussian, sampled = _merged(events)
-    unsampled = gaussian + sum(event.count / Fraction(event.noise_multiplier) ** 2 for event in sampled)
+    unsampled = gaussian + sum(event.count * event.mu_squared_exact for event in sampled)
     if not sampled:
         return Curve(np.zeros(0), np.zeros(0), float(unsampled))
     # Loaded where it is used: its package brings every accountant with it, seconds of each process's start.
@@ -95,15 +92,13 @@ def curve(events: tuple[Event, ...]) -> Curve:
 
 
 def _merged(events: Sequence[Event]) -> tuple[Fraction, list[PoissonGaussianEvent]]:
-    """Return the mu^2 of all releases that take everybody, and the others."""
+    """Return the mu^2 of all releases that are priced as if they took everybody, and the others."""
     gaussian, sampled = Fraction(0), []
     for event in events:
-        if isinstance(event, GaussianEvent):
-            gaussian += event.count * event.mu_squared_exact
-        elif event.sampling_probability == 1:
-            gaussian += event.count / Fraction(event.noise_multiplier) ** 2
-        else:
+        if isinstance(event, PoissonGaussianEvent) and event.is_sampled and event.noise_multiplier >= _NOISE_LEAST / 2:
             sampled.append(event)
+        else:
+            gaussian += event.count * event.mu_squared_exact
     return gaussian, sampled
 
 
@@ -119,44 +114,41 @@ def deviation(event: PoissonGaussianEvent) -> float:
     return min(event.sampling_probability * math.sqrt(2 * event.count * spread), limit)
 
 
-def split(epsilon: float, delta: float) -> tuple[float, float]:
-    """Split an account's (epsilon, delta) into the mu^2 that it holds and the d that comes with each unit of it.
+def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, float]:
+    """Split an account's (epsilon, delta) into the mu^2 that it holds and the d that comes with all of it.
 
     A tenth of delta goes to d. Less makes steps on few units dearer, more makes Gaussian releases dearer.
 
+    Args:
+        epsilon: of the account.
+        delta: of the account.
+        given: d that was given away under an earlier limit; a tenth of what is left of delta comes on top of it.
+
     Returns:
-        mu^2 and rate with d + (1 - d) delta_G(mu, epsilon) <= delta, where d = rate * mu^2 = delta / 10.
+        mu^2 and d with d + (1 - d) delta_G(mu, epsilon) <= delta.
 
     Raises:
         InvalidParameter: epsilon or delta is out of range.
     """
-    d = _SHARE * delta
-    mu_squared = gaussian_mu(epsilon, (delta - d) / (1 - d)) ** 2 * (1 - _MARGIN)
-    return mu_squared, d / mu_squared
+    d = given + _SHARE * (delta - given)
+    return gaussian_mu(epsilon, (delta - d) / (1 - d)) ** 2 * (1 - _MARGIN), d
 
 
-def mu_squared_within(epsilon: float, delta: float, rate: float) -> float:
-    """Return the largest mu^2, rounded down, that with its d is within (epsilon, delta): what a job's budget holds."""
-    low, high = 0.0, min(gaussian_mu(epsilon, delta) ** 2, delta / rate)
+def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
+    """Return the largest mu^2, rounded down, that with its d = base + rate * mu^2 is within (epsilon, delta).
+
+    0 where there is none, because the base alone is above delta.
+    """
+    low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
+    if rate == base == 0:
+        return high * (1 - _MARGIN)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        d = rate * middle
-        fits = middle > 0 and gaussian_log_delta(math.sqrt(middle), epsilon) <= math.log((delta - d) / (1 - d))
+        d = base + rate * middle
+        fits = middle > 0 and d < delta
+        fits = fits and gaussian_log_delta(math.sqrt(middle), epsilon) <= math.log((delta - d) / (1 - d))
         low, high = (middle, high) if fits else (low, middle)
     return low * (1 - _MARGIN)
-
-
-def gaussian_deltas(mu: float, epsilons: Floats) -> Floats:
-    """Return delta(epsilon) of a mu-GDP mechanism, to a relative 1e-11; the formula is that of `gaussian_log_delta`."""
-    upper, lower = epsilons / mu - mu / 2, epsilons / mu + mu / 2
-    log_density = -upper * upper / 2 - math.log(2 * math.pi) / 2
-    mills_lower = math.sqrt(math.pi / 2) * special.erfcx(lower / math.sqrt(2))
-    mills_upper = math.sqrt(math.pi / 2) * special.erfcx(np.maximum(upper, 0.0) / math.sqrt(2))
-    log_head = special.log_ndtr(-upper)
-    head = np.exp(log_head) * -np.expm1(np.log(mills_lower) + log_density - log_head)
-    tail = np.exp(log_density) * np.maximum(mills_upper - mills_lower, 0.0)
-    found: Floats = np.where(upper < 0, head, tail)
-    return found
 
 
 def dominates(mu: float, d: float, job: Curve) -> bool:
@@ -205,14 +197,13 @@ def _fits(mu_squared: float, rate: float, job: Curve) -> bool:
     return rate * mu_squared < 1 and dominates(math.sqrt(mu_squared), rate * mu_squared, job)
 
 
-def least_noise(events: Sequence[Event], probability: float, steps: int, mu_squared: float, rate: float) -> float:
+def least_noise(probability: float, steps: int, mu_squared: float, rate: float) -> float:
     """Return the least noise multiplier, at least a tenth and good to one part in 5,000, of steps that fit a budget.
 
     Args:
-        events: what the job releases besides.
-        probability: chance of each unit to be in a step's sample.
+        probability: chance of each unit to be in a step's sample, below 1.
         steps: how many, those included that may have to be repeated.
-        mu_squared: what the whole job may cost.
+        mu_squared: what they may cost together.
         rate: d that the account gives with each unit of mu^2.
 
     Raises:
@@ -224,10 +215,9 @@ def least_noise(events: Sequence[Event], probability: float, steps: int, mu_squa
 
     def excess(log_noise: float) -> float:
         """Logarithm of the price over the budget."""
-        return math.log(least_mu_squared([*events, step(log_noise)], rate) / mu_squared)
+        return math.log(least_mu_squared([step(log_noise)], rate) / mu_squared)
 
-    others = least_mu_squared(events, rate) if events else 0.0
-    if others + steps / _NOISE_MOST**2 >= mu_squared:
+    if steps / _NOISE_MOST**2 >= mu_squared:
         raise InvalidParameter("steps", steps, "this budget does not pay for so many steps with any noise: take fewer")
     low, high = math.log(_NOISE_LEAST), math.log(_NOISE_MOST)  # too little noise, and enough
 

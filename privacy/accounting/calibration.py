@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from fractions import Fraction
 
-from privacy.accounting.events import SMOOTHING_VARIANCE, Event, GaussianEvent, PoissonGaussianEvent, positive_finite
-from privacy.accounting.filters import NANO, Filter
-from privacy.errors import EventRefused, InvalidParameter
+from privacy.accounting.approximate_gdp import least_noise
+from privacy.accounting.events import SMOOTHING_VARIANCE, GaussianEvent, PoissonGaussianEvent, positive_finite
+from privacy.accounting.filter import NANO, PRICE_MARGIN, Filter
+from privacy.errors import InvalidParameter
 
 
 def _budget(budget_nano: int) -> int:
@@ -16,25 +19,26 @@ def _budget(budget_nano: int) -> int:
     return budget_nano
 
 
-def affordable_releases(filter: Filter, event: Event, budget_nano: int) -> int:
+def _unit_nano(event: GaussianEvent) -> int:
+    """Return the price of one of the event's releases, as `Filter.price_nano` has it for every account."""
+    return math.ceil(event.mu_squared_exact * NANO)
+
+
+def affordable_releases(event: GaussianEvent, budget_nano: int) -> int:
     """Return how many single releases of `event` (its count is ignored) fit into the budget; 0 when none does.
 
     Raises:
         InvalidParameter: the budget is not a whole, non-negative number.
-        EventRefused: the filter has no price for the event.
     """
-    return _budget(budget_nano) // filter.unit_price_nano(event)
+    return _budget(budget_nano) // _unit_nano(event)
 
 
-def stddev_for(
-    filter: Filter, sensitivity: float, budget_nano: int, count: int = 1, *, discrete: bool = False
-) -> float:
+def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete: bool = False) -> float:
     """Return the smallest noise with which `count` Gaussian releases fit into the budget, rounded up.
 
     Args:
-        filter: the account's filter.
         sensitivity: L2 sensitivity of one release.
-        budget_nano: what all the releases together may cost, in the filter's nano-units.
+        budget_nano: what all the releases together may cost, in nano-units of mu^2.
         count: number of releases.
         discrete: the noise is the discrete Gaussian, priced by `GaussianEvent.of_discrete_noise`.
 
@@ -48,58 +52,40 @@ def stddev_for(
     unit_nano = _budget(budget_nano) // count
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
-    order_half = 1.0 if filter.order is None else filter.order / 2
-    stddev = positive_finite("stddev", sensitivity * math.sqrt(order_half * NANO / unit_nano)) * (1 - 1e-14)
-    while filter.unit_price_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
+    stddev = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-14)
+    while _unit_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
         stddev = math.nextafter(stddev, math.inf)
     if not discrete:
         return stddev
     discrete_stddev = math.sqrt(Fraction(stddev) ** 2 + SMOOTHING_VARIANCE)
-    while filter.unit_price_nano(GaussianEvent.of_discrete_noise(sensitivity, discrete_stddev)) > unit_nano:
+    while _unit_nano(GaussianEvent.of_discrete_noise(sensitivity, discrete_stddev)) > unit_nano:
         discrete_stddev = math.nextafter(discrete_stddev, math.inf)
     return discrete_stddev
 
 
-_MULTIPLIER_MAX = 2.0**20
-
-
-def noise_multiplier_for(filter: Filter, probability: float, steps: int, budget_nano: int) -> float:
-    """Return the smallest noise multiplier with which `steps` Poisson-sampled releases fit into the budget, rounded up.
+@functools.lru_cache(maxsize=2**12)
+def noise_multiplier_for(filter: Filter, probability: float, count: int, budget_nano: int) -> float:
+    """Return the smallest noise multiplier with which `count` Poisson-sampled releases fit into the budget, rounded up.
 
     Args:
-        filter: the account's filter; it must price Poisson-sampled releases (`rdp` does).
-        probability: chance of each unit to be in a step's sample, in (0, 1].
-        steps: number of releases.
-        budget_nano: what all of them together may cost, in the filter's nano-units.
+        filter: of the account.
+        probability: chance of each unit to be in a release's sample, in (0, 1].
+        count: releases, those included that may have to be repeated.
+        budget_nano: what all of them together may cost, in nano-units of mu^2.
 
     Returns:
-        Noise standard deviation over sensitivity, within one part in 10^6 of the smallest that fits.
+        Noise standard deviation over sensitivity, at least a tenth and within one part in 5,000 of the smallest.
 
     Raises:
         InvalidParameter: a value is out of range, or no noise is large enough.
-        EventRefused: the filter has no price for Poisson-sampled releases.
     """
-    unit_nano = _budget(budget_nano) // PoissonGaussianEvent(probability, 1.0, steps).count
-
-    def fits(multiplier: float) -> bool:
-        try:
-            return filter.unit_price_nano(PoissonGaussianEvent(probability, multiplier)) <= unit_nano
-        except EventRefused:
-            if multiplier >= 1.0:  # not a matter of too little noise
-                raise
-            return False
-
-    high = 1.0
-    while not fits(high):
-        high *= 2
-        if high > _MULTIPLIER_MAX:
-            raise InvalidParameter(
-                "steps", steps, f"{budget_nano} nano-units do not pay for so many steps with any noise: take fewer"
-            )
-    low = high / 2
-    while low > 1e-6 and fits(low):
-        low, high = low / 2, low
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
+    event = PoissonGaussianEvent(probability, 1.0, count)
+    room = (_budget(budget_nano) - 1) / NANO / (1 + 2 * PRICE_MARGIN)
+    if room <= 0:
+        raise InvalidParameter("budget_nano", budget_nano, "it pays for no release")
+    if event.is_sampled:
+        return least_noise(probability, count, room, filter.rate)
+    noise = math.sqrt(count / room)
+    while filter.price_nano(dataclasses.replace(event, noise_multiplier=noise)) > budget_nano:
+        noise *= 1 + PRICE_MARGIN  # each release's price is rounded up
+    return noise

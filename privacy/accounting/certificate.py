@@ -8,12 +8,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent
-from privacy.accounting.filters import Filter, FilterName, gaussian_epsilon
+from privacy.accounting.events import Event
+from privacy.accounting.filter import Filter
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.units import UNIT_WORDS, UNITS, Unit
 
 ADJACENCY = "add_remove"
+ACCOUNTING = "approximate_gdp"
 
 NOT_COVERED = (
     "what a person who knows the owner's public declarations already knows",
@@ -32,20 +34,20 @@ class Certificate:
     """The public statement that accompanies a release.
 
     Attributes:
-        epsilon: upper bound for this release alone, at `delta`, by the account's filter.
+        epsilon: upper bound for this release alone, at `delta`, by what the account was charged for it.
         delta: the account's delta.
         unit: whose presence is hidden, "record" or "subject".
         protects: the unit in words: one record, or all records of one subject.
         adjacency: always "add_remove": presence against absence of one unit.
-        filter: name of the filter that gates the account.
-        order: the filter's Renyi order; None for gdp.
-        capacity_nano: what the account holds in all, in the filter's nano-units.
+        accounting: the notion of privacy in which the account adds up: always "approximate_gdp".
+        rate: d that the account gives with each unit of mu^2.
+        capacity_nano: what the account holds in all, in nano-units of mu^2.
         price_nano: what this release was charged.
         events: the events that were paid for, as `event_from_json` reads them.
         accountant: name of the package that checked the events.
         accountant_version: its version.
         pld_epsilon: Epsilon of the events by privacy loss distributions, at `delta`. Information only: the ledger's
-            gate is the filter.
+            gate is the price.
         assumed_public: what the owner declared to be public.
         not_covered: what the guarantee does not speak about.
     """
@@ -55,8 +57,8 @@ class Certificate:
     unit: Unit
     protects: str
     adjacency: str
-    filter: FilterName
-    order: float | None
+    accounting: str
+    rate: float
     capacity_nano: int
     price_nano: int
     events: tuple[Event, ...]
@@ -99,7 +101,6 @@ def build_certificate(
 
     Raises:
         InvalidParameter: there is no event, the unit is unknown, or less was charged than the events cost.
-        EventRefused: the filter has no price for an event.
         BudgetExceeded: the charge is more than the account can ever hold.
     """
     if not events:
@@ -118,8 +119,8 @@ def build_certificate(
         unit=unit,
         protects=UNIT_WORDS[unit],
         adjacency=ADJACENCY,
-        filter=filter.name,
-        order=filter.order,
+        accounting=ACCOUNTING,
+        rate=filter.rate,
         capacity_nano=filter.capacity_nano,
         price_nano=charged_nano,
         events=tuple(events),
@@ -134,16 +135,16 @@ def build_certificate(
 def pld_epsilon(events: Sequence[Event], delta: float) -> float:
     """Return the epsilon of pre-committed events by privacy loss distributions, an upper bound.
 
-    Gaussian releases are first merged into one of the same total mu^2, which is exact and keeps the discretisation
-    from adding up; the interval then adapts to the loss that is left to be resolved.
+    Releases that take everybody are first merged into one of the same total mu^2, which is exact and keeps the
+    discretisation from adding up; the interval then adapts to the loss that is left to be resolved.
     """
-    gaussian = [event for event in events if isinstance(event, GaussianEvent)]
-    mu = math.sqrt(sum(event.count * event.mu_squared_exact for event in gaussian))
-    if len(gaussian) == len(events):  # a privacy loss distribution of one Gaussian has a closed form
+    gaussian = float(sum(event.count * event.mu_squared_exact for event in events if not event.is_sampled))
+    sampled = [event for event in events if event.is_sampled]
+    mu = math.sqrt(gaussian)
+    if not sampled:  # a privacy loss distribution of one Gaussian has a closed form
         return gaussian_epsilon(mu, delta)
-    sampled = [event for event in events if isinstance(event, PoissonGaussianEvent)]
     one = max(mu, *(1 / event.noise_multiplier for event in sampled))
-    everything = math.sqrt(mu**2 + sum(event.count / event.noise_multiplier**2 for event in sampled))
+    everything = math.sqrt(gaussian + sum(event.count / event.noise_multiplier**2 for event in sampled))
     interval = min(1e-4, max(one / _POINTS_OF_ONE, everything / _POINTS_OF_ALL))
     import dp_accounting.pld  # loaded where it is used, as in events.py
 

@@ -1,4 +1,4 @@
-"""The closed set of events that a filter may be asked to pay for.
+"""The closed set of events that an account may be asked to pay for.
 
 An event is one mechanism applied `count` times, described by public parameters only.
 """
@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from privacy.errors import InvalidParameter
 
@@ -25,7 +25,7 @@ COUNT_MAX = 10**9
 # the result has the probabilities of f + N_Z(0, s^2) up to the factor by which the normaliser sum_z exp(-(z - x)^2/2v)
 # varies with x, which is (1 +- eta)/(1 -+ eta), eta = 2.01 exp(-2 pi^2 v), by Poisson summation. At v = 4 that is
 # less than 2^-110 for one coordinate, so even 2^40 released coordinates stay 2^-70 from a post-processed Gaussian:
-# far below the 1e-9 by which the filters round capacities down.
+# far below the 1e-9 by which capacities are rounded down.
 SMOOTHING_VARIANCE = 4
 
 
@@ -64,6 +64,7 @@ class GaussianEvent:
     sensitivity: float
     stddev: float
     count: int = 1
+    is_sampled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sensitivity", positive_finite("sensitivity", self.sensitivity))
@@ -72,7 +73,7 @@ class GaussianEvent:
 
     @classmethod
     def of_discrete_noise(cls, sensitivity: float, stddev: float, count: int = 1) -> GaussianEvent:
-        """Describe integers released with *discrete* Gaussian noise, so that every filter may price it.
+        """Describe integers released with *discrete* Gaussian noise, so that it may be priced.
 
         Privacy: an integer query plus N_Z(0, stddev^2) is a post-processing of the same query with continuous
         noise of variance stddev^2 - SMOOTHING_VARIANCE (proof beside that constant), whose event this is.
@@ -135,6 +136,16 @@ class PoissonGaussianEvent:
         object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
         object.__setattr__(self, "noise_multiplier", positive_finite("noise_multiplier", self.noise_multiplier))
         _check_count(self.count)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether a unit may be left out of a release's sample, so that all releases are priced as a whole."""
+        return self.sampling_probability < 1
+
+    @property
+    def mu_squared_exact(self) -> Fraction:
+        """Square of the GDP parameter of one release to whoever samples nobody: an upper bound for all others."""
+        return 1 / Fraction(self.noise_multiplier) ** 2
 
     def dp_event(self) -> dp_accounting.DpEvent:
         """Return the event in dp-accounting's vocabulary."""

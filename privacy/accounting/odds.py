@@ -6,7 +6,7 @@ import math
 
 from scipy import special
 
-from privacy.accounting.filters import NANO, Filter
+from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
 
 _MARGIN = 1e-9  # Relative, towards the weaker statement; the functions below are good to 1e-12.
@@ -20,8 +20,8 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
 
     Args:
         privacy_filter: of the account.
-        nano: all that may ever be spent, fixed before anything is published, in the filter's nano-units; None is the
-            filter's capacity. What happens to have been spent so far is no such amount: nothing corrects for the
+        nano: all that may ever be spent, fixed before anything is published, in nano-units of mu^2; None is the
+            capacity. What happens to have been spent so far is no such amount: nothing corrects for the
             choice of the moment.
 
     Returns:
@@ -31,28 +31,27 @@ def loss_bound(privacy_filter: Filter, nano: int | None = None) -> float:
         Let P and Q be the distributions of all that is published with and without one unit, and E the outcomes with
         log dP/dQ > b. If P(E) > 0 then P(E) > e^b Q(E).
 
-        gdp: the account is mu-GDP, mu^2 = nano / 10^9, however adaptively releases and their number were chosen and
-        whatever was computed from them (`GdpFilter`), so Phi^-1(P(E)) - mu <= Phi^-1(Q(E)). With
-        h(p) = Phi(Phi^-1(p) - mu) / p this says h(P(E)) < e^-b. h grows: its numerator is convex and vanishes at 0.
-        Hence P(E) < delta for e^-b = h(delta). Some mu-GDP mechanism attains this. The loss of one Gaussian release
-        has the smaller quantile mu^2 / 2 + mu Phi^-1(1 - delta), which an analyst who stops when the loss is high
-        exceeds almost twice as often.
+        However adaptively releases and their number were chosen and whatever was computed from them, all of it can be
+        computed from a pair of simple random variables (docs/accounting.md): with probability d (`Filter.d_of`) all
+        is told, and else there is one release of a Gaussian with mu^2 = nano / 10^9. So for p = P(E), at least
+        (p - d) / (1 - d) of the Gaussian's outcomes with the unit are in E, and
+        Q(E) >= (1 - d) Phi(Phi^-1((p - d) / (1 - d)) - mu) = h(p) p. With P(E) > e^b Q(E) this says h(p) < e^-b. h
+        grows: h(p) p is convex in p and vanishes at d, which is not below 0. Hence p < delta for e^-b = h(delta). Some
+        mechanism attains this. The loss of one Gaussian release has a smaller quantile, which an analyst who stops when
+        the loss is high exceeds almost twice as often.
 
-        rdp: the divergence at order a is at most r = nano / 10^9 (`RdpFilter`): E_P[(dP/dQ)^(a - 1)] <= e^((a - 1) r).
-        By Markov's inequality P(E) <= e^((a - 1)(r - b)), which is delta for b = r + log(1 / delta) / (a - 1).
-
-        In either case Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.
+        Q(E) <= P(E) <= delta, and the same holds with P and Q exchanged.
     """
     amount_nano = privacy_filter.capacity_nano if nano is None else nano
     if amount_nano < 0:
         raise InvalidParameter("nano", nano, "an amount of budget is a whole, non-negative number of nano-units")
     if amount_nano == 0:
         return 0.0
-    spent, log_delta = amount_nano / NANO, math.log(privacy_filter.delta)
-    if privacy_filter.order is None:
-        bound = log_delta - float(special.log_ndtr(special.ndtri_exp(log_delta) - math.sqrt(spent)))
-    else:
-        bound = spent - log_delta / (privacy_filter.order - 1)
+    mu, d = math.sqrt(amount_nano / NANO), privacy_filter.d_of(amount_nano)
+    if d >= privacy_filter.delta:
+        return math.inf
+    quantile = special.ndtri_exp(math.log((privacy_filter.delta - d) / (1 - d)))
+    bound = math.log(privacy_filter.delta) - math.log1p(-d) - float(special.log_ndtr(quantile - mu))
     return bound * (1 + _MARGIN)
 
 

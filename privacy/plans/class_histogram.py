@@ -8,7 +8,7 @@ from typing import Any
 
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
 from privacy.units import UNITS
@@ -36,7 +36,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """
     if options:
         raise InvalidParameter("options", sorted(options), "a class histogram has none: its noise follows from epsilon")
-    stddev = stddev_for(privacy_filter, SENSITIVITY, budget_nano, discrete=True)
+    stddev = stddev_for(SENSITIVITY, budget_nano, discrete=True)
     event = histogram_event(stddev)
     stage = Stage(COUNTS, event, privacy_filter.price_nano(event), stddev)
     counted = "records" if facts.unit == "record" else "subjects, each by one of their records,"

@@ -8,7 +8,7 @@ from typing import Any
 
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
@@ -18,6 +18,7 @@ from privacy.units import UNITS
 UNITS_PER_TEACHER_MIN = 4
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
+COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, BY_CLASS, VOTES = "class_means", "pooled_covariance", "class_covariances", "votes"
 
 
@@ -44,13 +45,13 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     noise: dict[str, float] = {}
     rounds: tuple[MomentRound, ...] = ()
     if config.warm_start:
-        noise |= _warm_start_noise(config, privacy_filter, budget_nano - vote_nano)
+        noise |= _warm_start_noise(config, budget_nano - vote_nano)
     elif config.moment_votes:
-        rounds = moment_rounds(config.moments(facts), privacy_filter, budget_nano - vote_nano, len(facts.classes))
+        rounds = moment_rounds(config.moments(facts), budget_nano - vote_nano, len(facts.classes))
         noise |= {current.name: current.aggregation.stddev for current in rounds}
     iterations = 0
     if config.vote_share > 0:
-        noise[VOTES], iterations = _vote_noise(config, privacy_filter, vote_nano, facts)
+        noise[VOTES], iterations = _vote_noise(config, vote_nano, facts)
     images = iterations * config.images_per_iteration
     together_max = ROUND_IMAGES_MAX // config.images_per_iteration  # iterations whose votes are fitted together
     if iterations // config.rounds > together_max:
@@ -136,14 +137,15 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     """Return the event of one of the warm start's releases with discrete noise of that parameter.
 
     Privacy: a record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q,
-    and a count of Q to one class's sum; or an outer product of norm at most Q^2 to one matrix
+    and a count of Q/4 to one class's sum; or an outer product of norm at most Q^2 to one matrix
     (`workers.recipes.warm_start` has the proofs).
     """
-    sensitivity = math.nextafter(math.sqrt(2) * QUANTISATION, math.inf) if name == MEANS else float(QUANTISATION**2)
+    together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
+    sensitivity = together if name == MEANS else float(QUANTISATION**2)
     return GaussianEvent.of_discrete_noise(sensitivity, stddev)
 
 
-def _warm_start_noise(config: DataLensConfig, privacy_filter: Filter, budget_nano: int) -> dict[str, float]:
+def _warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, float]:
     shares = {MEANS: config.mean_share, POOLED: config.pooled_share, BY_CLASS: config.class_share}
     noise = {}
     left_nano = budget_nano
@@ -153,23 +155,21 @@ def _warm_start_noise(config: DataLensConfig, privacy_filter: Filter, budget_nan
         if share_nano < 1:
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
         sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(privacy_filter, sensitivity, share_nano, discrete=True)
+        noise[name] = stddev_for(sensitivity, share_nano, discrete=True)
     return noise
 
 
-def _vote_noise(
-    config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts
-) -> tuple[float, int]:
+def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
     """Return sigma and the number of iterations."""
     m = config.images_per_iteration
     if config.images is not None:
         iterations = max(1, config.images // m)
         sensitivity = config.topagg(facts, 1e6).sensitivity
-        return stddev_for(privacy_filter, sensitivity, budget_nano, iterations * m, discrete=True), iterations
+        return stddev_for(sensitivity, budget_nano, iterations * m, discrete=True), iterations
     if config.stddev is None:
         raise InvalidParameter("stddev", None, "give either the number of images or the noise stddev")
     single = config.topagg(facts, config.stddev).event(1)
-    iterations = min(affordable_releases(privacy_filter, single, budget_nano), IMAGES_MAX) // m
+    iterations = min(affordable_releases(single, budget_nano), IMAGES_MAX) // m
     if iterations < 1:
         raise InvalidParameter(
             "stddev", config.stddev, f"the budget does not pay for {m} images at this noise: add noise or budget"

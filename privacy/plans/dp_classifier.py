@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.sizes import CLASSIFIER_LAYERS
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
@@ -73,7 +73,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
-        EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpClassifierConfig, options, PRESETS, "dp_classifier")
     size = min(facts.height, facts.width)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.sizes import denoiser_layers
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
@@ -117,7 +117,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
-        EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
     check_basis(config, denoiser_layers(facts.height, facts.width, config.blocks))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.sizes import discriminator_layers
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
@@ -82,7 +82,6 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
 
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
-        EventRefused: the account's filter does not price Poisson-sampled steps.
     """
     config = read_options(DpGanConfig, options, PRESETS, "dpgan")
     check_basis(config, discriminator_layers(facts.height, facts.width))

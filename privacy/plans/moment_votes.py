@@ -15,10 +15,8 @@ from typing import Literal
 
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import Filter
 from privacy.aggregation.topagg_config import TEACHERS_MAX, TopAggConfig
 from privacy.errors import InvalidParameter
-from privacy.plans.plan import Stage
 
 Moment = Literal["means", "scales", "class_scales", "products", "class_products"]
 
@@ -127,19 +125,12 @@ class MomentRound:
         """What the round costs."""
         return self.aggregation.event(self.images)
 
-    def stage(self, privacy_filter: Filter) -> Stage:
-        """Return the plan's stage."""
-        return Stage(self.name, self.event, privacy_filter.price_nano(self.event))
 
-
-def moment_rounds(
-    config: MomentVotesConfig, privacy_filter: Filter, budget_nano: int, classes: int
-) -> tuple[MomentRound, ...]:
+def moment_rounds(config: MomentVotesConfig, budget_nano: int, classes: int) -> tuple[MomentRound, ...]:
     """Divide a budget among the rounds: each one's noise follows from its share.
 
     Args:
         config: public parameters.
-        privacy_filter: of the account.
         budget_nano: what all rounds may cost together.
         classes: number of declared classes.
 
@@ -149,7 +140,7 @@ def moment_rounds(
     noise = {}
     for draft in _rounds(config, classes, None):
         nano = int(budget_nano * config.share(draft.moment) * PASSES[draft.moment][draft.index][1])
-        noise[draft.name] = stddev_for(privacy_filter, draft.aggregation.sensitivity, nano, draft.images, discrete=True)
+        noise[draft.name] = stddev_for(draft.aggregation.sensitivity, nano, draft.images, discrete=True)
     return planned_rounds(config, classes, noise)
 
 

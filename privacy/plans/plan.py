@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from privacy.accounting.events import Event, event_from_json
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.units import UNIT_WORDS, UNITS, Unit
 
@@ -115,25 +115,42 @@ class Stage:
     Attributes:
         name: unique within its plan.
         event: the release; its count is the number of releases.
-        price_nano: of all of them, in the filter's nano-units.
+        price_nano: of all of them, in nano-units of mu^2, and of those that may be repeated.
         noise_stddev: parameter of the discrete Gaussian that is added, which is a little wider than the noise that its
             event counts with; None where noise is measured against what a unit adds (`PoissonGaussianEvent`).
+        repeats: further releases that a stage priced as a whole pays for: those that a crash makes necessary.
     """
 
     name: str
     event: Event
     price_nano: int
     noise_stddev: float | None = None
+    repeats: int = 0
+
+    @property
+    def paid_as_whole(self) -> int | None:
+        """How many releases the price pays for together, with the first of them; None where each has its own price."""
+        return self.event.count + self.repeats if self.event.is_sampled else None
+
+    def announces(self, event: Event) -> bool:
+        """Tell whether an event is some of this stage's releases."""
+        return dataclasses.replace(self.event, count=event.count) == event
+
+    def price_of(self, count: int) -> int:
+        """Return what so many releases cost: their part of the price, or all of it where they are priced as a whole."""
+        return self.price_nano if self.event.is_sampled else count * (self.price_nano // self.event.count)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able description; `stage_from_json` reads it back, with the plan's facts."""
-        return {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
+        document = {"name": self.name, "event": self.event.to_json(), "price_nano": self.price_nano}
+        return document if not self.repeats else {**document, "repeats": self.repeats}
 
 
 def stage_from_json(document: Mapping[str, Any], facts: Mapping[str, Any]) -> Stage:
     """Read a stage of a stored plan. Its noise has always stood among the facts, and is read from there."""
     noise_stddev = facts.get("noise_stddev", {}).get(document["name"])
-    return Stage(document["name"], event_from_json(document["event"]), int(document["price_nano"]), noise_stddev)
+    event, repeats = event_from_json(document["event"]), int(document.get("repeats", 0))
+    return Stage(document["name"], event, int(document["price_nano"]), noise_stddev, repeats)
 
 
 @dataclasses.dataclass(frozen=True)

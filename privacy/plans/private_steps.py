@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values
 from privacy.plans.plan import PublicFacts, RecipeConfig, Stage
 
 STEPS = "gradient_steps"
 STEPS_MAX = 200_000
+_PAYMENTS = 100  # of a stage, each followed by a checkpoint
 EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
 ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random")
 FREEZES = ("none", "random", "ranked", "posterior")
@@ -159,16 +160,24 @@ def check_basis(config: StepsConfig, groups: int) -> None:
         )
 
 
+def paid_together(count: int) -> int:
+    """Return how many of so many releases are paid for at a time, and so lost at most where a process is killed."""
+    return max(1, count // _PAYMENTS)
+
+
 def poisson_stage(name: str, probability: float, count: int, privacy_filter: Filter, budget_nano: int) -> Stage:
-    """Turn a budget into the noise of so many releases of Poisson samples.
+    """Turn a budget into the noise of so many releases of Poisson samples, priced as a whole.
+
+    Those that one crash may lose are paid for beforehand. After a second crash the stage ends that much earlier.
 
     Raises:
         InvalidParameter: the budget pays for no noise that is finite.
-        EventRefused: the account's filter does not price Poisson-sampled releases.
     """
-    multiplier = noise_multiplier_for(privacy_filter, probability, count, budget_nano)
-    event = PoissonGaussianEvent(probability, multiplier, count)
-    return Stage(name, event, privacy_filter.price_nano(event))
+    repeats = paid_together(count) if probability < 1 else 0  # else each has its own price, the repeated ones too
+    multiplier = noise_multiplier_for(privacy_filter, probability, count + repeats, budget_nano)
+    priced = PoissonGaussianEvent(probability, multiplier, count + repeats)
+    event = dataclasses.replace(priced, count=count)
+    return Stage(name, event, privacy_filter.price_nano(priced), repeats=repeats)
 
 
 def steps_stage(config: StepsConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Stage:
@@ -205,6 +214,11 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
         f"{event.count:,} steps, each on a Poisson sample of about {config.expected_batch:,} {facts.unit}s, with "
         f"noise of {event.noise_multiplier:.3g} times what one {facts.unit} can add."
     ]
+    if event.is_sampled:
+        notes.append(
+            "They are priced as a whole, which is much cheaper than one by one: once the first is made all of the "
+            "price is spent, even where the training is cancelled."
+        )
     if config.anchors_dataset_id:
         notes.append(
             f"The gradient's basis comes from at most {config.anchors:,} images of the public dataset "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans import class_histogram, datalens, dp_classifier, dp_diffusion, dpgan
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
@@ -31,7 +31,7 @@ def build_plan(
         recipe: one of RECIPES.
         options: the recipe's options; unknown ones are refused.
         privacy_filter: of the account.
-        budget_nano: what the job may cost at most, in the filter's nano-units.
+        budget_nano: what the job may cost at most, in nano-units of mu^2.
         facts: what the owner declared about the dataset.
 
     Raises:
@@ -56,7 +56,7 @@ def build_plan(
 def useful_from_nano(plan: Plan) -> int:
     """Return how much of a plan's price must have been charged before anything useful can be published."""
     start = RECIPES[plan.recipe].start(plan)
-    return sum(-(-stage.price_nano * start.get(stage.name, 0) // stage.event.count) for stage in plan.stages)
+    return sum(stage.price_of(start[stage.name]) for stage in plan.stages if stage.name in start)
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:

@@ -61,6 +61,7 @@ class StageFacts(ApiRecord):
 
     name: str
     releases: int
+    repeats: int = Field(0, description="Further releases that the price pays for, should a crash make them necessary.")
     noise_multiplier: float
     price_nano: int
 
@@ -86,7 +87,6 @@ class PlanRecord(ApiRecord):
     delta: float
     unit: str
     adjacency: str
-    filter: str
     price_nano: int
     price_epsilon: float = Field(description="What the stages cost together; at most the epsilon asked for.")
     stages: list[StageFacts]
@@ -170,7 +170,7 @@ class TrialFacts(ApiRecord):
 
 
 class SweepTotals(ApiRecord):
-    """Sums over the trials, in nano-units of the account's filter and, together, as epsilons at its delta."""
+    """Sums over the trials, in nano-units of mu^2 and, together, as epsilons at its delta."""
 
     price_nano: int
     held_nano: int

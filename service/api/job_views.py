@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from service import ledger
 from service.api.job_schemas import (
     FINAL_STATES,

@@ -58,7 +58,6 @@ Options = Annotated[dict[str, Any], AfterValidator(plain)]
 Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Scope = Literal["admin", "data", "train", "read"]
 Unit = Literal["record", "subject"]
-FilterName = Literal["gdp", "rdp"]
 Visibility = Literal["private", "public"]
 SampleFormat = Literal["imagefolder", "npz"]
 
@@ -96,11 +95,10 @@ class AccountRequest(ApiRequest):
     )
     unit: Unit
     adjacency: Literal["add_remove"]
-    filter: FilterName
 
 
 class BalanceFacts(ApiRecord):
-    """The budget in integer nano-units of the account's filter, and as epsilons at the account's delta."""
+    """The budget in integer nano-units of mu^2, and as epsilons at the account's delta."""
 
     capacity_nano: int
     spent_nano: int
@@ -127,8 +125,7 @@ class AccountRecord(ApiRecord):
     delta: float
     unit: str
     adjacency: str
-    filter: str
-    filter_order: float | None
+    rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool
     balance: BalanceFacts
     created_at: datetime

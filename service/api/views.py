@@ -96,13 +96,13 @@ def plan(made: Plan, payer: ledger.Account, asked: PlanRequest) -> PlanRecord:
         delta=payer.delta,
         unit=payer.unit.value,
         adjacency=payer.adjacency.value,
-        filter=payer.filter.value,
         price_nano=made.price_nano,
         price_epsilon=epsilon_of(made.price_nano),
         stages=[
             StageFacts(
                 name=stage.name,
                 releases=stage.event.count,
+                repeats=stage.repeats,
                 noise_multiplier=stage.event.noise_multiplier,
                 price_nano=stage.price_nano,
             )

@@ -26,7 +26,8 @@ from service.ledger.chain import Entry, body_hash
 FORMAT = "obscura receipt"
 VERSION = 1
 _ACCOUNT_ID = re.compile(r"acc_[a-z2-7]{20}")
-TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "filter", "filter_order", "capacity_nano", "spent_nano")
+_TERMS_BEFORE = {"filter", "filter_order"}  # of receipts from before accounts had a rate
+TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def check_receipt(document: object, trusted: Mapping[str, bytes]) -> dict[str, A
             and entry["details"].get("release", {"id": statement["release_id"]})["id"] == statement["release_id"]
             and entry["account_id"] == account["id"]
             and (entry["capacity_nano"], entry["spent_nano"]) == (account["capacity_nano"], account["spent_nano"])
-            and set(account) == set(TERMS)
+            and set(account) in (set(TERMS), set(TERMS) - {"rate", "base"} | _TERMS_BEFORE)
         )
     except (KeyError, TypeError, ValueError):
         sound = False

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, NamedTuple, assert_never
 
+from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Fault, FindingCode, require, truth, whole
 from service.audit.prices import FLOAT_TOLERANCE, Prices
 from service.db.words import EntryKind, HoldState
 from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
-TERMS = ("name", "owner", "delta", "unit", "adjacency", "filter", "filter_order")  # fixed at opening, for ever
+TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, for ever
 _OF_HOLDS = frozenset({EntryKind.HOLD, EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
@@ -74,7 +75,8 @@ class HoldReplay:
 
     Attributes:
         sequence: of the entry that opened it.
-        stages: the events of its plan, by stage; empty where the entry names none.
+        stages: the stages of its plan, by name; empty where the entry names none.
+        released: how many releases its entries count, by stage, of stages that are priced as a whole.
         created_at: when it was opened, in the form that is hashed.
         updated_at: when the newest entry about it was written.
     """
@@ -91,6 +93,7 @@ class HoldReplay:
     charged_nano: int = 0
     captured_nano: int = 0
     armed_attempt: int = 0
+    released: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def opened_by(cls, line: Line, stages: dict[str, Mapping[str, Any]]) -> HoldReplay:
@@ -105,6 +108,7 @@ class HoldReplay:
         attempt = whole(line.details["attempt"])
         require(attempt > self.armed_attempt, FindingCode.TRANSITION_REFUSED, "arms for an attempt that has passed")
         self.state, self.armed_attempt = HoldState.ARMED, attempt
+        self._check_counts(line)
 
     def charge(self, line: Line, prices: Prices | None) -> None:
         """Take a CHARGE entry; without prices, its price was checked before."""
@@ -115,14 +119,22 @@ class HoldReplay:
             FindingCode.TRANSITION_REFUSED,
             "charges for an attempt that has not armed the hold",
         )
+        made = self.released.get(details["stage"], 0)
+        if details["stage"] in details.get("released", {}):
+            self.released[details["stage"]] = made + whole(details["event"]["count"])
+        self._check_counts(line)
         self.charged_nano += line.amount_nano
         require(
-            line.amount_nano > 0 and details["charged_nano"] == self.charged_nano <= self.amount_nano,
+            (line.amount_nano == 0) == (made > 0) and details["charged_nano"] == self.charged_nano <= self.amount_nano,
             FindingCode.AMOUNT_MISMATCH,
             "charges an amount that its hold does not cover or does not add up to",
         )
         if prices is not None:
-            prices.check_charge(line.amount_nano, line.details, self.stages)
+            prices.check_charge(line.amount_nano, line.details, self.stages, made)
+
+    def _check_counts(self, line: Line) -> None:
+        told = line.details.get("released", {})
+        require(told == self.released, FindingCode.AMOUNT_MISMATCH, "counts other releases than its hold has made")
 
     def capture(self, line: Line) -> None:
         """Take a CAPTURE entry."""
@@ -163,8 +175,8 @@ def replay_hold(account_id: str, lines: list[Line]) -> HoldReplay | None:
     for line in lines:
         check_hash(account_id, line)
         if line.kind == EntryKind.HOLD and reserved is None:
-            events = {stage["name"]: stage["event"] for stage in line.details.get("stages") or ()}
-            reserved = HoldReplay.opened_by(line, events)
+            stages = {stage["name"]: stage for stage in line.details.get("stages") or ()}
+            reserved = HoldReplay.opened_by(line, stages)
         elif reserved is None:
             return None
         elif line.kind == EntryKind.ARM:
@@ -192,6 +204,8 @@ class LogReplay:
     terms: dict[str, Any] = field(default_factory=dict)
     created_at: str = ""
     epsilon: float = 0.0
+    rate: float = 0.0
+    base: float = 0.0
     frozen: bool = False
     capacity_nano: int = 0
     spent_nano: int = 0
@@ -255,7 +269,9 @@ class LogReplay:
 
     def _open(self, line: Line) -> None:
         self.terms = {name: line.details[name] for name in TERMS}
-        self.created_at = line.created_at
+        self.created_at, self.rate = line.created_at, rate_at_opening(line.details)
+        wanted = open_filter(line.details["epsilon"], self.terms["delta"]).rate
+        require(self.rate == 0 or _close(self.rate, wanted), FindingCode.CAPACITY_MISMATCH, "has another rate")
         self._set_limit(line, line.details["epsilon"])
 
     def _limit(self, line: Line) -> None:
@@ -270,23 +286,34 @@ class LogReplay:
             FindingCode.RAISE_UNAPPROVED,
             "raises the limit without a request and two people",
         )
+        wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.held_nano)
+        rate, base = details.get("rate", self.rate), details.get("base", self.base)
+        require(
+            _close(rate, wanted.rate) and _close(base, wanted.base),
+            FindingCode.CAPACITY_MISMATCH,
+            "has another rate than its limit gives it",
+        )
+        self.rate, self.base = rate, base
         self._set_limit(line, details["epsilon"])
         frozen = self.frozen or self.spent_nano + self.held_nano > self.capacity_nano  # I13
         told = truth(details["frozen"])
         require(told == frozen, FindingCode.TRANSITION_REFUSED, "turns the freeze switch with a limit")
         self.frozen = frozen
 
+    def use_filter(self) -> Filter:
+        """Price for this account from now on."""
+        return self.prices.use(open_filter(self.epsilon, self.terms["delta"], self.rate, self.base))
+
     def _set_limit(self, line: Line, epsilon: float) -> None:
-        terms = self.terms
-        privacy_filter = self.prices.use(terms["filter"], epsilon, terms["delta"], terms["filter_order"])
-        wanted_nano = privacy_filter.capacity_nano
+        self.epsilon = epsilon
+        wanted_nano = self.use_filter().capacity_nano
         require(
             abs(line.capacity_nano - wanted_nano) <= 2 + FLOAT_TOLERANCE * wanted_nano
             and line.amount_nano == line.capacity_nano,
             FindingCode.CAPACITY_MISMATCH,
             f"has the capacity {line.capacity_nano} where its limit is worth {wanted_nano}",
         )
-        self.epsilon, self.capacity_nano = epsilon, line.capacity_nano
+        self.capacity_nano = line.capacity_nano
 
     def _hold(self, line: Line) -> None:
         require(not self.frozen, FindingCode.TRANSITION_REFUSED, "holds on a frozen account")
@@ -330,6 +357,17 @@ class LogReplay:
             self.spent_nano += reserved.captured_nano
             self.ended.append(reserved)
             del self.open_holds[reserved.id]
+
+
+def rate_at_opening(details: Mapping[str, Any]) -> float:
+    """Return the rate that an OPEN entry gives its account; one from when accounts had a filter each has none."""
+    if "rate" not in details:
+        require(details["filter"] == "gdp", FindingCode.ENTRY_MALFORMED, "has a filter that is not known any more")
+    return float(details.get("rate", 0.0))
+
+
+def _close(told: float, wanted: float) -> bool:
+    return abs(told - wanted) <= FLOAT_TOLERANCE * wanted
 
 
 def _two_people_agreed(details: Mapping[str, Any]) -> bool:

@@ -31,7 +31,7 @@ _ENTRY = (
     "e.previous_hash, e.hash, {created_at}, e.account_id"
 )
 _ACCOUNTS = (
-    "SELECT id, name, owner, epsilon, delta, unit, adjacency, filter, filter_order, capacity_nano, spent_nano, "
+    "SELECT id, name, owner, epsilon, delta, unit, adjacency, rate, base, capacity_nano, spent_nano, "
     "held_nano, frozen, head_sequence, head_hash, {created_at} AS created_at "
     "FROM accounts WHERE id > :after ORDER BY id LIMIT :rows"
 )

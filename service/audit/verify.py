@@ -14,7 +14,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import find_changed_facts
@@ -22,14 +22,15 @@ from service.audit.findings import FINDINGS_MAX, Fault, Finding, FindingCode, Re
 from service.audit.links import find_orphans, find_strayed_jobs, find_unapproved_raises, find_unpaid_releases
 from service.audit.prices import Prices
 from service.audit.receipts import Witness
-from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, replay_hold
+from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, with_marks
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.words import EntryKind, HoldState
 
 _HOLDS_AT_A_TIME = 500
-_OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "frozen")
+_OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "rate", "base", "frozen")
+_FREEZING = (EntryKind.LIMIT, EntryKind.FREEZE)
 _OF_HOLD = (
     "job_id",
     "state",
@@ -177,19 +178,20 @@ class _Reading:
         if opening is None:
             raise Fault(FindingCode.ENTRY_MISSING, "entry 1 is missing")
         log.terms = {name: opening.details[name] for name in TERMS}
+        log.rate = rate_at_opening(opening.details)
         log.created_at, log.epsilon = opening.created_at, opening.details["epsilon"]
-        for kinds, name in (((EntryKind.LIMIT,), "epsilon"), ((EntryKind.LIMIT, EntryKind.FREEZE), "frozen")):
+        of_limits = ("epsilon", "rate", "base")
+        for kinds, name in (*(((EntryKind.LIMIT,), name) for name in of_limits), (_FREEZING, "frozen")):
             newest = select(func.max(EntryRow.sequence)).where(
                 EntryRow.account_id == log.account_id, EntryRow.kind.in_(kinds), EntryRow.sequence <= sequence
             )
             number = self._session.scalar(newest)
             said = None if number is None else self._one(log, number)
             if said is not None:
-                setattr(log, name, said.details[name])
+                setattr(log, name, said.details.get(name, getattr(log, name)))
         log.sequence, log.hash = head.sequence, head.hash
         log.capacity_nano, log.spent_nano, log.held_nano = head.capacity_nano, head.spent_nano, head.held_nano
-        terms = log.terms
-        self._prices.use(terms["filter"], log.epsilon, terms["delta"], terms["filter_order"])
+        log.use_filter()
         is_open = HoldRow.state.in_((HoldState.HELD, HoldState.ARMED))
         job_ids = select(HoldRow.job_id).where(HoldRow.account_id == log.account_id, is_open)
         for job_id in self._session.scalars(job_ids):
@@ -298,7 +300,7 @@ def _missing(spent_nano: int, row: Row[Any]) -> str:
         if spent_nano <= row.spent_nano:
             return told
         left_nano = row.capacity_nano - (spent_nano - row.spent_nano)
-        privacy_filter = open_filter(row.filter, row.epsilon, row.delta, row.filter_order)
+        privacy_filter = open_filter(row.epsilon, row.delta, row.rate, row.base)
         epsilon = math.floor(privacy_filter.epsilon_of(left_nano) * 1000) / 1000 if left_nano > 0 else 0.0
     except (TypeError, ValueError, PrivacyError):  # the row itself cannot be believed
         return told

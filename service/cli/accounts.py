@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.api.schemas import FilterName, Unit
+from service.api.schemas import Unit
 from service.cli.connection import Json, add_decision, add_list, connected, resolve_account
 from service.client import Client
 
@@ -36,13 +36,12 @@ def create_account(
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="Lifetime budget.")],
     delta: Annotated[float, typer.Option("--delta", "-d", help="At most 1/n for every dataset of the account.")],
     unit: Annotated[Unit, typer.Option(help="Whose presence is hidden: one record, or all records of a subject.")],
-    filter: Annotated[FilterName, typer.Option(help="gdp: exact, Gaussian releases only; rdp: every event.")],
     owner: Annotated[str, typer.Option(help="Who is asked for more.")] = "admin",
     as_json: Json = False,
 ) -> None:
     """Open an account. The budget never refreshes by itself."""
     with connected(context, as_json) as (client, output):
-        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit, filter=filter)
+        made = client.create_account(name=name, owner=owner, epsilon=epsilon, delta=delta, unit=unit)
         output.record(made, "account")
 
 

@@ -179,7 +179,7 @@ def show_plan(output: Output, made: PlanRecord) -> None:
             "epsilon asked for": made.epsilon,
             "price (epsilon)": made.price_epsilon,
             "price (nano-units)": made.price_nano,
-            "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}, filter {made.filter}",
+            "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
             "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
             "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
             **{f"buys: {name}": value for name, value in made.buys.items()},

@@ -51,12 +51,11 @@ class Client:
         epsilon: float,
         delta: float,
         unit: schemas.Unit,
-        filter: schemas.FilterName,
         adjacency: str = "add_remove",
     ) -> schemas.AccountRecord:
         """Open an account with a lifetime budget."""
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
-        return self._post(schemas.AccountRecord, "/v1/accounts", {**body, "adjacency": adjacency, "filter": filter})
+        return self._post(schemas.AccountRecord, "/v1/accounts", {**body, "adjacency": adjacency})
 
     def account(self, account_id: str) -> schemas.AccountRecord:
         """Read an account with its balance."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from service import artifacts, jobs, ledger, reports
 from service.artifacts import directory_of, find_file
@@ -81,7 +81,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         evaluations = queries.list_evaluations(session, release_id)
         public = queries.datasets_to_evaluate_on(session, row)
     payer, hold = row.account, row.job.hold
-    limit = open_filter(payer.filter.value, payer.epsilon, payer.delta, payer.filter_order)
+    limit = open_filter(payer.epsilon, payer.delta, payer.rate, payer.base)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
     return page(
         request,

@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 
 from privacy.errors import PrivacyError
 from privacy.units import UNIT_WORDS
-from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES
+from privacy.wording import ADJACENCIES, EARLY_ENDS
 from service import wording
 from service.errors import ObscuraError, Unauthorized
 
@@ -123,7 +123,6 @@ def _templates() -> jinja2.Environment:
         "asset_version": asset_version,
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
-        "filter_names": FILTER_NAMES,
         "hold_words": wording.HOLDS,
         "odds": wording.odds_sentence,
         "request_words": wording.LIMIT_REQUESTS,

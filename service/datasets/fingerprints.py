@@ -120,8 +120,7 @@ def at_least_as_strict(payer: Terms, other: Terms) -> bool:
     """Tell whether whoever was promised `other` loses nothing when `payer` pays for him instead.
 
     That is so when both speak of the same neighbours (unit and adjacency) and neither epsilon nor delta is larger.
-    Which filter an account has makes no difference: what it promises is its (epsilon, delta), and both filters keep
-    that. Neither does what is left of it: an account without a rest publishes nothing more. Of terms of which one has
+    What is left of an account makes no difference: one without a rest publishes nothing more. Of terms of which one has
     the smaller epsilon and the other the smaller delta, neither is as strict as the other.
     """
     return (

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
-from service.db.words import Adjacency, EntryKind, FilterName, HoldState, LimitRequestState, Unit, VerificationKind
+from service.db.words import Adjacency, EntryKind, HoldState, LimitRequestState, Unit, VerificationKind
 
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 
@@ -39,8 +39,8 @@ class AccountRow(Base):
     delta: Mapped[float]
     unit: Mapped[Unit] = mapped_column(values_of(Unit, "unit"))
     adjacency: Mapped[Adjacency] = mapped_column(values_of(Adjacency, "adjacency"))
-    filter: Mapped[FilterName] = mapped_column(values_of(FilterName, "filter"))
-    filter_order: Mapped[float | None]
+    rate: Mapped[float]
+    base: Mapped[float]
     capacity_nano: Mapped[Nano]
     spent_nano: Mapped[Nano]
     held_nano: Mapped[Nano]

@@ -18,13 +18,6 @@ class Adjacency(enum.StrEnum):
     ADD_REMOVE = "add_remove"
 
 
-class FilterName(enum.StrEnum):
-    """The privacy filter of an account, fixed at opening."""
-
-    GDP = "gdp"
-    RDP = "rdp"
-
-
 class EntryKind(enum.StrEnum):
     """What an entry records."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
@@ -59,8 +59,8 @@ class TrainingSet:
         if budget_nano < 1:
             account = self.account
             raise InvalidInput(
-                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: its {account.filter.value} filter was "
-                f"opened for epsilon {account.epsilon:g}. Ask for more.",
+                f"epsilon {epsilon:g} buys nothing on account *{account.name}*: at its delta it is less than the "
+                "smallest amount that is counted. Ask for more.",
                 epsilon=epsilon,
             )
         return budget_nano

@@ -20,7 +20,7 @@ from service.ledger.accounts import (
 )
 from service.ledger.chain import Entry
 from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
-from service.ledger.holds import arm, capture, charge, fence, hold, return_hold, settle
+from service.ledger.holds import arm, capture, charge, fence, hold, released, return_hold, settle
 from service.ledger.limits import (
     REQUEST_LIFETIME,
     approve_raise,
@@ -71,6 +71,7 @@ __all__ = [
     "order_of",
     "record_fact",
     "record_sample",
+    "released",
     "request_raise",
     "require_as_held",
     "require_unfrozen",

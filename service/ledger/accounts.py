@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
-from privacy.accounting.filters import Filter, open_filter
+from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.session import is_duplicate
-from service.db.words import Adjacency, EntryKind, FilterName, Unit
+from service.db.words import Adjacency, EntryKind, Unit
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
@@ -38,10 +38,9 @@ def open_account(
     delta: float,
     unit: str,
     adjacency: str,
-    filter_name: str,
     now: datetime,
 ) -> Account:
-    """Open an account: one population, one lifetime budget, one filter.
+    """Open an account: one population, one lifetime budget.
 
     Args:
         name: unique; shown to everybody who may see the account.
@@ -50,7 +49,6 @@ def open_account(
         delta: 1e-30 to 0.1; jobs also need delta <= 1/records.
         unit: "record" or "subject".
         adjacency: "add_remove".
-        filter_name: "gdp" (Gaussian events only, exact) or "rdp" (every event).
 
     Raises:
         InvalidInput: a value is out of range.
@@ -60,11 +58,9 @@ def open_account(
         if not text.strip() or len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
             raise InvalidInput(f"An account's {field} needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
     try:
-        chosen = FilterName(filter_name), Unit(unit), Adjacency(adjacency)
+        chosen = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
-        raise InvalidInput(
-            f"{error}: choose filter gdp or rdp, unit record or subject, adjacency add_remove."
-        ) from None
+        raise InvalidInput(f"{error}: choose unit record or subject, adjacency add_remove.") from None
     for term, value, least, most in (
         ("epsilon", epsilon, EPSILON_LEAST, EPSILON_MOST),
         ("delta", delta, DELTA_LEAST, DELTA_MOST),
@@ -72,7 +68,7 @@ def open_account(
         if not least <= value <= most:
             raise InvalidInput(f"The budget cannot be opened: an account's {term} is {least:g} to {most:g}.")
     try:
-        privacy_filter = open_filter(chosen[0].value, epsilon, delta)
+        privacy_filter = open_filter(epsilon, delta)
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
     if session.scalar(select(ACCOUNTS.c.id).where(ACCOUNTS.c.name == name)) is not None:
@@ -82,14 +78,14 @@ def open_account(
         "owner": owner,
         "epsilon": privacy_filter.epsilon,
         "delta": privacy_filter.delta,
-        "unit": chosen[1],
-        "adjacency": chosen[2],
-        "filter": chosen[0],
-        "filter_order": privacy_filter.order,
+        "unit": chosen[0],
+        "adjacency": chosen[1],
+        "rate": privacy_filter.rate,
     }
     account = Account(
         id=new_id("acc"),
         **terms,
+        base=privacy_filter.base,
         capacity_nano=privacy_filter.capacity_nano,
         spent_nano=0,
         held_nano=0,
@@ -148,8 +144,8 @@ class Balance:
 
 
 def filter_of(account: Account) -> Filter:
-    """Return the account's filter: its limit, delta, and the order that was fixed at opening."""
-    return open_filter(account.filter.value, account.epsilon, account.delta, account.filter_order)
+    """Return the account's filter."""
+    return open_filter(account.epsilon, account.delta, account.rate, account.base)
 
 
 def balance(session: Session, account_id: str) -> Balance:

@@ -28,7 +28,7 @@ from service.ledger.rows import (
     whole,
     wrong_state,
 )
-from service.ledger.statements import hold_of_job, move_hold
+from service.ledger.statements import hold_of_job, hold_row, move_hold
 from service.ledger.stops import require_armable
 
 
@@ -117,7 +117,12 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         EntryKind.ARM,
         reserved,
         moves={"state": HoldState.ARMED, "armed_attempt": attempt},
-        details={"attempt": attempt, "charged_nano": reserved.charged_nano, "hold_nano": reserved.amount_nano},
+        details={
+            "attempt": attempt,
+            "charged_nano": reserved.charged_nano,
+            "hold_nano": reserved.amount_nano,
+            **_tally(released(session, hold_id)),
+        },
         now=now,
     )
     return reserved
@@ -132,21 +137,27 @@ def charge(
     stage: str,
     now: datetime,
     event: Mapping[str, Any] | None = None,
+    paid_as_whole: int | None = None,
 ) -> int:
     """Journal a charge ahead of the release it pays for. Replayed steps are charged again (I5).
+
+    A stage that is priced as a whole is charged all of its price with its first release. The others cost nothing more,
+    but are counted, and refused beyond what the price pays for.
 
     Args:
         session: in a writing transaction, to be committed before the release is made.
         attempt: the one that armed the hold.
-        amount_nano: a whole number > 0.
+        amount_nano: a whole number > 0; of a stage priced as a whole, the price of the stage.
         stage: of the plan; public.
         event: what is paid for, as `Event.to_json` writes it, from which the price can be recomputed; public.
+        paid_as_whole: how many releases of the stage `amount_nano` pays for together; None where it pays for the event.
 
     Returns:
         The hold's charged amount so far, in nano-units.
 
     Raises:
-        HoldExhausted: the charge would exceed the hold; nothing was charged and nothing may be released.
+        HoldExhausted: the charge would exceed the hold, or the releases those that were priced; nothing was charged
+            and nothing may be released.
         StaleAttempt: the attempt has been superseded, or the hold has ended.
         Conflict: the hold is not armed by this attempt.
     """
@@ -156,11 +167,24 @@ def charge(
     _require_open(reserved, attempt)
     if reserved.armed_attempt != attempt:
         raise wrong_state(reserved, "charged")
+    counts = released(session, hold_id)
+    if paid_as_whole is not None:
+        assert event is not None
+        amount_nano = 0 if counts.get(stage) else amount_nano
+        counts[stage] = counts.get(stage, 0) + event["count"]
     charged_nano = reserved.charged_nano + amount_nano
-    if charged_nano > reserved.amount_nano:
-        left_nano = reserved.amount_nano - reserved.charged_nano
+    left_nano = reserved.amount_nano - reserved.charged_nano
+    if amount_nano > left_nano:
         raise HoldExhausted(
             f"This charge needs {amount_nano} nano-units; the hold has {left_nano} of {reserved.amount_nano} left.",
+            requested_nano=amount_nano,
+            left_nano=left_nano,
+            hold_nano=reserved.amount_nano,
+        )
+    if paid_as_whole is not None and counts[stage] > paid_as_whole:
+        raise HoldExhausted(
+            f"The price of stage {stage} pays for {paid_as_whole} releases, repeated ones included; these would make "
+            f"{counts[stage]}.",
             requested_nano=amount_nano,
             left_nano=left_nano,
             hold_nano=reserved.amount_nano,
@@ -178,6 +202,7 @@ def charge(
             "charged_nano": charged_nano,
             "hold_nano": reserved.amount_nano,
             **({} if event is None else {"event": dict(event)}),
+            **_tally(counts),
         },
         now=now,
     )
@@ -281,6 +306,17 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
     if reserved.state in (HoldState.HELD, HoldState.RETURNED):
         return return_hold(session, hold_id=hold_id, reason=reason, now=now)
     return capture(session, hold_id=hold_id, attempt=attempt, artifact_sha256=None, reason=reason, now=now)
+
+
+def released(session: Session, hold_id: str) -> dict[str, int]:
+    """Return how many releases of a hold are in the log, by stage, of those stages that are priced as a whole."""
+    row = hold_row(session, hold_id)
+    last = None if row is None else row[1]
+    return {} if last is None else dict(last.details.get("released", {}))
+
+
+def _tally(counts: Mapping[str, int]) -> dict[str, Any]:
+    return {"released": dict(counts)} if counts else {}
 
 
 def _require_open(reserved: Hold, attempt: int) -> None:

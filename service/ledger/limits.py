@@ -13,13 +13,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from privacy.accounting.bounds import EPSILON_LEAST, EPSILON_MOST
-from privacy.accounting.filters import Filter, open_filter
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.ledger_tables import LimitRequest
 from service.db.words import EntryKind, LimitRequestState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
+from service.ledger.accounts import filter_of
 from service.ledger.records import Account
 from service.ledger.rows import append, lock_account, short_reason
 
@@ -32,7 +33,7 @@ def lower_limit(
     """Lower an account's limit. Below what is spent and held it leaves 0 and freezes the account (I13).
 
     Args:
-        epsilon: the new limit, > 0 and below the present one; delta, filter and order stay.
+        epsilon: the new limit, > 0 and below the present one; delta stays.
         reason: kept in the log.
         by: id of the key that asked for it; None for the service itself.
 
@@ -110,8 +111,7 @@ def request_raise(
 def approve_raise(session: Session, *, request_id: str, decided_by: str, now: datetime) -> LimitRequest:
     """Raise the limit as another person has asked for it. Approving twice with the same key changes nothing.
 
-    The filter is opened anew at the higher epsilon, with the delta and the order that were fixed at opening. A frozen
-    account stays frozen.
+    The account's delta stays as it was fixed at opening. A frozen account stays frozen.
 
     Args:
         request_id: pending.
@@ -218,16 +218,22 @@ def _set_limit(
         EntryKind.LIMIT,
         amount_nano=limit.capacity_nano,
         capacity_nano=limit.capacity_nano,
-        details={"epsilon": limit.epsilon, "epsilon_before": account.epsilon, "frozen": frozen, **details},
-        also={"epsilon": limit.epsilon, "frozen": frozen},
+        details={
+            "epsilon": limit.epsilon,
+            "epsilon_before": account.epsilon,
+            "rate": limit.rate,
+            "base": limit.base,
+            "frozen": frozen,
+            **details,
+        },
+        also={"epsilon": limit.epsilon, "rate": limit.rate, "base": limit.base, "frozen": frozen},
         now=now,
     )
 
 
 def _filter_at(account: Account, epsilon: float, change: str) -> Filter:
-    """Open the account's filter at another epsilon, with the delta and order that were fixed at opening."""
     try:
-        return open_filter(account.filter.value, epsilon, account.delta, account.filter_order)
+        return filter_of(account).at_limit(epsilon, account.spent_nano + account.held_nano)
     except InvalidParameter as error:
         raise InvalidInput(f"The limit cannot be {change} to that: {error}.") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from service.db.words import Adjacency, EntryKind, FilterName, HoldState, Unit
+from service.db.words import Adjacency, EntryKind, HoldState, Unit
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry
 
@@ -24,8 +24,8 @@ class Account:
     delta: float
     unit: Unit
     adjacency: Adjacency
-    filter: FilterName
-    filter_order: float | None
+    rate: float
+    base: float
     capacity_nano: int
     spent_nano: int
     held_nano: int

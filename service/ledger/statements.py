@@ -97,11 +97,11 @@ def _move(table: Table, prefix: str, guards: tuple[str, ...], columns: tuple[str
 
 
 _ACCOUNT_GUARDS = ("head_sequence", "head_hash", "spent_nano", "held_nano", "capacity_nano", "frozen")
-_ACCOUNT_COLUMNS = (*_ACCOUNT_GUARDS, "epsilon")
+_ACCOUNT_COLUMNS = (*_ACCOUNT_GUARDS, "epsilon", "rate", "base")
 _HOLD_GUARDS = ("state", "attempt", "armed_attempt", "charged_nano", "last_sequence")
 _HOLD_COLUMNS = (*_HOLD_GUARDS, "captured_nano", "updated_at")
 _MOVE_ACCOUNT = _move(ACCOUNTS, "account", _ACCOUNT_GUARDS, _ACCOUNT_COLUMNS)
-# The filter's second guard: only a hold reserves, and only within the capacity of an account that is not frozen.
+# The second guard of admission: only a hold reserves, and only within the capacity of an account that is not frozen.
 _RESERVE = _MOVE_ACCOUNT.where(
     ~ACCOUNTS.c.frozen,
     ACCOUNTS.c.spent_nano + ACCOUNTS.c.held_nano + bindparam("more_nano", type_=ACCOUNTS.c.held_nano.type)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks.datalens_utility import CLASSES, DELTA, PAPER, VARIANTS, main, row_of
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import TRAINING
@@ -43,7 +43,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != PAPER])
 def test_every_variant_can_be_planned_as_it_is_published(variant: str, epsilon: float) -> None:
-    gdp = open_filter("gdp", epsilon, DELTA)
+    gdp = open_filter(epsilon, DELTA)
     made = build_plan("datalens", VARIANTS[variant], gdp, gdp.capacity_nano, FACTS)
     assert made.price_nano > 0
 

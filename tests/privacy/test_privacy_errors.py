@@ -6,7 +6,7 @@ from privacy.errors import BudgetExceeded, EventRefused, InvalidParameter, Priva
 
 
 def test_every_error_is_a_privacy_error() -> None:
-    for error in (BudgetExceeded(2, 1), EventRefused("gdp", "x", "y"), InvalidParameter("k", 0, "z")):
+    for error in (BudgetExceeded(2, 1), EventRefused("votes", "x"), InvalidParameter("k", 0, "z")):
         assert isinstance(error, PrivacyError)
         assert isinstance(error, ValueError)
 

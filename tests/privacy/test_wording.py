@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy import wording
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 
 
@@ -43,7 +43,7 @@ def test_epsilons_round_in_the_direction_asked_for(epsilon: float) -> None:
     ("epsilon", "sure"), [(0.5, "65.7%"), (1, "77.5%"), (2, "91.5%"), (3, "97%"), (8, "99.99%"), (30, "over 99.99%")]
 )
 def test_limits_are_shown_as_odds(epsilon, sure):
-    assert wording.show_sure(sure_at_most(open_filter("gdp", epsilon, 1e-5))) == sure
+    assert wording.show_sure(sure_at_most(open_filter(epsilon, 1e-5))) == sure
 
 
 @given(st.floats(0.5, 1.0))

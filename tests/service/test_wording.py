@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from privacy import units
-from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES
+from privacy.wording import ADJACENCIES, EARLY_ENDS
 from service import wording
 from service.db import words
 
@@ -22,7 +22,6 @@ from service.db import words
         (wording.ADMIN_REQUESTS, words.AdminRequestState),
         (EARLY_ENDS, words.EarlyEnd),
         (ADJACENCIES, words.Adjacency),
-        (FILTER_NAMES, words.FilterName),
         (units.UNIT_WORDS, words.Unit),
     ],
 )

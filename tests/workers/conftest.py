@@ -205,7 +205,7 @@ def _store(
     return dataset.id
 
 
-def build(data_dir: Path, url: str, filter_name: str = "gdp", *, unit: str = "record", **stored: Any) -> Workshop:
+def build(data_dir: Path, url: str, *, unit: str = "record", **stored: Any) -> Workshop:
     """A workshop; `stored` is what `_store` takes of the private dataset, where it is not 1,500 digits."""
     settings = Settings(data_dir=data_dir, database_url=url, lease_seconds=4, heartbeat_seconds=1)
     factory = make_session_factory(make_engine(url))
@@ -218,7 +218,6 @@ def build(data_dir: Path, url: str, filter_name: str = "gdp", *, unit: str = "re
             delta=1e-5,
             unit=unit,
             adjacency="add_remove",
-            filter_name=filter_name,
             now=datetime.now(UTC),
         ).id
     private_id = _store(settings, factory, account_id, **{"data": digits(slice(0, 1500)), **stored})
@@ -228,10 +227,10 @@ def build(data_dir: Path, url: str, filter_name: str = "gdp", *, unit: str = "re
 
 
 @contextmanager
-def opened(data_dir: Path, url: str, filter_name: str = "gdp") -> Iterator[Workshop]:
+def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OMP_NUM_THREADS", "1")
-        shop = build(data_dir, url, filter_name)
+        shop = build(data_dir, url)
         yield shop
         shop.factory.kw["bind"].dispose()
 
@@ -240,13 +239,6 @@ def opened(data_dir: Path, url: str, filter_name: str = "gdp") -> Iterator[Works
 def workshop(tmp_path: Path, sqlite_url: str) -> Iterator[Workshop]:
     """A workshop on SQLite."""
     with opened(tmp_path / "var", sqlite_url) as shop:
-        yield shop
-
-
-@pytest.fixture
-def rdp_workshop(tmp_path: Path, sqlite_url: str) -> Iterator[Workshop]:
-    """A workshop on SQLite whose account also pays for Poisson-sampled steps."""
-    with opened(tmp_path / "var", sqlite_url, "rdp") as shop:
         yield shop
 
 

@@ -12,7 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from models.released import ReleasedGenerator
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
@@ -26,7 +26,7 @@ from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 
-RDP = open_filter("rdp", 8.0, 1e-5)
+ACCOUNT = open_filter(8.0, 1e-5)
 SECRET = bytes(range(32))
 DIGITS = tuple(str(digit) for digit in range(10))
 FACTS = PublicFacts(DIGITS, 8, 8, 1, 1500, "record")
@@ -145,7 +145,7 @@ def zeros_and_ones() -> TrainingData:
 
 
 def plan_of(recipe: str, options: dict[str, Any], facts: PublicFacts = FACTS, epsilon: float = 8.0) -> Plan:
-    return build_plan(recipe, options, RDP, RDP.nano_of(epsilon), facts)
+    return build_plan(recipe, options, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
 
 
 def small_plan(recipe: str, facts: PublicFacts = FACTS, **options: Any) -> Plan:

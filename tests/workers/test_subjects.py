@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.generator import Generator, GeneratorConfig
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import ContributionUnbounded
@@ -261,7 +261,7 @@ TINY = {**TINY_DATALENS, "teachers": 40, "images": 20, "rounds": 2}
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
     def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
-        gdp = open_filter("gdp", 1.0, 1e-5)
+        gdp = open_filter(1.0, 1e-5)
         plan = build_plan("datalens", {**TINY, **options}, gdp, gdp.capacity_nano, facts)
         checkpoints = SealedFolder(tmp_path / "work", bytes(32), "test")
         given = Run(plan=plan, facts=facts, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)

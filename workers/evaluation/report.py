@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
-from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTER_NAMES, FILTERS
+from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from workers.evaluation.grid import as_pixels, scale_for, strip
 from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
 
@@ -92,7 +92,7 @@ def write_report(
 
     Args:
         directory: folder to write into; made when it is missing.
-        card: the release's privacy card, as JSON: epsilon, delta, unit, adjacency, filter, order, capacity_nano,
+        card: the release's privacy card, as JSON: epsilon, delta, unit, adjacency, accounting, rate, capacity_nano,
             price_nano, accountant, accountant_version, assumed_public, not_covered (and pld_epsilon, where computed).
         release: public facts about the release.
         images: sample of the release, uint8 (n, h, w) or (n, h, w, c). Synthetic: the report shows them.
@@ -130,11 +130,13 @@ def _document(
 ) -> dict[str, Any]:
     """Gather every number of the report, JSON-able, without pictures."""
     epsilon = float(card["epsilon"])
-    limit = open_filter(card["filter"], release.account_epsilon, card["delta"], card.get("order"))
+    limit = open_filter(release.account_epsilon, card["delta"], card["rate"])
     guarantee = {
-        **{key: card[key] for key in ("delta", "unit", "adjacency", "filter", "capacity_nano", "price_nano")},
+        **{
+            key: card[key]
+            for key in ("delta", "unit", "adjacency", "accounting", "rate", "capacity_nano", "price_nano")
+        },
         "epsilon": epsilon,
-        "order": card.get("order"),
         "pld_epsilon": card.get("pld_epsilon"),
         "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
         "sure_at_most": sure_at_most(limit),
@@ -178,7 +180,6 @@ def _render(
         early_words=EARLY_ENDS,
         unit_keys=UNIT_KEYS,
         adjacencies=ADJACENCIES,
-        filter_names=FILTER_NAMES,
     )
 
 
@@ -190,7 +191,7 @@ def _odds_rows(guarantee: Mapping[str, Any], limit: float) -> list[tuple[float, 
     rows = [(limit, guarantee["sure_at_most"], True)]
     for epsilon in EPSILON_EXAMPLES:
         if not math.isclose(epsilon, limit, rel_tol=0.02):
-            opened = open_filter(guarantee["filter"], epsilon, guarantee["delta"])
+            opened = open_filter(epsilon, guarantee["delta"])
             rows.append((epsilon, sure_at_most(opened), False))
     return sorted(rows)
 

@@ -7,6 +7,7 @@ the plan says so, noisy mean images of the classes are released and learned with
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
+from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
@@ -68,10 +70,7 @@ def train(run: Run) -> EdmDenoiser:
     saved = load_checkpoint(run.checkpoints, device=run.device)
     state: Mapping[str, Any] = {} if saved is None else saved.state
     if "steps" not in state and run.plan.stage(CENTRAL) is not None:
-        central = state.get("central")
-        if central is None:
-            central = _release_central(run, config, units)
-            save_checkpoint(run.checkpoints, step=0, state={"central": central})
+        central = _release_central(run, config, units, state.get("central"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
             warm_up(denoiser, config, central.to(run.device), run.progress)
         weights_from_first(denoiser)
@@ -130,8 +129,15 @@ def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
     )
 
 
-def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tensor:
-    """Pay for all central images and release them: (images, classes, c, h, w) in [0, 1]."""
+def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None) -> Tensor:
+    """Release the central images that are left, each paid for and kept alone: (images, classes, c, h, w) in [0, 1].
+
+    Args:
+        released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
+
+    Raises:
+        BudgetExceeded: there is none, and none can be paid for.
+    """
     facts, event = run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(
         classes=len(facts.classes),
@@ -141,14 +147,24 @@ def _release_central(run: Run, config: DpDiffusionConfig, units: Units) -> Tenso
         event=event,
         expected_each=event.sampling_probability * facts.units_declared / len(facts.classes),
     )
-    run.progress(stage=CENTRAL, step=0, steps=event.count)
-    run.pay(event, CENTRAL)
 
     def one(image: int) -> Tensor:
         coins, noise = run.noise("central sampling", image), run.noise("central noise", image)
-        return release_central_images(release, run.data, units, coins=coins, noise=noise)
+        return release_central_images(release, run.data, units, coins=coins, noise=noise)[None]
 
-    return run.on_first(lambda: torch.stack([one(image) for image in range(event.count)]))
+    for image in range(0 if released is None else len(released), event.count):
+        run.progress(stage=CENTRAL, step=image, steps=event.count)
+        try:
+            run.pay(replace(event, count=1), CENTRAL)
+        except BudgetExceeded:
+            if released is None:
+                raise
+            break
+        fresh = run.on_first(lambda image=image: one(image))  # type: ignore[misc]
+        released = fresh if released is None else torch.cat([released.to(fresh), fresh])
+        save_checkpoint(run.checkpoints, step=0, state={"central": released})
+    assert released is not None  # a plan with this stage releases one image at least
+    return released
 
 
 def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, progress: Progress) -> None:

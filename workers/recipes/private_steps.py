@@ -34,7 +34,7 @@ from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
-from privacy.plans.private_steps import STEPS, StepsConfig, poisson_event
+from privacy.plans.private_steps import STEPS, StepsConfig, paid_together, poisson_event
 from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks
 
@@ -49,7 +49,6 @@ _PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
 _PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}  # on a CPU, activations should stay in its cache
 _ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
 _GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
-_CHUNKS = 100  # payments and checkpoints of one training
 
 
 @dataclass
@@ -155,12 +154,12 @@ class PrivateSteps:
         Raises:
             Cancelled: from `means.progress`.
         """
-        total, together = self.event.count, max(1, self.event.count // _CHUNKS)
+        total, together = self.event.count, paid_together(self.event.count)
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)
             try:
                 self.means.pay(replace(self.event, count=count), STEPS)
-            except BudgetExceeded:  # steps were paid and lost in a crash: the training ends with what it has
+            except BudgetExceeded:  # steps were paid and lost in crashes: the training ends with what it has
                 self.state.exhausted = True
                 break
             paid = self.state.step + count
@@ -168,7 +167,7 @@ class PrivateSteps:
                 self.step()
                 if (
                     self.means.tell(STEPS, self.state.step, total) and paid < total
-                ):  # at most one part in _CHUNKS was paid for and is not made
+                ):  # what was paid for together and is not made is lost
                     self.state.exhausted = True
                     break
             checkpoint()

@@ -10,7 +10,7 @@ import torch
 from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json

@@ -71,9 +71,9 @@ def write_artifact(directory: Path, trained: Path, training: Training, progress:
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
     with transaction(training.factory, read_only=True) as session:
-        charged = charged_by_stage(session, training)
+        charged, released = charged_by_stage(session, training), ledger.released(session, training.hold_id)
         ended_early = jobs.get_job(session, training.job.id).ended_early
-    ran = _events(training, charged)
+    ran = _events(training, charged, released)
     incomplete = _incomplete(training, ran, ended_early)
     made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
     description = _Description(
@@ -147,17 +147,15 @@ def _show_generator(directory: Path, training: Training, progress: Progress, des
     )
 
 
-def _events(training: Training, charged: Counter[str]) -> dict[str, Event]:
+def _events(training: Training, charged: Counter[str], released: Mapping[str, int]) -> dict[str, Event]:
     """What was paid for, stage by stage; releases done again after a crash count again."""
-    releases = {
-        stage.name: charged[stage.name] // training.privacy_filter.unit_price_nano(stage.event)
-        for stage in training.plan.stages
-    }
-    return {
-        stage.name: replace(stage.event, count=releases[stage.name])
-        for stage in training.plan.stages
-        if releases[stage.name]
-    }
+    ran = {}
+    for stage in training.plan.stages:
+        whole = stage.paid_as_whole is not None
+        count = released.get(stage.name, 0) if whole else charged[stage.name] // stage.price_of(1)
+        if count:
+            ran[stage.name] = replace(stage.event, count=count)
+    return ran
 
 
 def _incomplete(training: Training, ran: Mapping[str, Event], ended_early: EarlyEnd | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,7 +39,6 @@ class HeldBudget:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._planned = {stage.name: stage.event for stage in training.plan.stages}
         self._journal = Journal(training.settings.data_dir, training.job.id, training.attempt.number)
         self.charged_nano = training.charged_nano
         self.closed = training.job.ended_early is not None
@@ -57,30 +56,33 @@ class HeldBudget:
             StaleAttempt: another attempt has taken over.
             OSError: the journal cannot be written; nothing may be released.
         """
-        training, announced = self._training, self._planned.get(stage)
-        if announced is None or replace(announced, count=1) != replace(event, count=1):
-            name = training.privacy_filter.name
-            raise EventRefused(name, stage, "the plan of this job announced no such release")
-        amount_nano = training.privacy_filter.price_nano(event)
+        training, planned = self._training, self._training.plan.stage(stage)
+        if planned is None or not planned.announces(event):
+            raise EventRefused(stage, event)
+        amount_nano = planned.price_of(event.count)
         if self.closed:
             raise BudgetExceeded(amount_nano, 0)
         try:
             with transaction(training.factory) as session:
-                self.charged_nano = ledger.charge(
-                    session,
-                    hold_id=training.hold_id,
-                    attempt=training.attempt.number,
-                    amount_nano=amount_nano,
-                    stage=stage,
-                    event=event.to_json(),
-                    now=datetime.now(UTC),
+                before_nano, self.charged_nano = (
+                    self.charged_nano,
+                    ledger.charge(
+                        session,
+                        hold_id=training.hold_id,
+                        attempt=training.attempt.number,
+                        amount_nano=amount_nano,
+                        stage=stage,
+                        event=event.to_json(),
+                        paid_as_whole=planned.paid_as_whole,
+                        now=datetime.now(UTC),
+                    ),
                 )
                 failpoint("charge.before")
         except HoldExhausted as error:
             left_nano = error.numbers.get("left_nano")
             raise BudgetExceeded(amount_nano, left_nano if isinstance(left_nano, int) else 0) from None
         failpoint("charge.after")
-        self._journal.write(stage=stage, count=event.count, price_nano=amount_nano)
+        self._journal.write(stage=stage, count=event.count, price_nano=self.charged_nano - before_nano)
         failpoint("journal.after")
 
     def in_numbers(self) -> dict[str, float]:

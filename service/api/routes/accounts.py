@@ -35,8 +35,7 @@ AccountId = Annotated[Identifier, Path()]
 def open_account(service: Running, request: Request, body: AccountRequest) -> Response:
     """Open an account with a lifetime budget. It never refreshes by itself, and deleting data never refills it."""
     with transaction(service.factory) as session:
-        terms = body.model_dump(exclude={"filter"})
-        record = views.account(ledger.open_account(session, **terms, filter_name=body.filter, now=service.clock()))
+        record = views.account(ledger.open_account(session, **body.model_dump(), now=service.clock()))
     return answer(request, record, status_code=201, headers={"Location": f"/v1/accounts/{record.id}"})
 
 
@@ -94,7 +93,7 @@ def request_raise(
 ) -> Response:
     """Ask for a higher limit. Nothing changes until another admin approves it, within seven days.
 
-    One request waits at a time. The filter keeps the delta and the order that were fixed when the account was opened.
+    One request waits at a time. Delta and rate stay as they were fixed when the account was opened.
     """
     with transaction(service.factory) as session:
         now = service.clock()

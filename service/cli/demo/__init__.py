@@ -83,9 +83,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
 
 
 def _main_job(client: Client, output: Output, clock: _Clock, found: DemoImages, out: Path) -> _Trained:
-    account = client.create_account(
-        name=ACCOUNT, owner="demo", epsilon=EPSILON, delta=found.delta, unit="record", filter="gdp"
-    )
+    account = client.create_account(name=ACCOUNT, owner="demo", epsilon=EPSILON, delta=found.delta, unit="record")
     private = _push(client, output, found, found.private, account_id=account.id)
     public = _push(client, output, found, found.public, account_id=None)
     clock.done("ingest")
@@ -145,7 +143,6 @@ def _summary(found: DemoImages, trained: _Trained, clock: _Clock, peak_memory_by
         "delta": plan.delta,
         "unit": plan.unit,
         "adjacency": plan.adjacency,
-        "filter": plan.filter,
         "capacity": account.balance.capacity_nano,
         "price": plan.price_nano,
         "spent": account.balance.spent_nano,

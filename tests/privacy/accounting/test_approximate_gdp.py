@@ -16,13 +16,14 @@ from privacy.accounting.approximate_gdp import (
     Curve,
     curve,
     dominates,
-    gaussian_deltas,
     least_mu_squared,
     least_noise,
     mu_squared_within,
     split,
 )
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_deltas
 from privacy.errors import InvalidParameter
 
 SAMPLED = PoissonGaussianEvent(512 / 60_000, 0.7, 352)
@@ -33,7 +34,7 @@ JOBS = [
     (PoissonGaussianEvent(0.02, 1.2, 500), GaussianEvent(1.0, 12.0, 3)),
     (PoissonGaussianEvent(0.01, 2.0, 50), PoissonGaussianEvent(0.1, 5.0, 100)),
 ]
-RATE = split(3.0, 1e-5)[1]
+RATE = open_filter(3.0, 1e-5).rate
 
 
 def oracle_delta(mu: float, epsilon: float) -> mpmath.mpf:
@@ -64,14 +65,26 @@ def test_deltas_of_a_gaussian_are_those_of_the_definition(mu: float) -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 1e-5), (1.0, 1e-5), (3.0, 1e-9), (10.0, 1e-3), (500.0, 1e-6)])
 def test_what_an_account_holds_is_within_its_epsilon_and_delta(epsilon: float, delta: float) -> None:
-    mu_squared, rate = split(epsilon, delta)
-    d = mpmath.mpf(rate * mu_squared)
+    mu_squared, d = split(epsilon, delta)
     whole = d + (1 - d) * oracle_delta(math.sqrt(mu_squared), epsilon)
     assert delta * (1 - 1e-5) < whole <= delta
 
 
+@pytest.mark.parametrize("given", [3e-7, 4e-6])
+def test_a_raise_adds_a_tenth_of_what_is_left_of_delta(given: float) -> None:
+    mu_squared, d = split(2.0, 1e-5, given)
+    assert d == pytest.approx(given + (1e-5 - given) / 10)
+    whole = mpmath.mpf(d) + (1 - mpmath.mpf(d)) * oracle_delta(math.sqrt(mu_squared), 2.0)
+    assert 1e-5 * (1 - 1e-5) < whole <= 1e-5
+
+
+def test_a_base_above_delta_leaves_nothing() -> None:
+    assert mu_squared_within(1.0, 1e-5, 1e-6, base=1e-5) == 0.0
+
+
 def test_a_part_of_an_account_holds_what_its_epsilon_says() -> None:
-    mu_squared, rate = split(3.0, 1e-5)
+    mu_squared, d = split(3.0, 1e-5)
+    rate = d / mu_squared
     assert mu_squared_within(3.0, 1e-5, rate) == pytest.approx(mu_squared, rel=1e-7)
     part = mu_squared_within(1.0, 1e-5, rate)
     d = mpmath.mpf(rate * part)
@@ -165,26 +178,25 @@ def test_rounding_of_composed_losses_is_below_its_allowance(probability: float, 
 
 @pytest.mark.parametrize(("probability", "steps"), [(0.137, 293), (512 / 60_000, 352), (0.9, 3)])
 def test_the_least_noise_fits_and_a_little_less_does_not(probability: float, steps: int) -> None:
-    mu_squared, rate = split(1.0, 1e-5)
-    besides = [GaussianEvent(1.0, 10.0)]
-    noise = least_noise(besides, probability, steps, mu_squared, rate)
+    mu_squared, rate = split(1.0, 1e-5)[0], open_filter(1.0, 1e-5).rate
+    noise = least_noise(probability, steps, mu_squared, rate)
 
     def price(multiplier: float) -> float:
-        return least_mu_squared([*besides, PoissonGaussianEvent(probability, multiplier, steps)], rate)
+        return least_mu_squared([PoissonGaussianEvent(probability, multiplier, steps)], rate)
 
     assert price(noise) <= mu_squared < price(noise * 0.999)
 
 
 def test_a_budget_that_pays_for_no_step_is_refused_with_a_reason() -> None:
-    mu_squared, rate = split(1.0, 1e-5)
+    rate = open_filter(1.0, 1e-5).rate
     with pytest.raises(InvalidParameter, match="take fewer"):
-        least_noise([GaussianEvent(1.0, 1.0)], 0.1, 10, mu_squared, rate)
+        least_noise(0.1, 10, 1e-12, rate)
     with pytest.raises(InvalidParameter, match="without events"):
         least_mu_squared([], rate)
 
 
 def test_a_smaller_account_gives_no_less_d_for_the_same_job() -> None:
-    rates = [split(epsilon, 1e-5)[1] for epsilon in (10.0, 3.0, 1.0)]
+    rates = [open_filter(epsilon, 1e-5).rate for epsilon in (10.0, 3.0, 1.0)]
     prices = [least_mu_squared((replace(SAMPLED, noise_multiplier=1.0),), rate) for rate in rates]
     assert rates == sorted(rates)
     assert prices == sorted(prices, reverse=True)

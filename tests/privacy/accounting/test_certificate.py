@@ -12,15 +12,16 @@ import pytest
 
 from privacy.accounting.certificate import Certificate, build_certificate, pld_epsilon
 from privacy.accounting.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
-from privacy.accounting.filters import gaussian_epsilon, open_filter
-from privacy.errors import BudgetExceeded, EventRefused, InvalidParameter
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_epsilon
+from privacy.errors import BudgetExceeded, InvalidParameter
 
 VOTES = GaussianEvent(2 * math.sqrt(200), 5000.0, 2000)
 
 
 def certify(**changes: Any) -> Certificate:
     arguments: dict[str, Any] = {
-        "filter": open_filter("gdp", 1.0, 1e-5),
+        "filter": open_filter(1.0, 1e-5),
         "events": [VOTES],
         "unit": "record",
         "assumed_public": ["class names", "image size"],
@@ -30,10 +31,10 @@ def certify(**changes: Any) -> Certificate:
 
 def test_certificate_states_the_guarantee_and_what_it_rests_on() -> None:
     certificate = certify()
-    account = open_filter("gdp", 1.0, 1e-5)
+    account = open_filter(1.0, 1e-5)
     assert certificate.price_nano == account.price_nano(VOTES)
     assert certificate.epsilon == account.epsilon_of(certificate.price_nano) < 1.0
-    assert (certificate.unit, certificate.adjacency, certificate.filter) == ("record", "add_remove", "gdp")
+    assert (certificate.unit, certificate.adjacency, certificate.rate) == ("record", "add_remove", account.rate)
     assert certificate.accountant_version == importlib.metadata.version("dp-accounting")
     assert certificate.not_covered
 
@@ -56,8 +57,6 @@ def test_refusals() -> None:
         certify(events=[])
     with pytest.raises(InvalidParameter):
         certify(unit="household")
-    with pytest.raises(EventRefused):
-        certify(events=[VOTES, PoissonGaussianEvent(0.1, 1.0)])
     with pytest.raises(BudgetExceeded) as caught:
         certify(events=[replace(VOTES, count=2 * VOTES.count)])
     assert caught.value.requested_nano > caught.value.remaining_nano
@@ -66,16 +65,15 @@ def test_refusals() -> None:
 def test_pld_epsilon_of_gaussian_releases_is_exact() -> None:
     merged = math.sqrt(VOTES.count * VOTES.mu_squared)
     assert pld_epsilon([VOTES], 1e-5) == gaussian_epsilon(merged, 1e-5)
-    assert pld_epsilon([VOTES], 1e-5) == pytest.approx(certify().epsilon, rel=1e-3)
+    assert pld_epsilon([VOTES], 1e-5) == pytest.approx(certify().epsilon, rel=0.02)
 
 
 def test_pld_epsilon_of_sampled_releases_is_tighter_than_the_filter_and_not_too_tight() -> None:
-    account = open_filter("rdp", 3.0, 1e-5)
+    account = open_filter(3.0, 1e-5)
     events: list[Event] = [GaussianEvent(1.0, 20.0), PoissonGaussianEvent(4096 / 60000, 6.0, 2000)]
     certificate = certify(filter=account, events=events)
     alone = pld_epsilon(events[1:], 1e-5)
     assert alone < certificate.pld_epsilon < certificate.epsilon < 3.0
-    assert certificate.order == account.order
 
 
 def test_pld_epsilon_of_certain_sampling_is_the_gaussian_one() -> None:

@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 from privacy.accounting.events import COUNT_MAX, GaussianEvent, PoissonGaussianEvent, event_from_json
-from privacy.accounting.filters import gaussian_log_delta
+from privacy.accounting.gaussian import gaussian_log_delta
 from privacy.errors import InvalidParameter
 
 BAD_NUMBERS = [0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None]

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from privacy.accounting.filters import NANO, open_filter
+from privacy.accounting.filter import NANO, open_filter
 from privacy.accounting.odds import loss_bound, sure_at_most
 from privacy.errors import InvalidParameter
 
@@ -24,32 +24,21 @@ def normal_quantile(p: mpmath.mpf) -> mpmath.mpf:
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9, 1e-30])
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 3.0, 8.0])
-def test_gdp_bound_equals_fifty_digits(epsilon: float, delta: float) -> None:
-    opened = open_filter("gdp", epsilon, delta)
+def test_the_bound_equals_fifty_digits(epsilon: float, delta: float) -> None:
+    opened = open_filter(epsilon, delta)
     with mpmath.workdps(50):
-        p = mpmath.mpf(delta)
-        shifted = mpmath.ncdf(normal_quantile(p) - mpmath.sqrt(mpmath.mpf(opened.capacity_nano) / NANO))
-        expected = mpmath.log(p / shifted)
+        capacity = mpmath.mpf(opened.capacity_nano) / NANO
+        d = mpmath.mpf(opened.rate) * capacity
+        shifted = mpmath.ncdf(normal_quantile((delta - d) / (1 - d)) - mpmath.sqrt(capacity))
+        expected = mpmath.log(delta / ((1 - d) * shifted))
         assert expected <= loss_bound(opened) <= expected * (1 + mpmath.mpf("1e-8"))
         assert sure_at_most(opened) == pytest.approx(float(1 / (1 + mpmath.exp(-expected))), rel=1e-8)
 
 
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
-def test_rdp_bound_equals_fifty_digits(epsilon: float, delta: float) -> None:
-    opened = open_filter("rdp", epsilon, delta)
-    assert opened.order is not None
-    with mpmath.workdps(50):
-        divergence = mpmath.mpf(opened.capacity_nano) / NANO
-        expected = divergence - mpmath.log(mpmath.mpf(delta)) / (mpmath.mpf(opened.order) - 1)
-        assert expected <= loss_bound(opened) <= expected * (1 + mpmath.mpf("1e-8"))
-
-
-@pytest.mark.parametrize("name", ["gdp", "rdp"])
 @pytest.mark.parametrize("delta", [0.3, 1e-2, 1e-5, 1e-12])
-def test_it_is_above_epsilon_and_grows_with_what_may_be_spent(name: str, delta: float) -> None:
+def test_it_is_above_epsilon_and_grows_with_what_may_be_spent(delta: float) -> None:
     for epsilon in (0.1, 1.0, 4.0):
-        opened = open_filter(name, epsilon, delta)  # type: ignore[arg-type]
+        opened = open_filter(epsilon, delta)
         bounds = [loss_bound(opened, opened.capacity_nano * tenth // 10) for tenth in range(1, 11)]
         assert bounds[-1] == loss_bound(opened) > epsilon
         assert bounds == sorted(bounds)
@@ -57,7 +46,7 @@ def test_it_is_above_epsilon_and_grows_with_what_may_be_spent(name: str, delta: 
 
 
 def test_nothing_to_spend_teaches_nothing() -> None:
-    opened = open_filter("gdp", 1.0, 1e-5)
+    opened = open_filter(1.0, 1e-5)
     assert (loss_bound(opened, 0), sure_at_most(opened, 0)) == (0.0, 0.5)
     with pytest.raises(InvalidParameter):
         loss_bound(opened, -1)
@@ -68,7 +57,7 @@ def exceeded(losses: np.ndarray, bound: float) -> float:
 
 
 def gaussian_mu() -> float:
-    return math.sqrt(open_filter("gdp", 1.0, LARGE_DELTA).capacity_nano / NANO)
+    return math.sqrt(open_filter(1.0, LARGE_DELTA).capacity_nano / NANO)
 
 
 ERROR = 4 * math.sqrt(LARGE_DELTA / RUNS)  # four standard errors
@@ -76,16 +65,11 @@ ERROR = 4 * math.sqrt(LARGE_DELTA / RUNS)  # four standard errors
 
 def test_one_gaussian_release_exceeds_the_bound_with_at_most_delta_and_epsilon_far_more_often() -> None:
     """The worst pair of one release, N(mu, 1) and N(0, 1): its loss at x is mu x - mu^2 / 2."""
-    opened, mu = open_filter("gdp", 1.0, LARGE_DELTA), gaussian_mu()
+    opened, mu = open_filter(1.0, LARGE_DELTA), gaussian_mu()
     x = np.random.default_rng(1).normal(size=RUNS) + mu
     losses = mu * x - mu * mu / 2
     assert exceeded(losses, loss_bound(opened)) <= LARGE_DELTA + ERROR
     assert exceeded(losses, 1.0) > 4 * LARGE_DELTA  # epsilon itself is no such bound
-    with_rdp = open_filter("rdp", 1.0, LARGE_DELTA)
-    assert with_rdp.order is not None
-    mu = math.sqrt(2 * with_rdp.capacity_nano / NANO / with_rdp.order)
-    losses = mu * (x - gaussian_mu() + mu) - mu * mu / 2
-    assert exceeded(losses, loss_bound(with_rdp)) <= LARGE_DELTA + ERROR
 
 
 def test_an_analyst_who_stops_when_the_loss_is_high_does_not_exceed_it_either() -> None:
@@ -93,7 +77,7 @@ def test_an_analyst_who_stops_when_the_loss_is_high_does_not_exceed_it_either() 
 
     The quantile of one release's loss would not do: this analyst exceeds it too often.
     """
-    opened, mu, steps, runs = open_filter("gdp", 1.0, LARGE_DELTA), gaussian_mu(), 2000, 40_000
+    opened, mu, steps, runs = open_filter(1.0, LARGE_DELTA), gaussian_mu(), 2000, 40_000
     error = 4 * math.sqrt(LARGE_DELTA / runs)
     rng = np.random.default_rng(2)
     loss, highest = np.zeros(runs), np.zeros(runs)
@@ -106,19 +90,20 @@ def test_an_analyst_who_stops_when_the_loss_is_high_does_not_exceed_it_either() 
 
 
 def test_a_release_that_tells_only_the_tail_attains_it() -> None:
-    """Told only that x lies above a threshold, of probability delta, everybody's loss is the bound: none is smaller."""
-    opened, mu = open_filter("gdp", 1.0, LARGE_DELTA), gaussian_mu()
+    """With probability d it tells all, else only that x lies above a threshold: delta in all, and none is smaller."""
+    opened, mu = open_filter(1.0, LARGE_DELTA), gaussian_mu()
+    d = opened.d_of(opened.capacity_nano)
     rng = np.random.default_rng(3)
-    threshold = mu - float(normal_quantile(mpmath.mpf(LARGE_DELTA)))
-    with_unit = float((rng.normal(size=8 * RUNS) + mu > threshold).mean())
-    without = float((rng.normal(size=8 * RUNS) > threshold).mean())
+    threshold = mu - float(normal_quantile(mpmath.mpf((LARGE_DELTA - d) / (1 - d))))
+    with_unit = d + (1 - d) * float((rng.normal(size=8 * RUNS) + mu > threshold).mean())
+    without = (1 - d) * float((rng.normal(size=8 * RUNS) > threshold).mean())
     assert with_unit == pytest.approx(LARGE_DELTA, rel=0.03)
     assert math.log(with_unit / without) == pytest.approx(loss_bound(opened), rel=0.05)
 
 
 def test_the_documents_show_these_odds() -> None:
     def shown(epsilon: float, digits: int = 1) -> str:
-        percent = math.ceil(sure_at_most(open_filter("gdp", epsilon, 1e-5)) * 100 * 10**digits) / 10**digits
+        percent = math.ceil(sure_at_most(open_filter(epsilon, 1e-5)) * 100 * 10**digits) / 10**digits
         return f"{percent:.{digits}f}%"
 
     root = Path(__file__).parents[3]

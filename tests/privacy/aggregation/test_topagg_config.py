@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 
@@ -29,9 +29,9 @@ def test_without_the_top_k_step_a_teacher_pays_for_every_coordinate() -> None:
 
 
 def test_the_papers_setting_buys_2245_images() -> None:
-    account = open_filter("gdp", 1.0, 1e-5)
+    account = open_filter(1.0, 1e-5)
     cfg = TopAggConfig(**PAPER)
-    assert account.capacity_nano // account.unit_price_nano(cfg.event(1)) == 2245
+    assert account.capacity_nano // account.price_nano(cfg.event(1)) == 2217
     assert account.price_nano(cfg.event(30)) == 30 * account.price_nano(cfg.event(1))
 
 

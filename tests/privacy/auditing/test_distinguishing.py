@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy.accounting.filters import gaussian_epsilon
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import (
     Errors,
     count_errors,

@@ -19,19 +19,22 @@ from benchmarks.audited_releases import audited_central_images
 from benchmarks.audited_steps import train_steps, watched
 from benchmarks.broken_gradients import BROKEN_GRADIENTS
 from benchmarks.broken_mechanisms import LateBudget
-from benchmarks.budgets import FilterBudget
 from benchmarks.gradient_games import PLAIN_MU, exchanged, owned, ranked, scaled, seen, spread
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filters import gaussian_epsilon, open_filter
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, sampled_mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess
 from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
+from privacy.plans.budget import PlanBudget
+from privacy.plans.plan import Stage
+from privacy.plans.private_steps import STEPS
 
 SURE = 1 - 1e-7
 MU, DELTA = 1.5, 1e-5
 Make = Callable[[int], Setting]
-RDP = open_filter("rdp", 2.0, DELTA, 32.0)
+ACCOUNT = open_filter(2.0, DELTA)
 
 
 def measure(audited: Audited) -> Errors:
@@ -126,6 +129,7 @@ def test_one_step_with_all_canaries_in_one_run(make: Make, fault: str) -> None:
 
 STEP = PoissonGaussianEvent(0.5, 8.0)
 EVENT = replace(STEP, count=4)
+STAGE = Stage(STEPS, EVENT, ACCOUNT.price_nano(EVENT))
 FREEZES = [(make, "none") for make in SETTINGS] + [(dpsgd, "ranked")]
 
 
@@ -134,8 +138,8 @@ def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_withou
     make: Make, freeze: str
 ) -> None:
     """Four sampled steps of the production loop; the auditor sees the finished network."""
-    setting, epsilon = make(CANARIES), RDP.epsilon_of(RDP.price_nano(EVENT))
-    journal = PaymentJournal(FilterBudget(RDP, RDP.capacity_nano))
+    setting, epsilon = make(CANARIES), ACCOUNT.epsilon_of(STAGE.price_nano)
+    journal = PaymentJournal(PlanBudget([STAGE]))
     weights = projection(setting, 1 / EVENT.noise_multiplier)
     with watched(journal, STEP):
         scores = train_steps(setting, weights, INCLUDED, EVENT, journal, secrets.token_bytes(32), freeze)
@@ -144,7 +148,8 @@ def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_withou
     assert one_run_epsilon(guess(scores, INCLUDED, 100), DELTA, SURE) <= epsilon
 
     with BROKEN_GRADIENTS["no noise"]():
-        scores = train_steps(setting, weights, INCLUDED, EVENT, journal, secrets.token_bytes(32), freeze)
+        again = PlanBudget([STAGE])
+        scores = train_steps(setting, weights, INCLUDED, EVENT, again, secrets.token_bytes(32), freeze)
     drawn = guess(scores, INCLUDED, 100)
     assert np.count_nonzero(scores[~INCLUDED] > 0.01) == 0
     if freeze == "none":
@@ -153,7 +158,7 @@ def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_withou
 
 def test_a_training_that_pays_after_its_steps_is_flagged() -> None:
     setting = dpsgd(10)
-    journal = PaymentJournal(FilterBudget(RDP, RDP.capacity_nano))
+    journal = PaymentJournal(PlanBudget([STAGE]))
     with watched(journal, STEP), pytest.raises(ReleasedUnpaid, match="of a sample"):
         train_steps(
             setting, projection(setting, 0.125), INCLUDED[:10], EVENT, LateBudget(journal), secrets.token_bytes(32)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from privacy.accounting.filters import gaussian_epsilon
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.one_run import (
     Guesses,
     epsilon_lower_bound,

@@ -10,19 +10,20 @@ import pytest
 
 from benchmarks.audited_trainings import Tap, digits_population, train
 from benchmarks.broken_mechanisms import LateBudget
-from benchmarks.budgets import FilterBudget
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.auditing.one_run import flip_coins
 from privacy.auditing.payment_order import PaymentJournal, ReleasedUnpaid
 from privacy.errors import BudgetExceeded
+from privacy.plans.budget import PlanBudget
 from privacy.plans.datalens import VOTES
-from privacy.plans.plan import Plan
+from privacy.plans.plan import Plan, Stage
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS
 
-GDP = open_filter("gdp", 1.0, 1e-5)
+GDP = open_filter(1.0, 1e-5)
 EVENT = GaussianEvent(1.0, 10.0)
+SINGLE = Stage("votes", EVENT, 10**7)
 POPULATION = digits_population(100)
 TINY = {**TINY_DATALENS, "teacher_hidden": 0, "pretraining_steps": 1}
 PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 0.2}]
@@ -42,7 +43,7 @@ def run(plan: Plan, journal: PaymentJournal, budget: Any) -> Tap:
 def test_every_release_is_paid_before_it_is_made(options: dict[str, Any]) -> None:
     """And everything that was paid was released: the journal saw all of it."""
     plan = plan_of(options)
-    account = FilterBudget(GDP, GDP.capacity_nano)
+    account = PlanBudget(plan.stages)
     journal = PaymentJournal(account)
     run(plan, journal, journal)
     assert journal.released == journal.paid
@@ -52,19 +53,20 @@ def test_every_release_is_paid_before_it_is_made(options: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("options", PRESETS, ids=["warm start and votes", "moment votes", "both kinds of votes"])
 def test_a_budget_that_is_asked_after_the_release_is_flagged(options: dict[str, Any]) -> None:
-    journal = PaymentJournal(FilterBudget(GDP, GDP.capacity_nano))
+    plan = plan_of(options)
+    journal = PaymentJournal(PlanBudget(plan.stages))
     with pytest.raises(ReleasedUnpaid):
-        run(plan_of(options), journal, LateBudget(journal))
+        run(plan, journal, LateBudget(journal))
 
 
 def test_an_account_that_runs_dry_ends_the_releases() -> None:
     """The last charge does not fit: production stops before it, the late check would have released it all the same."""
     plan = plan_of({})
-    account = FilterBudget(GDP, plan.price_nano - 1)
+    account = PlanBudget(plan.stages, plan.price_nano - 1)
     journal = PaymentJournal(account)
     tap = run(plan, journal, journal)
     assert sum(map(len, tap.votes)) == 50
-    assert account.stages.count(VOTES) == 2
+    assert account.releases[VOTES] == 50
     assert journal.released == journal.paid
 
     released = _released_with_a_late_check(plan)
@@ -73,13 +75,13 @@ def test_an_account_that_runs_dry_ends_the_releases() -> None:
 
 def _released_with_a_late_check(plan: Plan) -> Tap:
     tap = Tap()  # nobody watches
-    budget = LateBudget(FilterBudget(GDP, plan.price_nano - 1))
+    budget = LateBudget(PlanBudget(plan.stages, plan.price_nano - 1))
     train(plan, POPULATION, flip_coins(100, 0), tap, budget, secrets.token_bytes(32))
     return tap
 
 
 def test_a_refused_charge_is_not_written_down_as_paid() -> None:
-    journal = PaymentJournal(FilterBudget(GDP, 0))
+    journal = PaymentJournal(PlanBudget([SINGLE], 0))
     with pytest.raises(BudgetExceeded):
         journal.charge(EVENT, "votes")
     with pytest.raises(ReleasedUnpaid, match=r"release 1 .* when 0 of its kind had been paid"):
@@ -87,7 +89,7 @@ def test_a_refused_charge_is_not_written_down_as_paid() -> None:
 
 
 def test_payments_pay_for_their_own_kind_only() -> None:
-    journal = PaymentJournal(FilterBudget(GDP, GDP.capacity_nano))
+    journal = PaymentJournal(PlanBudget([SINGLE]))
     journal.charge(replace(EVENT, count=3), "votes")
     journal.note_release(replace(EVENT, count=2))
     with pytest.raises(ReleasedUnpaid) as caught:

@@ -25,7 +25,7 @@ from benchmarks.audited_releases import (
     vote_config,
     vote_scores,
 )
-from privacy.accounting.filters import gaussian_epsilon
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.auditing.distinguishing import Errors, epsilon_lower_bound, mu_lower_bound
 from privacy.auditing.one_run import epsilon_lower_bound as one_run_epsilon
 from privacy.auditing.one_run import flip_coins, gaussian_refuted, guess

@@ -19,10 +19,11 @@ from benchmarks.audited_trainings import (
     warm_start_scores,
 )
 from benchmarks.broken_mechanisms import no_noise
-from benchmarks.budgets import FilterBudget
 from models.generator import Generator
-from privacy.accounting.filters import gaussian_mu, open_filter
+from privacy.accounting.filter import open_filter
+from privacy.accounting.gaussian import gaussian_mu
 from privacy.auditing.one_run import epsilon_lower_bound, flip_coins, gaussian_refuted, guess
+from privacy.plans.budget import PlanBudget
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 
@@ -51,10 +52,10 @@ INCLUDED = flip_coins(CANARIES, seed=0)
 
 
 def run(options: dict[str, Any], secret: bytes, epsilon: float = EPSILON) -> tuple[Generator, Plan, Tap]:
-    gdp = open_filter("gdp", epsilon, DELTA)
-    plan = build_plan("datalens", options, gdp, gdp.capacity_nano, POPULATION.facts)
+    account = open_filter(epsilon, DELTA)
+    plan = build_plan("datalens", options, account, account.capacity_nano, POPULATION.facts)
     tap = Tap()
-    return train(plan, POPULATION, INCLUDED, tap, FilterBudget(gdp, gdp.capacity_nano), secret), plan, tap
+    return train(plan, POPULATION, INCLUDED, tap, PlanBudget(plan.stages), secret), plan, tap
 
 
 def assert_claim_stands(scores: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.accounting.events import SMOOTHING_VARIANCE, GaussianEvent
-from privacy.accounting.filters import Filter, FilterName, open_filter
+from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import (
     BY_CLASS,
@@ -31,8 +31,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 
 FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
-FILTERS: tuple[FilterName, ...] = ("gdp", "rdp")
-GDP = open_filter("gdp", 1.0, 1e-5)
+GDP = open_filter(1.0, 1e-5)
 
 
 def plan(options: dict[str, Any], privacy_filter: Filter = GDP, facts: PublicFacts = FACTS) -> Plan:
@@ -49,19 +48,17 @@ def assert_fits(made: Plan, privacy_filter: Filter) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.2, 1.0, 10.0, 300.0])
-@pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("options", [*({"preset": preset} for preset in PRESETS), {"vote_share": 0.9}], ids=str)
-def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], name: FilterName, epsilon: float) -> None:
-    privacy_filter = open_filter(name, epsilon, 1e-5)
+def test_a_plan_uses_its_budget_and_never_exceeds_it(options: dict[str, Any], epsilon: float) -> None:
+    privacy_filter = open_filter(epsilon, 1e-5)
     made = plan(options, privacy_filter)
     assert_fits(made, privacy_filter)
     releases = sum(stage.event.count for stage in made.stages)
     assert made.budget_nano - made.price_nano <= releases + len(made.stages)  # less than a nano-unit of each is lost
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_noise_can_be_chosen_instead_of_images(name: FilterName) -> None:
-    privacy_filter = open_filter(name, 1.0, 1e-5)
+def test_noise_can_be_chosen_instead_of_images() -> None:
+    privacy_filter = open_filter(1.0, 1e-5)
     options = {"warm_start": False, "stddev": 5000.0, "top_k": 80, "images_per_iteration": 30}
     made = plan(options, privacy_filter)
     assert_fits(made, privacy_filter)
@@ -74,9 +71,11 @@ def test_noise_can_be_chosen_instead_of_images(name: FilterName) -> None:
 
 
 def test_the_papers_setting_buys_the_releases_that_exact_accounting_allows() -> None:
-    """k=200, sigma=5000, epsilon 1, delta 1e-5: 1301 images by the paper's conversion, 2245 exactly."""
+    """k=200, sigma=5000, epsilon 1, delta 1e-5: 1301 images by the paper's conversion, 2217 here; all of delta for mu
+    would make it 2245.
+    """
     options = {"warm_start": False, "stddev": 5000.0, "top_k": 200, "components": 256, "images_per_iteration": 1}
-    assert plan(options).facts["images_to_aggregate"] == 2245
+    assert plan(options).facts["images_to_aggregate"] == 2217
 
 
 def test_the_stages_are_the_releases_in_order() -> None:
@@ -92,11 +91,10 @@ def test_shares_divide_the_budget() -> None:
     assert shares == pytest.approx({MEANS: 0.14, POOLED: 0.21, BY_CLASS: 0.35, VOTES: 0.3}, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_json_brings_back_the_same_plan_and_the_same_events(name: FilterName) -> None:
+def test_json_brings_back_the_same_plan_and_the_same_events() -> None:
     """A recipe rebuilds its events from stored noise parameters, and the ledger compares them with the plan's."""
     for epsilon in (0.1, 1.0, 7.3):
-        privacy_filter = open_filter(name, epsilon, 1e-5)
+        privacy_filter = open_filter(epsilon, 1e-5)
         made = plan({}, privacy_filter)
         read = plan_from_json(json.loads(json.dumps(made.to_json())))
         assert read == made
@@ -119,9 +117,9 @@ def test_an_incomplete_document_is_no_plan(missing: str) -> None:
         plan_from_json(document)
 
 
-@pytest.mark.parametrize(("name", "square"), [(MEANS, 2), (POOLED, QUANTISATION**2), (BY_CLASS, QUANTISATION**2)])
+@pytest.mark.parametrize(("name", "square"), [(MEANS, 17 / 16), (POOLED, QUANTISATION**2), (BY_CLASS, QUANTISATION**2)])
 @pytest.mark.parametrize("stddev", [2.5, 1234.5, 9.87e9])
-def test_the_warm_starts_events_cover_their_releases(name: str, square: int, stddev: float) -> None:
+def test_the_warm_starts_events_cover_their_releases(name: str, square: float, stddev: float) -> None:
     """Sensitivity and noise are rounded to the safe side, compared as exact fractions."""
     event = warm_start_event(name, stddev)
     assert Fraction(event.sensitivity) ** 2 >= square * QUANTISATION**2
@@ -290,7 +288,7 @@ def test_the_least_budget_that_is_accepted_is_kept() -> None:
 
 
 def test_shares_that_add_up_to_a_hair_more_than_one_stay_in_the_budget() -> None:
-    rich = open_filter("gdp", 5000.0, 1e-5)
+    rich = open_filter(5000.0, 1e-5)
     hair = {"preset": "warm_start_only", "mean_share": 0.1 + 9e-10}
     assert_fits(plan(hair, rich), rich)
 
@@ -333,7 +331,6 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=400, deadline=None)
 @given(
     options=some_options(),
-    name=st.sampled_from(FILTERS),
     epsilon=st.sampled_from([0.01, 1.0, 50.0]),
     fraction=st.sampled_from([1e-6, 0.01, 1.0]),
     facts=st.builds(
@@ -347,9 +344,9 @@ def some_options(draw: st.DrawFn) -> dict[str, Any]:
     ),
 )
 def test_any_options_give_a_plan_that_fits_or_a_refusal(
-    options: dict[str, Any], name: FilterName, epsilon: float, fraction: float, facts: PublicFacts
+    options: dict[str, Any], epsilon: float, fraction: float, facts: PublicFacts
 ) -> None:
-    privacy_filter = open_filter(name, epsilon, 1e-5)
+    privacy_filter = open_filter(epsilon, 1e-5)
     budget_nano = int(privacy_filter.capacity_nano * fraction)
     try:
         made = plan_datalens(config_from_options(options), privacy_filter, budget_nano, facts)

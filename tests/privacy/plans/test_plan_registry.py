@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import plan_datalens
 from privacy.plans.datalens_config import config_from_options
@@ -13,7 +13,7 @@ from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from workers.recipes.registry import TRAINERS
 
 FACTS = PublicFacts(("a", "b"), 28, 28, 1, 60_000, "record")
-GDP = open_filter("gdp", 1.0, 1e-5)
+GDP = open_filter(1.0, 1e-5)
 
 
 def test_a_recipe_is_planned_by_its_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import dp_accounting.rdp
+import dp_accounting.pld
 import pytest
 from torch import nn
 
@@ -14,8 +14,8 @@ from models.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filters import open_filter
-from privacy.errors import EventRefused, InvalidParameter
+from privacy.accounting.filter import open_filter
+from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
 from privacy.plans.dp_classifier import ARCHITECTURES
@@ -25,32 +25,43 @@ from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from tests.models.small_extractors import extractor
 
 FACTS = PublicFacts(("a", "b", "c"), 28, 28, 1, 60_000, "record")
-RDP = open_filter("rdp", 3.0, 1e-5)
+ACCOUNT = open_filter(3.0, 1e-5)
 
 
 def plan(epsilon: float = 3.0, facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return build_plan("dp_classifier", options, RDP, RDP.nano_of(epsilon), facts)
+    return build_plan("dp_classifier", options, ACCOUNT, ACCOUNT.nano_of(epsilon), facts)
 
 
 @pytest.mark.parametrize(("probability", "steps"), [(1.0, 1), (0.1, 50), (0.01, 2000), (0.0001, 10)])
 def test_the_multiplier_is_the_smallest_that_the_budget_pays_for(probability: float, steps: int) -> None:
-    found = noise_multiplier_for(RDP, probability, steps, RDP.capacity_nano)
-    assert RDP.price_nano(PoissonGaussianEvent(probability, found, steps)) <= RDP.capacity_nano
-    less = PoissonGaussianEvent(probability, found * (1 - 1e-5), steps)
-    assert RDP.price_nano(less) > RDP.capacity_nano
+    found = noise_multiplier_for(ACCOUNT, probability, steps, ACCOUNT.capacity_nano)
+    assert ACCOUNT.price_nano(PoissonGaussianEvent(probability, found, steps)) <= ACCOUNT.capacity_nano
+    less = PoissonGaussianEvent(probability, found * (1 - 2e-3), steps)
+    assert ACCOUNT.price_nano(less) > ACCOUNT.capacity_nano
 
 
 def test_a_plan_keeps_to_its_epsilon_by_an_accountant_of_others() -> None:
     event = plan().stages[0].event
-    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-3)
     accountant.compose(event.dp_event())
-    assert 2.0 < accountant.get_epsilon(1e-5) <= 3.0
+    assert 2.9 < accountant.get_epsilon(1e-5) <= 3.0
 
 
-def test_gaussian_accounts_say_which_filter_they_would_need() -> None:
-    gdp = open_filter("gdp", 3.0, 1e-5)
-    with pytest.raises(EventRefused, match="open the account with rdp"):
-        build_plan("dp_classifier", {}, gdp, gdp.capacity_nano, FACTS)
+def test_what_a_crash_makes_necessary_is_paid_for_beforehand() -> None:
+    (stage,) = plan(expected_batch=600, epochs=5.0).stages
+    assert (stage.event.count, stage.repeats, stage.paid_as_whole) == (500, 5, 505)
+    priced = dataclasses.replace(stage.event, count=505)
+    assert stage.price_nano == ACCOUNT.price_nano(priced) > ACCOUNT.price_nano(stage.event)
+    (certain,) = plan(facts=dataclasses.replace(FACTS, records_declared=100), expected_batch=600, epochs=3.0).stages
+    assert (certain.repeats, certain.paid_as_whole) == (0, None)
+    assert certain.price_of(2) * 3 == certain.price_nano * 2
+
+
+def test_people_read_that_all_is_spent_once_a_sampled_step_is_made() -> None:
+    whole = "once the first is made all of the price is spent"
+    assert any(whole in note for note in plan().notes)
+    certain = plan(facts=dataclasses.replace(FACTS, records_declared=100), expected_batch=600)
+    assert not any(whole in note for note in certain.notes)
 
 
 def test_steps_follow_from_declared_numbers() -> None:
@@ -183,7 +194,7 @@ def test_a_basis_that_no_training_takes_is_no_plan(
         chosen["extractor"] = "tiny"
 
     def build(**more: Any) -> Plan:
-        return build_plan(recipe, {**chosen, **more}, RDP, RDP.capacity_nano, facts)
+        return build_plan(recipe, {**chosen, **more}, ACCOUNT, ACCOUNT.capacity_nano, facts)
 
     assert build(basis_size=needed).config_of(StepsConfig).basis_size == needed
     if needed > 1:

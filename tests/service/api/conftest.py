@@ -62,7 +62,7 @@ class Served:
     def account(self, **changes: Any) -> dict[str, Any]:
         """Open an account over HTTP."""
         body = {"name": f"people {new_id('x')}", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
-        body |= {"unit": "record", "adjacency": "add_remove", "filter": "gdp"} | changes
+        body |= {"unit": "record", "adjacency": "add_remove"} | changes
         answer = self.client().post("/v1/accounts", json=body)
         assert answer.status_code == 201, answer.text
         return dict(answer.json())

@@ -21,7 +21,7 @@ from service.settings import Settings
 from tests.service.api.test_connections import address
 
 ACCOUNT = {"name": "people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
-ACCOUNT |= {"adjacency": "add_remove", "filter": "gdp"}
+ACCOUNT |= {"adjacency": "add_remove"}
 LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
 
 
@@ -50,15 +50,14 @@ def test_budgets_that_mean_nothing_are_refused(served: Any) -> None:
         {"epsilon": 1e-6},
         {"epsilon": 1001},
     ):
-        for filter_name in ("gdp", "rdp"):
-            answer = served.client().post("/v1/accounts", json=ACCOUNT | changes | {"filter": filter_name})
-            assert answer.status_code == 422, (changes, answer.text)
+        answer = served.client().post("/v1/accounts", json=ACCOUNT | changes)
+        assert answer.status_code == 422, (changes, answer.text)
     assert served.client().get("/v1/accounts").json()["items"] == []
 
 
 def test_every_budget_that_is_taken_can_be_shown(served: Any) -> None:
-    for number, terms in enumerate(product(("gdp", "rdp"), (0.001, 1000), (1e-30, 0.1))):
-        asked = ACCOUNT | dict(zip(("filter", "epsilon", "delta"), terms, strict=True)) | {"name": f"people {number}"}
+    for number, terms in enumerate(product((0.001, 1000), (1e-30, 0.1))):
+        asked = ACCOUNT | dict(zip(("epsilon", "delta"), terms, strict=True)) | {"name": f"people {number}"}
         answer = served.client().post("/v1/accounts", json=asked)
         assert answer.status_code in (201, 422), answer.text  # too little to buy anything with is refused
     shown = served.client().get("/v1/accounts").json()["items"]

@@ -105,7 +105,7 @@ def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: 
     why = {"reason": "why not"}
 
     people = {"name": "the same people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
-    ask("POST", "/v1/accounts", people | {"unit": "record", "adjacency": "add_remove", "filter": "gdp"})
+    ask("POST", "/v1/accounts", people | {"unit": "record", "adjacency": "add_remove"})
     keys = [ask("POST", "/v1/keys", {"name": name, "scopes": ["admin"]}) for name in ("alice", "alice's spare")]
     token_of_alice, (token_of_bob, introduction_of_bob) = keys[0]["token"], introduce()
     alice, bob = (

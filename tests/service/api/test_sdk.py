@@ -92,7 +92,7 @@ def through(served: Any, network: Broken) -> Client:
 
 
 def test_the_whole_vocabulary(served: Any, client: Client, make_npz: Callable[..., bytes]) -> None:
-    account = client.create_account(name="p", owner="o", epsilon=2, delta=1e-5, unit="record", filter="gdp")
+    account = client.create_account(name="p", owner="o", epsilon=2, delta=1e-5, unit="record")
     assert client.account(account.id) == account
     assert [found.id for found in client.accounts()] == [account.id]
     dataset = client.declare_dataset(
@@ -159,7 +159,7 @@ def test_a_lost_answer_starts_nothing_twice(served: Any, dataset_id: str) -> Non
 def test_what_may_not_be_repeated_is_not(served: Any) -> None:
     network = Broken(lost=1)
     with through(served, network) as client, pytest.raises(ConnectionFailed):
-        client.create_account(name="p", owner="o", epsilon=1, delta=1e-5, unit="record", filter="gdp")
+        client.create_account(name="p", owner="o", epsilon=1, delta=1e-5, unit="record")
     assert len(network.requests) == 1
 
 

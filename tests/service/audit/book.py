@@ -74,7 +74,7 @@ class LedgerBook:
 
     def open(self, name: str, **changes: Any) -> str:
         facts = {"owner": "clinic", "epsilon": 8.0, "delta": 1e-5, "unit": "record"}
-        facts |= {"adjacency": "add_remove", "filter_name": "gdp"} | changes
+        facts |= {"adjacency": "add_remove"} | changes
         made = self.do(ledger.open_account, name=name, **facts)
         self.accounts[name] = made.id
         return made.id
@@ -192,7 +192,7 @@ class LedgerBook:
     def fill(self) -> LedgerBook:
         """Write two accounts with every kind of entry."""
         self.open("patients")
-        self.open("pupils", filter_name="rdp", unit="subject")
+        self.open("pupils", unit="subject")
         self.raise_limit("pupils", 9.0)
         receipt = self.train("patients")
         _, returned = self.hold("patients")

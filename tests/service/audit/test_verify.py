@@ -159,8 +159,7 @@ EDITED_ACCOUNT = {
     "owner": "'other'",
     "unit": "'subject'",
     "adjacency": "'replace_one'",
-    "filter": "'rdp'",
-    "filter_order": "2.0",
+    "rate": "rate * 1.01",
     "created_at": "'2031-01-02 03:04:05.678901'",
 }
 EDITED_HOLD = {

@@ -25,7 +25,7 @@ MakeImages = Callable[[Path, int], Path]
 def account(shell: Any) -> str:
     """The name of a fresh account with epsilon 2."""
     name = f"people-{secrets.token_hex(4)}"
-    shell("accounts", "create", name, "-e", "2", "-d", "1e-3", "--unit", "record", "--filter", "gdp")
+    shell("accounts", "create", name, "-e", "2", "-d", "1e-3", "--unit", "record")
     return name
 
 

@@ -199,7 +199,7 @@ def test_zip_and_idx_files_with_subjects(people: Path, tmp_path: Path) -> None:
 def test_pushing_to_a_subject_account_declares_and_sends_subjects(
     shell: Any, make_images: Callable[[Path, int], Path], people: Path, tmp_path: Path
 ) -> None:
-    opened = ("--epsilon", "8", "--delta", "1e-5", "--filter", "gdp", "--json")
+    opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
     account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
     pushed = shell("datasets", "push", str(people), "--account", account, "--json")
     assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 7, 3)

@@ -28,7 +28,7 @@ def client(shell: Any) -> Iterator[Client]:
 @pytest.fixture
 def account(client: Client) -> str:
     name = f"people {new_id('x')}"
-    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record", filter="gdp")
+    client.create_account(name=name, owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
     return name
 
 

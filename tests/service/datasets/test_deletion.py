@@ -190,7 +190,7 @@ def test_a_training_does_without_the_dataset_that_its_release_would_be_measured_
 def test_a_public_dataset_is_not_deleted_while_a_training_needs_it_for_its_basis(
     factory: SessionFactory, open_account: Make, declare_dataset: Make, now: datetime
 ) -> None:
-    private = declare_dataset(factory, account_id=open_account(factory, filter_name="rdp"))
+    private = declare_dataset(factory, account_id=open_account(factory))
     anchors, other = (declare_dataset(factory, account_id=None) for _ in range(2))
     with transaction(factory) as session:
         job_id = jobs.submit_training(

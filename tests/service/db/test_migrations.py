@@ -106,7 +106,7 @@ def test_a_fingerprint_that_would_be_lost_stops_the_migration(empty_url: str) ->
 
 def account_row(name: str) -> dict[str, object]:
     """An account as revision 0001 stores it."""
-    numbers = {"capacity_nano": 1, "spent_nano": 0, "held_nano": 0, "head_sequence": 1, "filter_order": None}
+    numbers = {"capacity_nano": 1, "spent_nano": 0, "held_nano": 0, "head_sequence": 1}
     terms = {"epsilon": 1.0, "delta": 1e-6, "unit": "record", "adjacency": "add_remove", "filter": "gdp"}
     texts = {"id": name, "name": name, "owner": "clinic", "head_hash": "0" * 64}
     return {**numbers, **terms, **texts, "frozen": False, "created_at": datetime(2030, 1, 1, tzinfo=UTC)}

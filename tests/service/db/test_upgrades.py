@@ -57,7 +57,6 @@ def fill(engine: Engine) -> None:
             delta=1e-5,
             unit="record",
             adjacency="add_remove",
-            filter_name="gdp",
             now=NOW,
         )
     columns = (

@@ -121,7 +121,7 @@ def test_datasets_must_fit_their_role(shop: Shop) -> None:
 
 
 def test_a_gradient_basis_comes_from_public_images_alone(shop: Shop) -> None:
-    account_id = shop.open_account(name="steps", filter_name="rdp")
+    account_id = shop.open_account(name="steps")
     dataset_id = shop.declare(account_id=account_id)
 
     def anchored(anchors_id: str) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_sweeps_that_cannot_be(shop: Shop) -> None:
 
 
 def test_the_anchors_of_every_trial_must_be_public_and_there(shop: Shop) -> None:
-    account_id = shop.open_account(name="steps", filter_name="rdp")
+    account_id = shop.open_account(name="steps")
     dataset_id = shop.declare(account_id=account_id)
     unready = shop.declare(account_id=None, **UNREADY)
     for anchors_id, error in ((shop.dataset_id, InvalidInput), (unready, Conflict)):

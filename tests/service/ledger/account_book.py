@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
 from service.db.words import HoldState
 
-CAPACITY = open_filter("gdp", 8.0, 1e-5).capacity_nano
+CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -20,7 +21,7 @@ from service import ledger
 from service.db.session import transaction
 from service.errors import LedgerCorruption
 from tests.service.ledger.machine_place import Command, Outcome, Place
-from tests.service.ledger.machine_requests import WORKERS, Requests
+from tests.service.ledger.machine_requests import PAID_AS_WHOLE, WORKERS, Requests
 from tests.service.ledger.machine_rows import Dump, Fault, check_invariants, dump_of, promise, view_of
 from tests.service.ledger.machine_world import BEGINNING, populate
 from tests.service.ledger.model import OPEN, Refused
@@ -69,6 +70,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
         self.live: dict[str, int] = {}  # the attempts that a living worker believes to have, by job
         self.sent: list[Command] = []  # everything that was ever asked, to be asked again
         self.journal: dict[str, int] = {}  # what runners released after a charge had been acknowledged, by hold
+        self.steps = Counter[str]()  # releases of the stage that is priced as a whole, by hold
         self.history: list[str] = []
         self.sound = False  # until the accounts are open, and while a step runs
 
@@ -76,7 +78,7 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
 
     @initialize(dice=DICE)
     def open_accounts(self, dice: random.Random) -> None:
-        populate(self.place.factory, self.model, ("gdp", dice.choice(("gdp", "rdp"))), self.now)
+        populate(self.place.factory, self.model, 2, self.now)
         self.dump = dump_of(self.place.factory)
         self._check_view()
         for _ in range(dice.randint(1, 3)):
@@ -286,8 +288,12 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             self.live[job_id] = attempt
         if command.name == "charge":
             hold_id = command.args["hold_id"]
-            self.journal[hold_id] = self.journal.get(hold_id, 0) + command.args["amount_nano"]
+            steps = command.args.get("event", {"count": 0})["count"]
+            if not steps or not self.steps[hold_id]:
+                self.journal[hold_id] = self.journal.get(hold_id, 0) + command.args["amount_nano"]
+            self.steps[hold_id] += steps
             promise(self.journal[hold_id] <= outcome[1], "I5: more was released than charged")
+            promise(self.steps[hold_id] <= PAID_AS_WHOLE, "I5: more was released than was priced as a whole")
         self._forget_lost()
 
     def _forget_lost(self) -> None:

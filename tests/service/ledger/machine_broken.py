@@ -34,6 +34,16 @@ def charge_beyond_the_hold(patch: Patch) -> None:
     patch.setattr(ledger, "charge", broken)
 
 
+def releases_beyond_the_price(patch: Patch) -> None:
+    """The price of a whole stage pays for as many releases as the runner likes."""
+    charge = ledger.charge
+
+    def broken(session: Session, *, paid_as_whole: int | None = None, **args: Any) -> int:
+        return charge(session, paid_as_whole=None if paid_as_whole is None else 10**9, **args)
+
+    patch.setattr(ledger, "charge", broken)
+
+
 def charge_without_an_entry(patch: Patch) -> None:
     """The hold counts the charge and the log does not."""
 
@@ -215,6 +225,7 @@ def progress_that_tells_everything(patch: Patch) -> None:
 # Each with the commands among which it is to be found.
 BROKEN: dict[Callable[[Patch], None], tuple[str, ...]] = {
     charge_beyond_the_hold: ("charge",),
+    releases_beyond_the_price: ("charge",),
     charge_without_an_entry: ("charge",),
     refund_of_an_armed_hold: ("hold", "fence", "arm", "return_hold"),
     refund_on_expiry: ("arm", "charge", "claim"),

@@ -13,6 +13,7 @@ from workers.supervise.attempts import release_id_of
 
 WORKERS = ("anna", "bert", "cleo")
 SHAS = ("ab" * 32, "cd" * 32)
+PAID_AS_WHOLE = 6  # releases of a stage that is priced as a whole
 
 
 class Requests:
@@ -155,7 +156,11 @@ class Requests:
         left = hold["amount"] - hold["charged"]
         amounts = [hold["amount"] // 3, 1, left, left + 1, 0]
         amount_nano = dice.choice(amounts)
-        return Command("charge", {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount_nano, "stage": "votes"})
+        facts = {"hold_id": hold_id, "attempt": attempt, "amount_nano": amount_nano}
+        if dice.random() < 0.5:
+            return Command("charge", facts | {"stage": "votes"})
+        event = {"count": dice.choice((1, PAID_AS_WHOLE // 2, PAID_AS_WHOLE + 1))}
+        return Command("charge", facts | {"stage": "steps", "event": event, "paid_as_whole": PAID_AS_WHOLE})
 
     def _publication(self, dice: random.Random, job_id: str, attempt: int) -> Command:
         release_id = release_id_of(job_id)

@@ -142,7 +142,7 @@ def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
     state = ending[ends[0]["kind"]] if ends else "armed" if "arm" in kinds else "held"
     promise(hold["state"] == state, "I3: a hold's state is not what its entries say")
     promise(state != "released" or "arm" not in kinds, "I4: an armed hold was refunded")
-    armed, charged = 0, 0
+    armed, charged, released = 0, 0, dict[str, int]()
     for entry in entries:
         if entry["kind"] == "arm":
             promise(entry["details"]["attempt"] > armed, "I6: an earlier attempt armed")
@@ -150,6 +150,10 @@ def _check_hold(hold: RowMapping, entries: list[RowMapping]) -> None:
         if entry["kind"] == "charge":
             promise(0 < armed == entry["details"]["attempt"], "I4: charged by an attempt that had not armed")
             charged += entry["amount_nano"]
+            told, stage = entry["details"].get("released", {}), entry["details"]["stage"]
+            if stage in told:
+                released[stage] = released.get(stage, 0) + entry["details"]["event"]["count"]
+            promise(told == released, "I5: the log counts other releases than it lists")
     promise(charged == hold["charged_nano"] <= hold["amount_nano"], "I5: charges differ from the hold, or exceed it")
     promise(hold["captured_nano"] == (charged if state == "captured" else 0), "I5: captured is not what was charged")
     promise(hold["armed_attempt"] == armed <= hold["attempt"], "I6: the armed attempt is not the current one")

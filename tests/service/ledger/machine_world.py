@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
-from privacy.accounting.filters import Filter, open_filter
+from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -26,8 +26,8 @@ EPSILONS = (0.3, 0.5, 0.7, 0.1)  # what trainings ask for
 ADMINS = {"key_one": "adm_one", "key_two": "adm_two", "key_too_of_one": "adm_one"}
 
 
-def populate(factory: SessionFactory, model: Model, filters: tuple[str, ...], now: datetime) -> None:
-    """Open an account with a dataset for each filter, in the database and in the model."""
+def populate(factory: SessionFactory, model: Model, accounts: int, now: datetime) -> None:
+    """Open accounts with a dataset each, in the database and in the model."""
     model.people |= ADMINS
     with transaction(factory) as session:
         created_at = now - timedelta(days=1)
@@ -37,7 +37,7 @@ def populate(factory: SessionFactory, model: Model, filters: tuple[str, ...], no
         for key, person in ADMINS.items():
             session.add(ApiKey(id=key, name=key, hash="", scopes=["admin"], admin_id=person, created_at=created_at))
             session.flush()
-        for position, name in enumerate(filters):
+        for position in range(accounts):
             account = ledger.open_account(
                 session,
                 name=f"account {position}",
@@ -46,28 +46,27 @@ def populate(factory: SessionFactory, model: Model, filters: tuple[str, ...], no
                 delta=DELTA,
                 unit="record",
                 adjacency="add_remove",
-                filter_name=name,
                 now=now,
             )
             dataset = _dataset(account.id, now)
             session.add(dataset)
             model.datasets[dataset.id] = account.id
-            capacities, prices = figures(name)
+            capacities, prices = figures()
             model.capacities |= {(account.id, epsilon): nano for epsilon, nano in capacities.items()}
             model.prices |= {(account.id, epsilon): nano for epsilon, nano in prices.items()}
             model.open_account(account_id=account.id, epsilon=1.0)
 
 
 @functools.cache
-def figures(filter_name: str) -> tuple[dict[float, int | None], dict[float, tuple[int, int] | None]]:
+def figures() -> tuple[dict[float, int | None], dict[float, tuple[int, int] | None]]:
     """Return capacities by limit, and (budget, price) by epsilon, of an account that was opened with epsilon 1."""
-    opened = open_filter(filter_name, LIMITS[0], DELTA)
+    opened = open_filter(LIMITS[0], DELTA)
     return {limit: _capacity(opened, limit) for limit in LIMITS}, {asked: _price(opened, asked) for asked in EPSILONS}
 
 
 def _capacity(opened: Filter, limit: float) -> int | None:
     try:
-        return open_filter(opened.name, limit, DELTA, opened.order).capacity_nano
+        return open_filter(limit, DELTA, opened.rate).capacity_nano
     except PrivacyError:
         return None
 

@@ -143,6 +143,7 @@ class LedgerModel:
             "captured": 0,
             "attempt": 0,
             "armed": 0,
+            "released": {},
         }
         account["held"] += amount_nano
         self._log(account_id, "hold", made, amount=amount_nano)
@@ -162,13 +163,30 @@ class LedgerModel:
         hold["state"], hold["armed"] = "armed", attempt
         self._log(hold["account"], "arm", hold_id)
 
-    def charge(self, *, hold_id: str, attempt: int, amount_nano: int, **_: Any) -> int:
+    def charge(
+        self,
+        *,
+        hold_id: str,
+        attempt: int,
+        amount_nano: int,
+        stage: str,
+        event: dict[str, int] | None = None,
+        paid_as_whole: int | None = None,
+        **_: Any,
+    ) -> int:
         require(amount_nano > 0, "invalid_input")
         hold = self._of_attempt(hold_id, attempt)
         require(hold["state"] in OPEN, "stale_attempt")
         require(hold["armed"] == attempt, "conflict")
+        made = hold["released"].get(stage, 0)
+        if paid_as_whole is not None and event is not None:
+            amount_nano = 0 if made else amount_nano
+            made += event["count"]
+            require(made <= paid_as_whole, "hold_exhausted")
         require(hold["charged"] + amount_nano <= hold["amount"], "hold_exhausted")
         hold["charged"] += amount_nano
+        if paid_as_whole is not None:
+            hold["released"][stage] = made
         self._log(hold["account"], "charge", hold_id, amount=amount_nano)
         charged: int = hold["charged"]
         return charged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
 
@@ -22,7 +22,7 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
     assert (error.requested_nano, error.left_nano, error.capacity_nano) == (left + 1, left, CAPACITY)
     assert (error.spent_nano, error.held_nano) == (CAPACITY // 2, held)
     assert error.limit_epsilon == 8.0
-    budget = open_filter("gdp", 8.0, 1e-5)
+    budget = open_filter(8.0, 1e-5)
     assert error.left_epsilon == pytest.approx(budget.epsilon_of(left))
     assert error.spent_epsilon == pytest.approx(budget.epsilon_of(CAPACITY // 2))
     assert 0 < budget.nano_of(error.affordable_epsilon) <= left
@@ -32,7 +32,7 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
 
 
 def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
-    budget = open_filter("gdp", 8.0, 1e-5)
+    budget = open_filter(8.0, 1e-5)
     account_book.hold(CAPACITY - budget.nano_of(1.2))
     with pytest.raises(InsufficientBudget) as caught:
         account_book.hold(budget.nano_of(2.0))
@@ -51,7 +51,7 @@ def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountB
 
 
 def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
-    budget = open_filter("gdp", 8.0, 1e-5)
+    budget = open_filter(8.0, 1e-5)
     for amount in (1, 12345, budget.nano_of(3.3), budget.nano_of(0.71)):
         account_book.hold(amount)
         affordable = account_book.balance().affordable_epsilon
@@ -66,7 +66,7 @@ def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
     account_book.hold(100)
     account = account_book.lower(1.0)
     assert (account.epsilon, account.frozen) == (1.0, False)
-    lowered = open_filter("gdp", 1.0, 1e-5).capacity_nano
+    lowered = open_filter(1.0, 1e-5).capacity_nano
     assert account_book.money() == (0, 100, lowered - 100)
     assert account_book.kinds() == ["open", "hold", "limit"]
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pytest
 
+from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, HoldState
@@ -28,24 +29,21 @@ def test_opening_writes_the_account_and_its_first_entry(account_book: AccountBoo
         "delta": 1e-5,
         "unit": "record",
         "adjacency": "add_remove",
-        "filter": "gdp",
-        "filter_order": None,
+        "rate": open_filter(8.0, 1e-5).rate,
     }
     assert account_book.money() == (0, 0, CAPACITY)
     assert first.created_at == account_book.now
 
 
-def test_the_rdp_order_is_fixed_at_opening(
-    factory: SessionFactory, open_account: Callable[..., str], now: datetime
-) -> None:
-    account_id = open_account(factory, filter_name="rdp")
+def test_the_rate_is_fixed_at_opening(factory: SessionFactory, open_account: Callable[..., str], now: datetime) -> None:
+    account_id = open_account(factory)
     with transaction(factory, read_only=True) as session:
         account = ledger.get_account(session, account_id)
-        assert account.filter_order == ledger.filter_of(account).order
+        assert account.rate == ledger.filter_of(account).rate > 0
         assert account.capacity_nano == ledger.filter_of(account).capacity_nano
     with transaction(factory) as session:
         ledger.lower_limit(session, account_id=account_id, epsilon=4.0, reason="less", now=now)
-        assert ledger.get_account(session, account_id).filter_order == account.filter_order
+        assert ledger.get_account(session, account_id).rate == account.rate
 
 
 @pytest.mark.parametrize(
@@ -60,7 +58,6 @@ def test_the_rdp_order_is_fixed_at_opening(
         {"delta": float("nan")},
         {"unit": "household"},
         {"adjacency": "replace_one"},
-        {"filter_name": "pld"},
         {"name": "  "},
         {"name": "x" * 201},
         {"owner": "a\nb"},

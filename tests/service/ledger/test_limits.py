@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from service import auth, ledger
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
@@ -85,7 +85,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
     assert (approved.state, approved.decided_by) == (LimitRequestState.APPROVED, board.bob)
-    raised = open_filter("gdp", 12.0, 1e-5)
+    raised = open_filter(12.0, 1e-5)
     balance = board.balance()
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
     entry = board.log()[-1]
@@ -112,17 +112,17 @@ def test_what_was_spent_stays_spent_under_the_higher_limit(board: Board) -> None
     assert (balance.spent_nano, balance.left_nano) == (1000, balance.capacity_nano - 1000)
 
 
-def test_the_rdp_filter_keeps_the_order_that_was_fixed_at_opening(
+def test_a_raise_keeps_the_rate_that_was_fixed_at_opening(
     factory: SessionFactory, now: datetime, open_account: Callable[..., str]
 ) -> None:
-    board = Board(factory, now, open_account, filter_name="rdp", epsilon=2.0)
-    order = open_filter("rdp", 2.0, 1e-5).order
-    assert order != open_filter("rdp", 12.0, 1e-5).order, "another order would suit the higher limit"
+    board = Board(factory, now, open_account, epsilon=2.0)
+    rate = open_filter(2.0, 1e-5).rate
+    assert rate != open_filter(12.0, 1e-5).rate, "another rate would suit the higher limit"
     board.approve(board.ask(12.0))
     with transaction(factory, read_only=True) as session:
         reopened = ledger.filter_of(ledger.get_account(session, board.account_id))
-    assert (reopened.order, reopened.epsilon) == (order, 12.0)
-    assert board.balance().capacity_nano == open_filter("rdp", 12.0, 1e-5, order).capacity_nano
+    assert (reopened.rate, reopened.epsilon) == (rate, 12.0)
+    assert board.balance().capacity_nano == open_filter(12.0, 1e-5, rate).capacity_nano
 
 
 @pytest.mark.parametrize(("asks", "approves"), [("alice", "alice"), ("alice", "alices"), ("alices", "alice")])

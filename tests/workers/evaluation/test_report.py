@@ -24,7 +24,6 @@ CARD = {
     "delta": 1e-5,
     "unit": "record",
     "adjacency": "add_remove",
-    "filter": "gdp",
     "order": None,
     "capacity_nano": 519_000_000,
     "price_nano": 71_800_000,

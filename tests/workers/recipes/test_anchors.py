@@ -13,7 +13,7 @@ from privacy.gradients.gep import Gep
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
-from tests.workers.small_trainings import RDP, Purse
+from tests.workers.small_trainings import ACCOUNT, Purse
 from workers.recipes.anchors import AnchorsMissing, anchor_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
@@ -41,7 +41,7 @@ def data(private: int = 1, public: int | None = 2) -> TrainingData:
 def plan_of(recipe: str, **options: Any) -> Plan:
     chosen = {"estimator": "gep", "anchors": 20, "basis_size": 40, "expected_batch": 20, "epochs": 0.3}
     chosen |= {"anchors_dataset_id": "ds_public", **SMALL[recipe], **options}
-    return build_plan(recipe, chosen, RDP, RDP.nano_of(8.0), FACTS)
+    return build_plan(recipe, chosen, ACCOUNT, ACCOUNT.nano_of(8.0), FACTS)
 
 
 def train(plan: Plan, given: TrainingData, purse: Purse) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.accounting.events import event_from_json
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.plans.class_histogram import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
@@ -37,7 +37,7 @@ from workers.supervise.attempts import ExitStatus
 from workers.train.runner import run
 
 SECRET = bytes(range(32))
-GDP = open_filter("gdp", 8.0, 1e-5)
+GDP = open_filter(8.0, 1e-5)
 LABELS = st.lists(st.integers(0, 3), max_size=30)
 
 

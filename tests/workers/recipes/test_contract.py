@@ -16,8 +16,8 @@ from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
 from tests.workers.recipes import toy_recipe
 from tests.workers.small_trainings import (
+    ACCOUNT,
     FACTS,
-    RDP,
     Memory,
     Purse,
     digits,
@@ -145,7 +145,7 @@ def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
 def test_a_new_recipe_is_two_files_of_its_own_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
     monkeypatch.setitem(RECIPES, "toy", toy_recipe.RECIPE)
-    plan = build_plan("toy", {"rounds": 3}, RDP, RDP.capacity_nano, FACTS)
+    plan = build_plan("toy", {"rounds": 3}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert plan_from_json(plan.to_json()) == plan
     assert useful_from_nano(plan) == -(-plan.price_nano // 3)
     toy_train, toy_work = trainer_and_work(RECIPES["toy"])

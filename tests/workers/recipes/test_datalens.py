@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 
 from models.generator import Generator, load_generator, save_generator
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
@@ -32,7 +32,7 @@ from workers.recipes.teacher_stage import start_teacher_stage
 from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
-GDP = open_filter("gdp", 1.0, 1e-5)
+GDP = open_filter(1.0, 1e-5)
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
@@ -236,7 +236,7 @@ def test_an_exhausted_budget_ends_the_votes_and_keeps_what_was_learnt(
 
 
 def test_votes_of_a_round_that_the_budget_cut_short_are_learnt(train: Callable[..., Generator]) -> None:
-    rich = open_filter("gdp", 200.0, 1e-5)
+    rich = open_filter(200.0, 1e-5)
     made = build_plan("datalens", {**TINY, "rounds": 1, "warm_start": False}, rich, rich.capacity_nano, FACTS)
     assert train(made, Purse(images=50)).bend.any()
 
@@ -460,7 +460,7 @@ def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
 
 def test_the_images_are_worth_something(train: Callable[..., Generator], data: TrainingData) -> None:
     """At epsilon 20 a linear classifier of synthetic digits reads most of the real ones."""
-    rich = open_filter("gdp", 20.0, 1e-5)
+    rich = open_filter(20.0, 1e-5)
     made = build_plan("datalens", TINY, rich, rich.capacity_nano, FACTS)
     labels = torch.arange(4000) % 10
     images = train(made).sample(labels, torch.Generator().manual_seed(0))

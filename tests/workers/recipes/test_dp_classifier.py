@@ -197,8 +197,8 @@ def ask(workshop: Any, **options: Any) -> str:
     return job_id
 
 
-def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) -> None:
+    workshop = workshop
     job_id = ask(workshop, estimator="gep", freeze="random", epochs=2.0, anchors_dataset_id=workshop.public_id)
     published = published_by(workshop, job_id)
     assert published.kind is ReleaseKind.CLASSIFIER
@@ -221,8 +221,8 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(rdp_workshop: Any
         workshop.sample(published.id)
 
 
-def test_a_job_publishes_its_extractor_with_the_classifier(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
+    workshop = workshop
     write_extractor(folder_of(workshop.settings.data_dir))
     job_id = ask(workshop, **PRETRAINED)
     published = published_by(workshop, job_id)
@@ -235,8 +235,8 @@ def test_a_job_publishes_its_extractor_with_the_classifier(rdp_workshop: Any) ->
     assert "the extractor tiny and every image that it was trained on" in published.card["assumed_public"]
 
 
-def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(workshop: Any) -> None:
+    workshop = workshop
     job_id = ask(workshop, **PRETRAINED)
     work(workshop, job_id)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
@@ -245,8 +245,8 @@ def test_a_job_whose_extractor_is_gone_ends_before_anything_is_armed_or_paid(rdp
     assert workshop.balance().spent_nano == workshop.balance().held_nano == 0
 
 
-def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def test_a_job_whose_anchors_are_not_public_after_all_reads_nothing(workshop: Any) -> None:
+    workshop = workshop
     job_id = ask(workshop, estimator="gep", anchors_dataset_id=workshop.public_id)
     with transaction(workshop.factory) as session:
         job = jobs.get_job(session, job_id)

@@ -211,8 +211,8 @@ def test_the_average_of_the_generator_is_what_is_released() -> None:
 # --- as a job -------------------------------------------------------------------------------------------------------
 
 
-def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(rdp_workshop: Any) -> None:
-    workshop = rdp_workshop
+def test_a_paid_job_becomes_a_generator_that_can_be_drawn_from_again(workshop: Any) -> None:
+    workshop = workshop
     options = {**OPTIONS, "estimator": "topagg", "freeze": "random"}
     job_id = workshop.train(recipe="dpgan", epsilon=8.0, evaluate=True, **options)
     published = published_by(workshop, job_id)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.plans.moment_votes import MomentRound, MomentVotesConfig, moment_rounds
 from privacy.plans.plan import PublicFacts
@@ -49,8 +49,8 @@ def records() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rounds_at(epsilon: float, config: MomentVotesConfig = CONFIG) -> tuple[MomentRound, ...]:
-    gdp = open_filter("gdp", epsilon, 1e-5)
-    return moment_rounds(config, gdp, gdp.capacity_nano, 2)
+    account = open_filter(epsilon, 1e-5)
+    return moment_rounds(config, account.capacity_nano, 2)
 
 
 def run(records, purse: Purse, epsilon: float = 500.0, secret: bytes = b"s" * 32):  # type: ignore[no-untyped-def]
@@ -81,9 +81,9 @@ def test_every_round_is_paid_before_its_noise_and_the_plan_knows_the_price(recor
     run(records, purse)
     planned = rounds_at(500.0)
     assert [(r.name, r.event) for r in planned] == purse.paid
-    gdp = open_filter("gdp", 500.0, 1e-5)
-    price = sum(gdp.price_nano(event) for event in purse.events)
-    assert 0.999 * gdp.capacity_nano < price <= gdp.capacity_nano
+    account = open_filter(500.0, 1e-5)
+    price = sum(account.price_nano(event) for event in purse.events)
+    assert 0.999 * account.capacity_nano < price <= account.capacity_nano
 
 
 def test_nothing_is_released_that_was_not_paid(records, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

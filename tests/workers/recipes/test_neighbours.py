@@ -219,7 +219,6 @@ def observe(request: pytest.FixtureRequest, tmp_path: Path, capfd: Any, monkeypa
         shop = build(
             home / "var",
             f"sqlite:///{home / 'obscura.db'}" if sqlite else url,
-            "gdp" if recipe == "datalens" else "rdp",
             unit=unit,
             data=dataset(units, unit),
             declared=DECLARED,

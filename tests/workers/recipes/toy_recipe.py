@@ -9,7 +9,7 @@ from typing import Any
 
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filters import Filter
+from privacy.accounting.filter import Filter
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
 from workers.recipes.interface import Piece, Run
@@ -25,7 +25,7 @@ class ToyConfig(RecipeConfig):
 
 def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     config = read_options(ToyConfig, options, {"default": {}}, "toy")
-    stddev = stddev_for(privacy_filter, 1.0, budget_nano, config.rounds, discrete=True)
+    stddev = stddev_for(1.0, budget_nano, config.rounds, discrete=True)
     event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
     stage = Stage("sums", event, privacy_filter.price_nano(event), stddev)
     facts_for_people = {"protects": facts.protects, "noise_stddev": {"sums": stddev}}

@@ -19,7 +19,7 @@ from torch import distributed
 
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded
 from privacy.gradients import gep, rgp
@@ -98,7 +98,7 @@ def trained(plan: Plan, **given: Any) -> Any:
 
 
 def train_classifier(estimator: str, **changes: Any) -> dict[str, Any]:
-    account = open_filter("rdp", 8.0, 1e-5)
+    account = open_filter(8.0, 1e-5)
     options = {"architecture": "cnn", "expected_batch": 60, "epochs": 2.0, "learning_rate": 1.0, "clip": 0.5}
     options |= {"anchors": 20, "basis_size": 10, "rank": 2, "estimator": estimator}
     plan = build_plan("dp_classifier", options, account, account.capacity_nano, FACTS)
@@ -142,7 +142,7 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
 
 
 def train_generator() -> dict[str, Any]:
-    account = open_filter("gdp", 20.0, 1e-5)
+    account = open_filter(20.0, 1e-5)
     # Without noise and coins of the teachers' own, which ranks draw apart, both trainings are the same.
     options = {"teachers": 20, "images": 20, "components": 6, "top_k": 3}
     options |= {"instance_noise": 0.0, "use_stochastic_sign": False}
@@ -180,7 +180,7 @@ def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:
 
 
 def train_denoiser(left: int = 10**9) -> dict[str, Any]:
-    account = open_filter("rdp", 8.0, 1e-5)
+    account = open_filter(8.0, 1e-5)
     options = {"features": 8, "blocks": 1, "multiplicity": 2, "expected_batch": 60, "epochs": 0.5, "ema": 0.0}
     options |= {"central_images": 3, "central_batch": 100, "central_steps": 3, "sampling_steps": 2}
     plan = build_plan("dp_diffusion", options, account, account.capacity_nano, FACTS)
@@ -191,7 +191,7 @@ def train_denoiser(left: int = 10**9) -> dict[str, Any]:
 
 
 def count_classes() -> dict[str, Any]:
-    account = open_filter("rdp", 8.0, 1e-5)
+    account = open_filter(8.0, 1e-5)
     plan = build_plan("class_histogram", {}, account, account.capacity_nano, FACTS)
     purse = Purse()
     histogram = trained(plan, budget=purse, secret=bytes([rank()]) * 32, checkpoints=Memory())

@@ -205,7 +205,7 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(
 def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(
     request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop = request.getfixturevalue("workshop" if recipe == "datalens" else "rdp_workshop")
+    shop = request.getfixturevalue("workshop")
     options: dict[str, Any] = {
         "datalens": VOTES,
         "dp_classifier": {**CLASSIFIER},
@@ -305,17 +305,17 @@ def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(
     assert_published(workshop, job_id, reason="cancelled")
 
 
-def test_a_training_of_many_steps_stops_within_one_of_them(rdp_workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_of_many_steps_stops_within_one_of_them(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is paid for together may be minutes of work."""
     monkeypatch.setattr(private_steps, "_CHUNKS", 2)
-    job_id, stop = rdp_workshop.train(**CLASSIFIER), threading.Event()
+    job_id, stop = workshop.train(**CLASSIFIER), threading.Event()
     steps = list[int]()
     make = private_steps.PrivateSteps.step
     monkeypatch.setattr(private_steps.PrivateSteps, "step", lambda self: (steps.append(1), make(self))[1])
-    work_until(rdp_workshop, monkeypatch, job_id, {5: canceller(rdp_workshop, job_id, stop)}, stop)
+    work_until(workshop, monkeypatch, job_id, {5: canceller(workshop, job_id, stop)}, stop)
     assert len(steps) == 4  # two moments are those of the one charge
-    assert len(charges(rdp_workshop, job_id)) == 1
-    assert_published(rdp_workshop, job_id, reason="cancelled")
+    assert len(charges(workshop, job_id)) == 1
+    assert_published(workshop, job_id, reason="cancelled")
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
@@ -323,7 +323,7 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(
     request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every recipe says so by itself when there is nothing useful yet."""
-    shop = request.getfixturevalue("workshop" if recipe == "datalens" else "rdp_workshop")
+    shop = request.getfixturevalue("workshop")
     job_id = shop.train(recipe=recipe, epsilon=8.0)
     budgets = list[Any]()
     build = HeldBudget.__init__

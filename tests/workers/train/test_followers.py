@@ -66,8 +66,8 @@ def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_job_for_the_charges_of_one(rdp_workshop: Any, impatient: Patience) -> None:
-    workshop = rdp_workshop
+def test_two_processes_train_a_job_for_the_charges_of_one(workshop: Any, impatient: Patience) -> None:
+    workshop = workshop
     alone, together = (classifier(workshop, epochs=1.0, epsilon=5.5) for _ in range(2))
     assert workshop.work(alone) == ExitStatus.ENDED
     supervise_two(workshop, workshop.claim(together), impatient)
@@ -83,10 +83,8 @@ def test_two_processes_train_a_job_for_the_charges_of_one(rdp_workshop: Any, imp
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(
-    rdp_workshop: Any, impatient: Patience
-) -> None:
-    workshop = rdp_workshop
+def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop: Any, impatient: Patience) -> None:
+    workshop = workshop
     job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     thread = threading.Thread(target=supervise_two, args=(workshop, attempt, impatient))
@@ -113,8 +111,8 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(
 
 
 @pytest.mark.slow
-def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(rdp_workshop: Any, impatient: Patience) -> None:
-    workshop = rdp_workshop
+def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop: Any, impatient: Patience) -> None:
+    workshop = workshop
     job_id = classifier(workshop, epochs=200.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     log = workshop.settings.data_dir / "logs" / "alone.log"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy.accounting.filters import open_filter
+from privacy.accounting.filter import open_filter
 from privacy.plans.registry import RECIPES, build_plan
 from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
@@ -102,7 +102,7 @@ def test_every_recipe_has_its_pieces_from_declared_numbers(recipe: str) -> None:
 
 def test_an_evaluation_counts_the_warm_start_too() -> None:
     assert sum(EVALUATION_SHARES.values()) == 100
-    gdp = open_filter("gdp", 8.0, 1e-5)
+    gdp = open_filter(8.0, 1e-5)
     plan = build_plan("datalens", {"images": 30, "teachers": 40}, gdp, gdp.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
     assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100]

@@ -27,23 +27,22 @@ def test_opening_an_account(served: Any) -> None:
 
 def test_the_answer_names_the_new_address(served: Any) -> None:
     body = {"name": "p", "owner": "o", "epsilon": 1, "delta": 1e-5, "unit": "record"}
-    answer = served.client().post("/v1/accounts", json=body | {"adjacency": "add_remove", "filter": "rdp"})
+    answer = served.client().post("/v1/accounts", json=body | {"adjacency": "add_remove"})
     assert answer.headers["location"] == f"/v1/accounts/{answer.json()['id']}"
-    assert answer.json()["filter_order"] > 1
+    assert answer.json()["rate"] > 0
 
 
 def test_a_name_is_taken_once(served: Any) -> None:
     served.account(name="patients")
     body = {"name": "patients", "owner": "o", "epsilon": 1, "delta": 1e-5, "unit": "record"}
-    answer = served.client().post("/v1/accounts", json=body | {"adjacency": "add_remove", "filter": "gdp"})
+    answer = served.client().post("/v1/accounts", json=body | {"adjacency": "add_remove"})
     assert answer.status_code == 409
     assert answer.json()["code"] == "conflict"
 
 
-@pytest.mark.parametrize("missing", ["epsilon", "delta", "unit", "adjacency", "filter"])
+@pytest.mark.parametrize("missing", ["epsilon", "delta", "unit", "adjacency"])
 def test_nothing_that_changes_privacy_has_a_default(served: Any, missing: str) -> None:
     body = {"name": "p", "owner": "o", "epsilon": 1, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
-    body["filter"] = "gdp"
     del body[missing]
     assert served.client().post("/v1/accounts", json=body).status_code == 422
 

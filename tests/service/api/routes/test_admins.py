@@ -27,9 +27,7 @@ def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh: tuple[
     url, token = fresh
     with Client(url, token) as first:
         keys = [first.create_key(name=name, scopes=["admin"]).token for name in ("one", "two")]
-        account = first.create_account(
-            name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record", filter="gdp"
-        )
+        account = first.create_account(name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
     with Client(url, keys[0]) as one, Client(url, keys[1]) as two:
         raised = one.request_raise(account.id, epsilon=4.0, reason="more")
         with pytest.raises(AuthError, match="two people"):

@@ -206,7 +206,7 @@ def test_a_broker_that_is_away_loses_no_job(served: Any, dataset: dict[str, Any]
 
 
 def test_a_missing_extractor_is_refused_before_anything_is_held(served: Any) -> None:
-    dataset = dict(served.ready_dataset(served.account(filter="rdp", epsilon=30.0)["id"]))
+    dataset = dict(served.ready_dataset(served.account(epsilon=30.0)["id"]))
     options = {"architecture": "pretrained_linear", "extractor": "imagenet"}
     asked: dict[str, Any] = {"recipe": "dp_classifier", "options": options, "epsilon": 15.0}
     trials = [{"options": {"architecture": "cnn"}}, {"options": options}]

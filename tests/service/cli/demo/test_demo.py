@@ -28,7 +28,7 @@ def test_the_demo_does_everything_and_may_be_repeated(
     summary = json.loads((out / "summary.json").read_text("utf-8"))
     assert json.loads(shown.out) == summary
     assert "/dashboard" in shown.err or "The dashboard is at http://127.0.0.1:" in shown.err
-    assert (summary["dataset"], summary["recipe"], summary["filter"]) == ("digits", "datalens", "gdp")
+    assert (summary["dataset"], summary["recipe"]) == ("digits", "datalens")
     assert (summary["unit"], summary["adjacency"]) == ("record", "add_remove")
     assert all(summary[name] > 0 for name in NUMBERS)
     assert summary["spent"] <= summary["price"] <= summary["capacity"]

@@ -1,0 +1,73 @@
+"""Accounts have a rate instead of a filter that was chosen: how much d they give with each unit of mu^2.
+
+An account with the gdp filter is one with rate 0: its entries, its capacity and the prices of its jobs are the same.
+One with the rdp filter has no counterpart. A database that holds such an account is left as it is.
+
+Revision: 0006, after 0005.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+FILTER_CHECK = "CONSTRAINT ck_accounts_filter CHECK (filter IN ('gdp', 'rdp'))"
+ADJACENCY_CHECK = "CONSTRAINT ck_accounts_adjacency CHECK (adjacency IN ('add_remove'))"  # behind which it stood
+
+
+def upgrade() -> None:
+    others = op.get_bind().execute(sa.text("SELECT count(*) FROM accounts WHERE filter != 'gdp'")).scalar()
+    if others:
+        raise RuntimeError(
+            f"{others} accounts have the rdp filter, whose prices this version cannot check. Nothing was changed: keep "
+            "the version that opened them for them, and begin a new database for new accounts. What a population has "
+            "spent there counts: open its new account for what is left."
+        )
+    for name in ("rate", "base"):
+        op.add_column("accounts", sa.Column(name, sa.Double(), nullable=False, server_default="0"))
+    if op.get_bind().dialect.name == "sqlite":
+        _write_schema(f", \n\t{FILTER_CHECK}", "")
+        _write_schema(" DEFAULT '0'", "")
+    else:
+        for name in ("rate", "base"):
+            op.alter_column("accounts", name, server_default=None)
+        op.drop_constraint(op.f("ck_accounts_filter"), "accounts", type_="check")
+    op.execute("ALTER TABLE accounts DROP COLUMN filter")
+    op.execute("ALTER TABLE accounts DROP COLUMN filter_order")
+
+
+def downgrade() -> None:
+    others = op.get_bind().execute(sa.text("SELECT count(*) FROM accounts WHERE rate != 0")).scalar()
+    if others:
+        raise RuntimeError(f"{others} accounts were opened since and have a rate. Nothing was changed.")
+    op.add_column("accounts", sa.Column("filter", sa.String(length=32), nullable=False, server_default="gdp"))
+    op.add_column("accounts", sa.Column("filter_order", sa.Double(), nullable=True))
+    op.execute("ALTER TABLE accounts DROP COLUMN rate")
+    op.execute("ALTER TABLE accounts DROP COLUMN base")
+    if op.get_bind().dialect.name == "sqlite":
+        _write_schema(" DEFAULT 'gdp'", "")
+        _write_schema(ADJACENCY_CHECK, f"{ADJACENCY_CHECK}, \n\t{FILTER_CHECK}")
+    else:
+        op.alter_column("accounts", "filter", server_default=None)
+        op.create_check_constraint(op.f("ck_accounts_filter"), "accounts", "filter IN ('gdp', 'rdp')")
+
+
+def _write_schema(before: str, after: str) -> None:
+    """Change the text of the table on SQLite, which can neither drop a CHECK nor a default (see 0002)."""
+    bind = op.get_bind()
+    version = bind.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    bind.exec_driver_sql("PRAGMA writable_schema=ON")
+    changed = bind.exec_driver_sql(
+        "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE type = 'table' AND name = 'accounts' "
+        "AND instr(sql, ?) > 0",
+        (before, after, before),
+    )
+    assert changed.rowcount == 1, before
+    bind.exec_driver_sql(f"PRAGMA schema_version={version + 1}")
+    bind.exec_driver_sql("PRAGMA writable_schema=OFF")

@@ -1,0 +1,70 @@
+"""The Gaussian mechanism's trade-off: against an oracle in high precision, dp-accounting, and the published table."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting.gaussian_mechanism
+import mpmath
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privacy.accounting.gaussian import gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from privacy.errors import InvalidParameter
+
+DELTA = 1e-5
+TABLE = {0.2: 0.0613, 1.0: 0.2681, 3.0: 0.7191, 8.0: 1.6660, 10.0: 2.0004}  # epsilon -> exact mu at delta 1e-5
+
+
+def oracle_log_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    """log delta by the definition, with 400 digits."""
+    with mpmath.workdps(400):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2))
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), TABLE.items())
+def test_exact_mu_of_the_table(epsilon: float, mu: float) -> None:
+    # The table rounds up at epsilon 1: the value is 0.268051.
+    assert gaussian_mu(epsilon, DELTA) == pytest.approx(mu, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon"),
+    [
+        (0.0613, 0.2),
+        (0.2681, 1),
+        (2.0, 10),
+        (1e-4, 1e-3),
+        (1e-6, 1e-6),
+        (5, 0),
+        (30, 1),
+        (140, 1e4),
+        (0.5, 300),
+        (9, 2),
+    ],
+)
+def test_log_delta_equals_the_oracle(mu: float, epsilon: float) -> None:
+    assert gaussian_log_delta(mu, epsilon) == pytest.approx(float(oracle_log_delta(mu, epsilon)), rel=1e-12, abs=1e-10)
+
+
+@given(epsilon=st.floats(1e-3, 100), log_delta=st.floats(-60, -0.1))
+def test_mu_is_the_largest_that_fits(epsilon: float, log_delta: float) -> None:
+    delta = math.exp(log_delta)
+    mu = gaussian_mu(epsilon, delta)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert gaussian_epsilon(mu * (1 + 1e-6), delta) > epsilon
+    assert gaussian_log_delta(mu, epsilon) <= math.log(delta)
+
+
+@pytest.mark.parametrize("epsilon", TABLE)
+def test_mu_agrees_with_dp_accounting(epsilon: float) -> None:
+    sigma = dp_accounting.gaussian_mechanism.get_sigma_gaussian(epsilon, DELTA)
+    assert 1 / sigma == pytest.approx(gaussian_mu(epsilon, DELTA), rel=1e-8)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e5, True, "1", None])
+def test_epsilons_out_of_range_are_refused(bad: object) -> None:
+    with pytest.raises(InvalidParameter):
+        gaussian_mu(bad, DELTA)  # type: ignore[arg-type]
