@@ -31,6 +31,7 @@ def upgrade() -> None:
         )
     for name in ("rate", "base"):
         op.add_column("accounts", sa.Column(name, sa.Double(), nullable=False, server_default="0"))
+    op.execute("UPDATE accounts SET rate = 0, base = 0")  # SQLite would read it from the default, which goes
     if op.get_bind().dialect.name == "sqlite":
         _write_schema(f", \n\t{FILTER_CHECK}", "")
         _write_schema(" DEFAULT '0'", "")
@@ -48,6 +49,7 @@ def downgrade() -> None:
         raise RuntimeError(f"{others} accounts were opened since and have a rate. Nothing was changed.")
     op.add_column("accounts", sa.Column("filter", sa.String(length=32), nullable=False, server_default="gdp"))
     op.add_column("accounts", sa.Column("filter_order", sa.Double(), nullable=True))
+    op.execute("UPDATE accounts SET filter = 'gdp'")
     op.execute("ALTER TABLE accounts DROP COLUMN rate")
     op.execute("ALTER TABLE accounts DROP COLUMN base")
     if op.get_bind().dialect.name == "sqlite":

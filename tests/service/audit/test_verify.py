@@ -160,6 +160,7 @@ EDITED_ACCOUNT = {
     "unit": "'subject'",
     "adjacency": "'replace_one'",
     "rate": "rate * 1.01",
+    "base": "base + 1e-9",
     "created_at": "'2031-01-02 03:04:05.678901'",
 }
 EDITED_HOLD = {

@@ -10,17 +10,23 @@ import pytest
 from sqlalchemy import Engine, text
 
 from alembic import command
+from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
+from privacy.accounting.filter import open_filter
 from service import auth, ledger
+from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey
+from service.db.base import new_id
 from service.db.ledger_tables import LimitRequest
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.db.words import EntryKind
 from service.errors import Forbidden, InvalidInput
+from service.ledger.chain import GENESIS_HASH, Entry, canonical_json
 from tests.conftest import NOW
 
 BEFORE = "0001"
 AT = NOW.replace(tzinfo=None).isoformat(" ")
+STORED_AT = NOW.replace(tzinfo=None).isoformat(" ", timespec="microseconds")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
@@ -31,6 +37,41 @@ def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         url = request.getfixturevalue("empty_postgres")
     command.upgrade(migration_config(url), BEFORE)
     return url
+
+
+def open_account_of_before(engine: Engine, filter_name: str = "gdp", name: str = "people") -> str:
+    """An account of a time when accounts had a filter each."""
+    terms = {"name": name, "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
+    terms |= {"adjacency": "add_remove", "filter": filter_name, "filter_order": None}
+    capacity_nano = open_filter(2.0, 1e-5, 0.0).capacity_nano
+    balances = {"capacity_nano": capacity_nano, "spent_nano": 0, "held_nano": 0}
+    opening = Entry(
+        account_id=new_id("acc"),
+        sequence=1,
+        kind=EntryKind.OPEN,
+        hold_id=None,
+        job_id=None,
+        amount_nano=capacity_nano,
+        details=terms,
+        previous_hash=GENESIS_HASH,
+        created_at=NOW,
+        **balances,
+    ).hashed()
+    entry = {
+        **{column: getattr(opening, column) for column in ("account_id", "sequence", "amount_nano", "hash")},
+        **balances,
+        "kind": "open",
+        "details": canonical_json(terms).decode(),
+        "previous_hash": GENESIS_HASH,
+        "created_at": STORED_AT,
+    }
+    account = {"id": opening.account_id, **terms, **balances, "frozen": False, "head_sequence": 1}
+    account |= {"head_hash": opening.hash, "created_at": STORED_AT}
+    with engine.begin() as connection:
+        for table, row in (("accounts", account), ("entries", entry)):
+            names = ", ".join(row)
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)})"), row)
+    return opening.account_id
 
 
 def fill(engine: Engine) -> None:
@@ -48,17 +89,7 @@ def fill(engine: Engine) -> None:
                 key,
             )
         connection.execute(text("UPDATE api_keys SET revoked_at = created_at WHERE id = 'key_gone'"))
-    with transaction(make_session_factory(engine)) as session:
-        account = ledger.open_account(
-            session,
-            name="people",
-            owner="clinic",
-            epsilon=2.0,
-            delta=1e-5,
-            unit="record",
-            adjacency="add_remove",
-            now=NOW,
-        )
+    account_id = open_account_of_before(engine)
     columns = (
         "id, account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
     )
@@ -71,7 +102,7 @@ def fill(engine: Engine) -> None:
                 ),
                 {
                     "id": request_id,
-                    "account": account.id,
+                    "account": account_id,
                     "state": state,
                     "at": AT,
                     "by": "key_bob" if decided else None,
@@ -121,3 +152,49 @@ def test_entries_stay_append_only_and_the_way_back_works(old_url: str) -> None:
     with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
         connection.execute(text("DELETE FROM entries"))
     engine.dispose()
+
+
+def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(old_url: str) -> None:
+    """Its log verifies, its Gaussian jobs cost what they did, and its capacity is the same, also under other limits."""
+    engine = make_engine(old_url)
+    account_id = open_account_of_before(engine)
+    upgrade_schema(old_url)
+    factory, votes = make_session_factory(engine), GaussianEvent(1.0, 100.0, 10)
+    with transaction(factory) as session:
+        account = ledger.get_account(session, account_id)
+        assert (account.rate, account.base, ledger.filter_of(account).capacity_nano) == (0, 0, account.capacity_nano)
+        price_nano = ledger.filter_of(account).price_nano(votes)
+        assert price_nano == 10 * 100_000
+        stages = [{"name": "votes", "event": votes.to_json(), "price_nano": price_nano}]
+        facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": price_nano, "now": NOW}
+        ledger.hold(session, **facts, details={"stages": stages})
+        ledger.lower_limit(session, account_id=account_id, epsilon=1.0, reason="less", now=NOW)
+        sampled = PoissonGaussianEvent(0.01, 2.0, 4)
+        assert ledger.filter_of(account).price_nano(sampled) >= 4 / 4 * 10**9
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        findings = verify(session, trusted={}).findings
+        assert [finding.code for finding in findings if finding.account_id] == []
+    engine.dispose()
+    command.downgrade(migration_config(old_url), BEFORE)
+    upgrade_schema(old_url)
+
+
+def test_a_database_with_accounts_of_the_other_filter_is_left_as_it_is(old_url: str) -> None:
+    engine = make_engine(old_url)
+    open_account_of_before(engine, "rdp")
+    with pytest.raises(RuntimeError, match="1 accounts have the rdp filter"):
+        upgrade_schema(old_url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT filter FROM accounts")) == "rdp"
+    engine.dispose()
+
+
+def test_there_is_no_way_back_from_an_account_with_a_rate(old_url: str) -> None:
+    engine = make_engine(old_url)
+    upgrade_schema(old_url)
+    with transaction(make_session_factory(engine)) as session:
+        facts = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+        ledger.open_account(session, name="new", **facts, now=NOW)
+    engine.dispose()
+    with pytest.raises(RuntimeError, match="1 accounts were opened since"):
+        command.downgrade(migration_config(old_url), BEFORE)

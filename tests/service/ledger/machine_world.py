@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
-from privacy.accounting.filter import Filter, open_filter
+from privacy.accounting.filter import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -51,27 +51,13 @@ def populate(factory: SessionFactory, model: Model, accounts: int, now: datetime
             dataset = _dataset(account.id, now)
             session.add(dataset)
             model.datasets[dataset.id] = account.id
-            capacities, prices = figures()
-            model.capacities |= {(account.id, epsilon): nano for epsilon, nano in capacities.items()}
-            model.prices |= {(account.id, epsilon): nano for epsilon, nano in prices.items()}
-            model.open_account(account_id=account.id, epsilon=1.0)
+            model.price = price
+            model.open_account(account_id=account.id, epsilon=LIMITS[0], delta=DELTA)
 
 
 @functools.cache
-def figures() -> tuple[dict[float, int | None], dict[float, tuple[int, int] | None]]:
-    """Return capacities by limit, and (budget, price) by epsilon, of an account that was opened with epsilon 1."""
-    opened = open_filter(LIMITS[0], DELTA)
-    return {limit: _capacity(opened, limit) for limit in LIMITS}, {asked: _price(opened, asked) for asked in EPSILONS}
-
-
-def _capacity(opened: Filter, limit: float) -> int | None:
-    try:
-        return open_filter(limit, DELTA, opened.rate).capacity_nano
-    except PrivacyError:
-        return None
-
-
-def _price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
+def price(opened: Filter, epsilon: float) -> tuple[int, int] | None:
+    """Return (budget, price) of a training that asks for an epsilon; None where no plan can be made."""
     facts = PublicFacts(
         classes=CLASSES, height=28, width=28, channels=1, records_declared=RECORDS, unit=ledger.Unit.RECORD.value
     )

@@ -2,7 +2,8 @@
 
 Every method takes the arguments of the production function of the same name, changes the dictionaries or raises
 `Refused` with the code of the error that the caller must see. It is written from docs/architecture.md, one rule a line,
-and shares no code with what it judges. `made` hands in the identifiers that production chose.
+and shares no code with what it judges but the filter, which has tests of its own. `made` hands in the identifiers that
+production chose.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from privacy.accounting.filter import open_filter
 
 REQUEST_DAYS = 7
 OPEN = ("held", "armed")
@@ -34,11 +37,9 @@ class LedgerModel:
     """Accounts, holds and requests for higher limits, each a dictionary by id.
 
     Args:
-        capacities: capacity in nano-units by (account id, epsilon); None where a filter cannot be opened for it.
         people: the admins' keys, and whose each is.
     """
 
-    capacities: dict[tuple[str, float], int | None] = field(default_factory=dict)
     accounts: dict[str, dict[str, Any]] = field(default_factory=dict)
     holds: dict[str, dict[str, Any]] = field(default_factory=dict)
     people: dict[str, str] = field(default_factory=dict)
@@ -46,26 +47,29 @@ class LedgerModel:
 
     # --- accounts ---------------------------------------------------------------------------------------------------
 
-    def open_account(self, *, account_id: str, epsilon: float) -> None:
-        capacity = self.capacities[account_id, epsilon]
+    def open_account(self, *, account_id: str, epsilon: float, delta: float) -> None:
+        opened = open_filter(epsilon, delta)
         self.accounts[account_id] = {
+            "filter": opened,
             "epsilon": epsilon,
-            "capacity": capacity,
+            "capacity": opened.capacity_nano,
             "spent": 0,
             "held": 0,
             "frozen": False,
             "log": [],
         }
-        self._log(account_id, "open", amount=capacity or 0)
+        self._log(account_id, "open", amount=opened.capacity_nano)
 
     def lower_limit(self, *, account_id: str, epsilon: float, **_: Any) -> None:
         account = self.accounts[account_id]
         require(epsilon < account["epsilon"], "invalid_input")
-        capacity = self.capacities[account_id, epsilon]
-        require(capacity is not None, "invalid_input")
-        account["epsilon"], account["capacity"] = epsilon, capacity
+        self._set_limit(account, epsilon)
         account["frozen"] = account["frozen"] or account["spent"] + account["held"] > account["capacity"]
         self._log(account_id, "limit", amount=account["capacity"])
+
+    def _set_limit(self, account: dict[str, Any], epsilon: float) -> None:
+        moved = account["filter"].at_limit(epsilon, account["spent"] + account["held"])
+        account |= {"filter": moved, "epsilon": epsilon, "capacity": moved.capacity_nano}
 
     def set_frozen(self, *, account_id: str, frozen: bool, **_: Any) -> None:
         account = self.accounts[account_id]
@@ -106,7 +110,7 @@ class LedgerModel:
         account_id, epsilon = request["account"], request["epsilon"]
         account = self.accounts[account_id]
         require(account["epsilon"] == request["before"], "conflict")
-        account["epsilon"], account["capacity"] = epsilon, self.capacities[account_id, epsilon]
+        self._set_limit(account, epsilon)
         self._log(account_id, "limit", amount=account["capacity"])
         request["state"], request["decided"] = "approved", decided_by
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from privacy.accounting.filter import Filter
 from tests.service.ledger.model import LedgerModel, require
 
 ATTEMPTS_MAX = 3
@@ -18,11 +20,11 @@ class Model(LedgerModel):
     """Jobs, idempotency keys, releases and samples as well, each a dictionary by id.
 
     Args:
-        prices: (budget, price) in nano-units by (account id, epsilon); None where no plan can be made.
+        price: (budget, price) in nano-units of an epsilon under a filter; None where no plan can be made.
         datasets: the account of each.
     """
 
-    prices: dict[tuple[str, float], tuple[int, int] | None] = field(default_factory=dict)
+    price: Callable[[Filter, float], tuple[int, int] | None] = lambda _filter, _epsilon: None
     datasets: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     keys: dict[tuple[str, str], tuple[Any, str]] = field(default_factory=dict)
@@ -46,7 +48,7 @@ class Model(LedgerModel):
             return first, self.jobs[first]["hold"]
         account_id = self.datasets[dataset_id]
         require(not self.accounts[account_id]["frozen"], "account_frozen")
-        price = self.prices[account_id, epsilon]
+        price = self.price(self.accounts[account_id]["filter"], epsilon)
         require(price is not None, "invalid_input")
         budget_nano, price_nano = price or (0, 0)
         require(budget_nano <= self.left(account_id), "insufficient_budget")

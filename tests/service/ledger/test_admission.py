@@ -66,7 +66,7 @@ def test_lowering_the_limit_keeps_what_fits(account_book: AccountBook) -> None:
     account_book.hold(100)
     account = account_book.lower(1.0)
     assert (account.epsilon, account.frozen) == (1.0, False)
-    lowered = open_filter(1.0, 1e-5).capacity_nano
+    lowered = open_filter(8.0, 1e-5).at_limit(1.0, 100).capacity_nano
     assert account_book.money() == (0, 100, lowered - 100)
     assert account_book.kinds() == ["open", "hold", "limit"]
 

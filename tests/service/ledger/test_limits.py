@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from privacy.accounting.filter import open_filter
 from service import auth, ledger
+from service.audit.verify import verify
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.ledger_tables import EntryRow, LimitRequest
@@ -85,7 +86,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
     assert (approved.state, approved.decided_by) == (LimitRequestState.APPROVED, board.bob)
-    raised = open_filter(12.0, 1e-5)
+    raised = open_filter(8.0, 1e-5).at_limit(12.0, used_nano=0)
     balance = board.balance()
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
     entry = board.log()[-1]
@@ -93,6 +94,8 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     assert entry.details == {
         "epsilon": 12.0,
         "epsilon_before": 8.0,
+        "rate": raised.rate,
+        "base": 0.0,
         "frozen": False,
         "reason": "a second study",
         "request_id": request_id,
@@ -112,17 +115,23 @@ def test_what_was_spent_stays_spent_under_the_higher_limit(board: Board) -> None
     assert (balance.spent_nano, balance.left_nano) == (1000, balance.capacity_nano - 1000)
 
 
-def test_a_raise_keeps_the_rate_that_was_fixed_at_opening(
+def test_a_raise_changes_the_rate_for_what_comes_and_counts_what_was_given(
     factory: SessionFactory, now: datetime, open_account: Callable[..., str]
 ) -> None:
     board = Board(factory, now, open_account, epsilon=2.0)
-    rate = open_filter(2.0, 1e-5).rate
-    assert rate != open_filter(12.0, 1e-5).rate, "another rate would suit the higher limit"
+    opened = open_filter(2.0, 1e-5)
+    board.spend(opened.capacity_nano)
     board.approve(board.ask(12.0))
     with transaction(factory, read_only=True) as session:
-        reopened = ledger.filter_of(ledger.get_account(session, board.account_id))
-    assert (reopened.rate, reopened.epsilon) == (rate, 12.0)
-    assert board.balance().capacity_nano == open_filter(12.0, 1e-5, rate).capacity_nano
+        account = ledger.get_account(session, board.account_id)
+    raised = opened.at_limit(12.0, opened.capacity_nano)
+    assert ledger.filter_of(account) == raised
+    assert (account.rate, account.base) == (raised.rate, raised.base)
+    assert 0 < account.rate < opened.rate
+    assert account.base > 0
+    assert 0.98 < board.balance().capacity_nano / open_filter(12.0, 1e-5).capacity_nano < 1
+    with transaction(factory, read_only=True, snapshot=True) as session:
+        assert verify(session, trusted={}, prices_required=False).findings == ()
 
 
 @pytest.mark.parametrize(("asks", "approves"), [("alice", "alice"), ("alice", "alices"), ("alices", "alice")])

@@ -114,7 +114,7 @@ def test_entries_cannot_be_truncated_or_replaced(account_book: AccountBook) -> N
     [
         "UPDATE accounts SET held_nano = capacity_nano + 1",
         "UPDATE accounts SET spent_nano = -1",
-        "UPDATE accounts SET filter = 'none'",
+        "UPDATE accounts SET unit = 'none'",
         "UPDATE holds SET charged_nano = amount_nano + 1, state = 'armed'",
         "UPDATE holds SET charged_nano = 1",
         "UPDATE holds SET state = 'gone'",
