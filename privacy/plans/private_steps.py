@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import check_values
 from privacy.plans.plan import PublicFacts, RecipeConfig, Stage
@@ -218,6 +218,12 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
         notes.append(
             "They are priced as a whole, which is much cheaper than one by one: once the first is made all of the "
             "price is spent, even where the training is cancelled."
+        )
+    unsampled_nano = (event.count + stage.repeats) * event.mu_squared_exact * NANO
+    if event.sampling_probability < 0.5 and stage.price_nano > 0.99 * unsampled_nano:
+        notes.append(
+            "At the account's delta, or for its age, it cannot be shown what sampling saves: this is the noise of steps "
+            "that take everybody. An account with a larger delta needs far less."
         )
     if config.anchors_dataset_id:
         notes.append(

@@ -40,7 +40,7 @@ def test_epsilons_round_in_the_direction_asked_for(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "sure"), [(0.5, "65.7%"), (1, "77.5%"), (2, "91.5%"), (3, "97%"), (8, "99.99%"), (30, "over 99.99%")]
+    ("epsilon", "sure"), [(0.5, "68%"), (1, "79.3%"), (2, "92.2%"), (3, "97.3%"), (8, "99.99%"), (30, "over 99.99%")]
 )
 def test_limits_are_shown_as_odds(epsilon, sure):
     assert wording.show_sure(sure_at_most(open_filter(epsilon, 1e-5))) == sure

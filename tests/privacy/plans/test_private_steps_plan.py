@@ -57,6 +57,15 @@ def test_what_a_crash_makes_necessary_is_paid_for_beforehand() -> None:
     assert certain.price_of(2) * 3 == certain.price_nano * 2
 
 
+def test_people_read_where_sampling_saves_nothing() -> None:
+    cautious = open_filter(3.0, 1e-14)
+    made = build_plan("dp_classifier", {"epochs": 1.0}, cautious, cautious.capacity_nano, FACTS)
+    (event,) = [stage.event for stage in made.stages]
+    assert any("cannot be shown what sampling saves" in note for note in made.notes)
+    assert event.noise_multiplier > 5 * plan(epochs=1.0).stages[0].event.noise_multiplier
+    assert not any("cannot be shown" in note for note in plan(epochs=1.0).notes)
+
+
 def test_people_read_that_all_is_spent_once_a_sampled_step_is_made() -> None:
     whole = "once the first is made all of the price is spent"
     assert any(whole in note for note in plan().notes)

@@ -108,7 +108,7 @@ def test_guarantee_states_odds_and_the_meaning_of_delta(page: str) -> None:
 
 def test_odds_are_those_of_limits_and_rounded_up(page: str) -> None:
     shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
-    assert shown == ["65.7%", "77.5%", "91.5%", "97%", "99.99%"]
+    assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
     assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
     assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97%"}  # none is told of this release, or of the spend
     assert "20% of the limit" in page
