@@ -27,8 +27,9 @@ PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-fram
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "BMP": ".bmp"}  # of the formats that the service reads
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
-_GREY_MODES = frozenset({"1", "L", "LA", "La"})
+_GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
+_READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _DEEP_WHITE = 2**16 - 1
 _ORIENTATION_TAG = 0x0112
 _TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
@@ -82,6 +83,7 @@ def look(content: bytes | Pixels) -> Look:
         animated, deep = bool(getattr(image, "is_animated", False)), _is_deep(image, content)
         image.draft(image.mode, (1, 1))  # of a JPEG, an eighth is enough to see whether it is whole
         image.load()
+        _check_brightness(image)
         return Look(
             width,
             height,
@@ -152,6 +154,17 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
+def _check_brightness(image: Image.Image) -> None:
+    """Refuse pixels that are no brightness: measured values, and colour spaces that Pillow does not convert."""
+    if image.mode not in _READ_MODES:
+        raise Unreadable(f"its pixels are of a kind that is not taken ({image.mode})")
+    lowest, highest = image.getextrema() if image.mode in _DEEP_MODES else (0, 0)
+    if not (isinstance(lowest, int | float) and isinstance(highest, int | float)):
+        raise Unreadable("it has several channels of 16 bits")
+    if lowest < 0 or highest > _DEEP_WHITE:
+        raise Unreadable("it holds numbers outside of 16 bits")
+
+
 def _is_deep(image: Image.Image, data: bytes) -> bool:
     if image.format != "PNG":
         return image.mode in _DEEP_MODES
@@ -170,7 +183,7 @@ def _is_grey(image: Image.Image) -> bool:
 
 
 def _has_alpha(image: Image.Image) -> bool:
-    return image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info
+    return image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info
 
 
 def _is_transparent(image: Image.Image) -> bool:
@@ -195,8 +208,6 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
     """Return the first frame as L or RGB, eight bits a channel, laid on the background."""
     if image.mode in _DEEP_MODES:
         return _shallow(image)
-    if image.mode == "F":
-        raise Unreadable("it holds numbers that are no brightness (32-bit floats)")
     if _is_transparent(image):
         ground = Image.new("RGBA", image.size, (*target.background, 255))
         ground.alpha_composite(image.convert("RGBA"))
@@ -207,8 +218,6 @@ def _flat(image: Image.Image, target: Target) -> Image.Image:
 def _shallow(image: Image.Image) -> Image.Image:
     """Scale 16 bits to eight, the same for every picture: 65,535 is white."""
     values: np.ndarray[Any, Any] = np.asarray(image).astype(np.int64)
-    if values.min() < 0 or values.max() > _DEEP_WHITE:
-        raise Unreadable("it holds numbers that are no brightness (outside of 16 bits)")
     return Image.fromarray(((values * 255 + _DEEP_WHITE // 2) // _DEEP_WHITE).astype(np.uint8))
 
 

@@ -129,6 +129,7 @@ def _require(found: Survey, choices: Choices) -> None:
                 f"{SIDE_MAX} pixels."
             )
         if why:
+            why.append("What stands out over the size is cut off on both sides (--fit pad fills up instead).")
             usual = max(sides[len(sides) // 2], SIDE_MIN)
             flags.append(f"--size {next(side for side in _SUGGESTED if side <= usual)}")
     if choices.background is None and found.transparent:

@@ -189,5 +189,20 @@ def test_bombs_are_judged_by_their_headers(colours: Callable[..., np.ndarray]) -
 
 
 def test_numbers_that_are_no_brightness() -> None:
-    with pytest.raises(Unreadable, match="no brightness"):
-        prepare_picture(saved(Image.new("F", (16, 16), 0.5), "TIFF"), target(16, 16))
+    """Seen at the first look: what fails later would fail when the dataset is declared already."""
+    for image, message in (
+        (Image.new("F", (16, 16), 0.5), r"not taken \(F\)"),
+        (Image.new("LAB", (16, 16)), r"not taken \(LAB\)"),
+        (Image.new("I", (16, 16), 70_000), "outside of 16 bits"),
+        (Image.new("I", (16, 16), -1), "outside of 16 bits"),
+    ):
+        with pytest.raises(Unreadable, match=message):
+            look(saved(image, "TIFF"))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I"])
+def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode: str) -> None:
+    content = saved(Image.new(mode, (20, 16)), "TIFF")
+    look(content)
+    for channels in (1, 3):
+        prepared(content, target(8, 8, channels))
