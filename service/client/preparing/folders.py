@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import unicodedata
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,7 @@ def _walk_classes(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
         found = pictures(tree, at, tally)
         tally.left_out[EMPTY] += not found
         for file in found:
-            yield Record(name, None, below(name, file), partial(tree.read, below(at, file)))
+            yield Record(_class(name), None, below(name, file), partial(tree.read, below(at, file)))
 
 
 def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
@@ -104,10 +105,15 @@ def _walk_subjects(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
             for file in pictures(tree, below(at, owner), tally):
                 empty = False
                 path = below(below(at, owner), file)
-                yield Record(name, owner, f"{name}/{owner}/{file}", partial(tree.read, path))
+                yield Record(_class(name), owner, f"{name}/{owner}/{file}", partial(tree.read, path))
             for deeper in folders(tree, below(at, owner), tally):
                 tally.left_out[DEEP] += sum(1 for _ in _all_pictures(tree, f"{at}/{owner}/{deeper}", tally))
         tally.left_out[EMPTY] += empty
+
+
+def _class(name: str) -> str:
+    """The name of a class in the one spelling that the service compares: systems write accents in two ways."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _inner(tree: Tree, base: str, names: list[str]) -> Iterator[str]:
@@ -148,7 +154,7 @@ def _walk_table(tree: Tree, rows: dict[str, tuple[str, str | None]], tally: Tall
     for file, (label, subject) in rows.items():
         if file.startswith("/") or ".." in file.split("/"):
             raise PackingError(f"The table names a file outside of the folder: {file}.")
-        yield Record(label, subject, file, partial(tree.read, file))
+        yield Record(_class(label), subject, file, partial(tree.read, file))
 
 
 def _all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:

@@ -16,6 +16,7 @@ PICTURE_SUFFIXES = frozenset(
     | {".heic", ".heif", ".avif"}  # pictures too, which cannot be read here: to be named rather than passed over
 )
 _JUNK = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"})
+_LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
 OTHER = "other file"
 
@@ -88,7 +89,11 @@ def bounded(file: IO[bytes], size_bytes: int) -> bytes:
 
 
 class FolderTree:
-    """A folder of the disk."""
+    """A folder of the disk.
+
+    Raises:
+        PackingError: When it, or a folder in it, cannot be opened.
+    """
 
     def __init__(self, root: Path) -> None:
         self.name = root.name
@@ -96,13 +101,14 @@ class FolderTree:
 
     def folders(self, at: str) -> list[str]:
         """As `Tree.folders`."""
-        with os.scandir(self._root / at) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
+        follow = (
+            at.count("/") < _LINKS_DEPTH
+        )  # links to folders are followed near the top only: they may lead in circles
+        return sorted(entry.name for entry in self._entries(at) if entry.is_dir(follow_symlinks=follow))
 
     def files(self, at: str) -> list[str]:
         """As `Tree.files`."""
-        with os.scandir(self._root / at) as entries:
-            return sorted(entry.name for entry in entries if entry.is_file())
+        return sorted(entry.name for entry in self._entries(at) if entry.is_file())
 
     def read(self, path: str) -> bytes:
         """As `Tree.read`."""
@@ -111,6 +117,13 @@ class FolderTree:
                 return bounded(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
+
+    def _entries(self, at: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / at) as entries:
+                return list(entries)
+        except OSError as error:
+            raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
 
 
 class ZipTree:

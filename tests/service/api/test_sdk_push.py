@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +89,22 @@ def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served: Any
     assert client.datasets.push(album, public=True, **choices, skip_broken=True).state == "ready"
     stored = [file.read_bytes() for file in served.data_dir.rglob("*") if file.is_file()]
     assert not any(b"CANARY" in content for content in stored)
+
+
+def test_an_official_layout(served: Any, client: Client, tmp_path: Path) -> None:
+    images = np.random.default_rng().integers(0, 255, (30, 28, 28), dtype=np.uint8)
+    for split, count in (("train", 30), ("t10k", 10)):
+        content = struct.pack(">4I", 0x803, count, 28, 28) + images[:count].tobytes()
+        (tmp_path / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+        labels = struct.pack(">2I", 0x801, count) + bytes(number % 10 for number in range(count))
+        (tmp_path / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    said: list[str] = []
+    as_it_is = client.datasets.push(tmp_path, public=True, say=said.append)
+    assert (as_it_is.state, as_it_is.format, as_it_is.records_declared) == ("ready", "idx", 30)
+    assert said[0] == "IDX files, train (not t10k; --split chooses): 30 pictures, as they are."
+    larger = client.datasets.push(tmp_path, public=True, split="t10k", size=32)
+    assert (larger.state, larger.format, larger.height, larger.channels) == ("ready", "zip", 32, 1)
+    assert larger.classes == list("0123456789")
 
 
 def test_private_or_public_and_not_both(served: Any, client: Client, album: Path) -> None:

@@ -62,12 +62,12 @@ def test_what_is_packed_is_what_the_service_takes(shell: Any, account: str, tmp_
     for name in ("cat", "dog"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(3):
-            Image.new("RGB", (6, 4), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.new("RGB", (12, 8), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
     pushed = shell("datasets", "push", str(tmp_path / "pictures"), "--account", account, "--json").json
     assert (pushed["state"], pushed["format"], pushed["channels"]) == ("ready", "zip", 3)
     idx = tmp_path / "idx"
     idx.mkdir()
-    (idx / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 4, 6) + bytes(96))
+    (idx / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 8, 12) + bytes(384))
     (idx / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + b"\0\1\0\1")
     pushed = shell("datasets", "push", str(idx), "--public", "--json").json
     assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")

@@ -147,6 +147,25 @@ def test_pictures_of_subjects_and_records_of_nobody(fill: Fill) -> None:
     assert "1 picture below the folders of subjects" in prepare(root, subjects=True).summary
 
 
+def test_links_that_lead_in_circles(fill: Fill) -> None:
+    root = fill("a/1.png", "b/2.png")
+    (root / "labels.csv").write_text("file,label\na/1.png,x\nb/2.png,y\n")
+    (root / "a" / "up").symlink_to(root)
+    (root / "b" / "across").symlink_to(root / "a")
+    assert names(root, labels="labels.csv") == ["x 0", "y 1"]
+
+
+def test_linked_class_folders_count(fill: Fill, tmp_path: Path) -> None:
+    root = fill("a/1.png")
+    (root / "b").symlink_to(fill("2.png", "3.png", root="elsewhere"))
+    assert [name[0] for name in names(root)] == ["a", "b", "b"]
+
+
+def test_a_class_whose_accent_is_written_in_two_ways(fill: Fill) -> None:
+    package = prepare(fill("Zo\u00e9/1.png", "Zoe\u0301/2.png"))
+    assert (package.classes, package.records) == (("Zo\u00e9",), 2)
+
+
 def test_what_is_said_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("")
