@@ -1,13 +1,12 @@
 """A database of an earlier version, brought up to date: what was there keeps its meaning, on the safe side."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from alembic import command
 from service import auth, ledger
@@ -33,60 +32,35 @@ def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def fill(engine: Engine) -> None:
+@pytest.fixture
+def old(old_url: str, open_account: Callable[..., str]) -> Iterator[Engine]:
     """Three admins' keys, one reader's, an account, a raise that was approved and one that waits."""
-    keys = (
-        {"id": f"key_{name}", "name": name, "scopes": json.dumps([scope]), "hash": name, "at": AT}
-        for name, scope in (("alice", "admin"), ("bob", "admin"), ("gone", "admin"), ("reader", "read"))
-    )
-    with engine.begin() as connection:
-        for key in keys:
-            connection.execute(
-                text(
-                    "INSERT INTO api_keys (id, name, hash, scopes, created_at) VALUES (:id, :name, :hash, :scopes, :at)"
-                ),
-                key,
-            )
-        connection.execute(text("UPDATE api_keys SET revoked_at = created_at WHERE id = 'key_gone'"))
-    with transaction(make_session_factory(engine)) as session:
-        account = ledger.open_account(
-            session,
-            name="people",
-            owner="clinic",
-            epsilon=2.0,
-            delta=1e-5,
-            unit="record",
-            adjacency="add_remove",
-            filter_name="gdp",
-            now=NOW,
-        )
-    columns = (
-        "id, account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
-    )
-    with engine.begin() as connection:
-        for request_id, state, decided in (("lim_old", "approved", True), ("lim_waiting", "pending", False)):
-            connection.execute(
-                text(
-                    f"INSERT INTO limit_requests ({columns}) "
-                    "VALUES (:id, :account, 2.0, 3.0, 'more', :state, 'key_alice', :at, :by, :decided_at)"
-                ),
-                {
-                    "id": request_id,
-                    "account": account.id,
-                    "state": state,
-                    "at": AT,
-                    "by": "key_bob" if decided else None,
-                    "decided_at": AT if decided else None,
-                },
-            )
-
-
-def test_admin_keys_of_before_are_one_person(old_url: str) -> None:
     engine = make_engine(old_url)
-    fill(engine)
+    scopes = {"alice": "admin", "bob": "admin", "gone": "admin", "reader": "read"}
+    with engine.begin() as connection:
+        for name, scope in scopes.items():
+            row = {"id": f"key_{name}", "name": name, "scopes": json.dumps([scope]), "hash": name, "created_at": AT}
+            insert(connection, "api_keys", row)
+        connection.execute(text("UPDATE api_keys SET revoked_at = created_at WHERE id = 'key_gone'"))
+    account_id = open_account(make_session_factory(engine), name="people", epsilon=2.0)
+    raised = {"account_id": account_id, "epsilon_before": 2.0, "epsilon": 3.0, "reason": "more"}
+    raised |= {"requested_by": "key_alice", "requested_at": AT}
+    with engine.begin() as connection:
+        insert(connection, "limit_requests", raised | {"id": "lim_waiting", "state": "pending"})
+        decided = {"id": "lim_old", "state": "approved", "decided_by": "key_bob", "decided_at": AT}
+        insert(connection, "limit_requests", raised | decided)
+    yield engine
+    engine.dispose()
+
+
+def insert(connection: Connection, table: str, row: dict[str, Any]) -> None:
+    names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+    connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+
+
+def test_admin_keys_of_before_are_one_person(old, old_url):
     upgrade_schema(old_url)
-    factory = make_session_factory(engine)
-    with transaction(factory) as session:
+    with transaction(make_session_factory(old)) as session:
         (first,) = session.query(Admin).all()
         assert (first.name, first.admission.value) == ("first admin", "machine")
         owners = {key.id: key.admin_id for key in session.query(ApiKey)}
@@ -100,25 +74,20 @@ def test_admin_keys_of_before_are_one_person(old_url: str) -> None:
         account_id = session.query(LimitRequest).first().account_id
         ledger.record_fact(session, account_id=account_id, fact={"table": "x"}, now=NOW)
         assert ledger.entries(session, account_id, 0, 10)[-1].kind is EntryKind.FACT
-    engine.dispose()
 
 
-def test_entries_stay_append_only_and_the_way_back_works(old_url: str) -> None:
-    engine = make_engine(old_url)
-    fill(engine)
+def test_entries_stay_append_only_and_the_way_back_works(old, old_url):
     upgrade_schema(old_url)
-    for statement in ("UPDATE entries SET amount_nano = 0", "DELETE FROM entries"):
-        with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
-            connection.execute(text(statement))
-    engine.dispose()
+
+    def assert_append_only(*statements: str) -> None:
+        for statement in statements:
+            with pytest.raises(Exception, match="append-only"), old.begin() as connection:
+                connection.execute(text(statement))
+
+    assert_append_only("UPDATE entries SET amount_nano = 0", "DELETE FROM entries")
+    old.dispose()
     command.downgrade(migration_config(old_url), BEFORE)
-    engine = make_engine(old_url)
-
-    def count(table: str) -> Any:
-        with engine.connect() as connection:
-            return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar()
-
-    assert (count("api_keys"), count("limit_requests"), count("entries")) == (4, 2, 1)
-    with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
-        connection.execute(text("DELETE FROM entries"))
-    engine.dispose()
+    with old.connect() as connection:
+        tables = ("api_keys", "limit_requests", "entries")
+        assert [connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in tables] == [4, 2, 1]
+    assert_append_only("DELETE FROM entries")
