@@ -143,6 +143,22 @@ def factory(engine: Engine) -> SessionFactory:
 
 
 @pytest.fixture
+def sqlite_factory(sqlite_url: str) -> Iterator[SessionFactory]:
+    """Sessions on a migrated SQLite database."""
+    engine = make_engine(sqlite_url)
+    yield make_session_factory(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def postgres_factory(postgres_url: str) -> Iterator[SessionFactory]:
+    """Sessions on a migrated PostgreSQL database."""
+    engine = make_engine(postgres_url, pool_size=2)
+    yield make_session_factory(engine)
+    engine.dispose()
+
+
+@pytest.fixture
 def open_account(now: datetime) -> Callable[..., str]:
     """Open an account and return its id: `open_account(factory, epsilon=8.0)`."""
 

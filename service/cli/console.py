@@ -20,8 +20,17 @@ from rich.table import Table
 
 from privacy.wording import show_duration, show_epsilon, show_number
 from service.api.job_schemas import EventRecord, ProgressFacts
-from service.cli.packing import PackingError
-from service.client import ApiError, AuthError, BudgetError, JobFailed, NotFoundError, ObscuraClientError, RequestError
+from service.client import (
+    ApiError,
+    AuthError,
+    BudgetError,
+    ChoiceNeeded,
+    JobFailed,
+    NotFoundError,
+    ObscuraClientError,
+    PackingError,
+    RequestError,
+)
 
 WIDTH = 120  # of tables that do not go to a terminal
 
@@ -106,6 +115,8 @@ class Output:
             document: dict[str, Any] = {"message": str(error), "exit_code": int(code)}
             if isinstance(error, ApiError):
                 document |= {"code": error.code, "status": error.status, **error.numbers}
+            if isinstance(error, ChoiceNeeded):
+                document |= {"flags": list(error.flags)}
             if isinstance(error, JobFailed):
                 document |= {"code": error.code, "job_id": error.job_id, "state": error.state}
             self._json({"error": document})
@@ -136,7 +147,7 @@ def reporting(as_json: bool) -> Iterator[Output]:
     output = Output(as_json)
     try:
         yield output
-    except (ObscuraClientError, CliError, PackingError) as error:
+    except (ObscuraClientError, CliError) as error:
         raise typer.Exit(int(output.failure(error))) from error
     except KeyboardInterrupt:
         output.notice("Interrupted.")
@@ -218,6 +229,21 @@ def byte_progress(console: Console, label: str, total_bytes: int | None = None) 
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(label, total=total_bytes)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+@contextmanager
+def preparation_progress(console: Console) -> Iterator[tuple[Callable[[int], None], Callable[[int, int], None]]]:
+    """Yield what to call with the number of pictures looked at, and then with the bytes sent."""
+    if not console.is_terminal:
+        yield (lambda _count: None), (lambda _done, _total: None)
+        return
+    with console.status("looking at the pictures") as status:
+
+        def on_picture(count: int) -> None:
+            if count % 100 == 0:
+                status.update(f"looking at the pictures: {count:,}")
+
+        yield on_picture, lambda done, _total: status.update(f"uploading: {done / 1e6:,.1f} MB")
 
 
 def _lines(console: Console, label: str) -> Callable[[EventRecord], None]:

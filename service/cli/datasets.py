@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from service.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
-from service.cli.console import CliError, Exit, byte_progress
-from service.cli.packing import Package, pack
-from service.client import Client
+from service.cli.console import CliError, Exit, preparation_progress
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
@@ -24,7 +20,10 @@ COLUMNS = (
 @datasets.command("push")
 def push(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="A folder of class folders, an .npz, a .zip, or IDX files.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="A folder of class folders, a data set in its official layout, an .npz, a .zip, or IDX."),
+    ],
     name: Annotated[str | None, typer.Option(help="For people; the folder's or file's name by default.")] = None,
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
@@ -38,45 +37,64 @@ def push(
             help="Public upper bound on the subjects, where the account protects subjects; rounded up likewise."
         ),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Which IDX pair of the folder, e.g. train or t10k.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which part of what comes in parts, e.g. train, test or t10k; train by default.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Bring every picture to 64 x 64 (64) or to width x height (64x48), 8 to 128.")
+    ] = None,
+    fit: Annotated[
+        str,
+        typer.Option(help="crop: cut off what stands out on both sides; pad: fill up with the background or black."),
+    ] = "crop",
+    background: Annotated[
+        str | None, typer.Option(help="What transparent pictures are laid on: white, or a hex number such as #ffeedd.")
+    ] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="Give colours up.")] = False,
+    labels: Annotated[
+        Path | None, typer.Option(help="A CSV with the columns file and label, instead of class folders.")
+    ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option(help="Of CelebA: Male, or several of which a face has one: Black_Hair,Blond_Hair,Brown_Hair."),
+    ] = None,
+    skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Leave out pictures that cannot be read.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Declare a dataset and stream its content. File names stay here; declared facts become public.
+    """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
+
+    Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on a
+    background. What needs a choice of yours is not guessed: the error names the option. Nothing is written to the disk.
 
     For an account whose unit is the subject, the files say whose each record is: one folder for each subject inside
-    the class folders, an array 'subjects' in an .npz, or a third IDX file (train-subjects-idx1-int).
+    the class folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
+    (train-subjects-idx1-int).
     """
     with connected(context, as_json) as (client, output):
         if public == (account is not None):
             raise CliError("Give --account for private data, or --public; not both.", Exit.USAGE)
         account_id = resolve_account(client, account) if account else None
-        by_subject = account_id is not None and client.account(account_id).unit == "subject"
-        if subjects is not None and not by_subject:
-            raise CliError("--subjects is for accounts whose unit is the subject.", Exit.USAGE)
-        package = pack(path, split=split, subjects=by_subject)
-        names = classes.split(",") if classes else list(package.classes)
-        declared = records if records is not None else rounded_up(package.records)
-        owners = None
-        if package.subjects is not None:
-            owners = subjects if subjects is not None else min(rounded_up(package.subjects), declared)
-        output.notice(
-            f"Declaring, and thereby making public: classes {', '.join(names)}; images {package.height} x "
-            f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
-            + (f" of at most {owners} subjects." if owners is not None else ".")
-        )
-        dataset = client.declare_dataset(
-            name=name or path.resolve().name,
-            visibility="public" if public else "private",
-            account_id=account_id,
-            classes=names,
-            height=package.height,
-            width=package.width,
-            channels=package.channels,
-            records_declared=declared,
-            subjects_declared=owners,
-        )
-        with byte_progress(output.err, "uploading") as on_bytes:
-            dataset = dataset.push(counted(package, on_bytes), format=package.format)
+        with preparation_progress(output.err) as (on_picture, on_bytes):
+            dataset = client.datasets.push(
+                path,
+                account_id=account_id,
+                public=public,
+                name=name,
+                classes=classes.split(",") if classes else None,
+                records=records,
+                subjects=subjects,
+                split=split,
+                size=size,
+                fit=fit,
+                background=background,
+                grey=grey,
+                labels=labels,
+                attribute=attribute,
+                skip_broken=skip_broken,
+                say=output.notice,
+                on_picture=on_picture,
+                on_bytes=on_bytes,
+            )
         if dataset.joined:
             output.notice(
                 f"Joined: images of it were known, so its trainings are paid by account {dataset.account_id}."
@@ -84,7 +102,7 @@ def push(
         output.record(dataset, "dataset")
 
 
-add_list(datasets, "list", "List datasets, newest first.", Client.datasets, COLUMNS, "datasets")
+add_list(datasets, "list", "List datasets, newest first.", lambda client: client.datasets(), COLUMNS, "datasets")
 
 
 @datasets.command("show")
@@ -119,18 +137,3 @@ def delete_dataset(
             output.notice(f"This destroys the images of {found.name} ({found.id}) for ever and returns no budget.")
             typer.confirm("Delete them?", abort=True, err=True)
         output.record(found.delete(cancel_jobs=cancel_jobs), "dataset")
-
-
-def rounded_up(count: int) -> int:
-    """Round a count up to two significant digits, so that a default declaration does not give the exact number away."""
-    unit: int = 10 ** max(math.floor(math.log10(max(count, 1))) - 1, 0)
-    return math.ceil(count / unit) * unit
-
-
-def counted(package: Package, on_bytes: Callable[[int, int], None]) -> Iterator[bytes]:
-    """Stream a package and report how many bytes have gone."""
-    sent = 0
-    for chunk in package.open():
-        yield chunk
-        sent += len(chunk)
-        on_bytes(sent, 0)

@@ -1,11 +1,13 @@
 """Python SDK: the same verbs as the HTTP interface and the command line.
 
 with Client("http://127.0.0.1:8420", token) as client:
-    job = client.train(dataset_id, recipe="datalens", epsilon=1.0).wait()
+    dataset = client.datasets.push("images/", account_id=account_id, size=64, background="white", say=print)
+    job = client.train(dataset.id, recipe="datalens", epsilon=1.0).wait()
     job.release().sample(count=1000, seed=1, format="imagefolder").wait().download("images.zip")
 """
 
 from service.client.client import Client
+from service.client.datasets import Datasets
 from service.client.errors import (
     ApiError,
     AuthError,
@@ -18,21 +20,26 @@ from service.client.errors import (
     RequestError,
     WaitTimeout,
 )
+from service.client.preparing import BrokenPictures, ChoiceNeeded, PackingError
 from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 
 __all__ = [
     "ApiError",
     "AuthError",
+    "BrokenPictures",
     "BudgetError",
+    "ChoiceNeeded",
     "Client",
     "ConnectionFailed",
     "Dataset",
+    "Datasets",
     "DownloadCorrupt",
     "Evaluation",
     "Job",
     "JobFailed",
     "NotFoundError",
     "ObscuraClientError",
+    "PackingError",
     "Release",
     "RequestError",
     "Sample",

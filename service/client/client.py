@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from service.api import admin_schemas, job_schemas, schemas
+from service.client.datasets import Datasets
 from service.client.errors import ApiError, ConnectionFailed
 from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
 from service.client.transport import Record, Transport
@@ -23,6 +24,7 @@ class Client:
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
         self.transport = transport or Transport(base_url, token)
+        self.datasets = Datasets(self)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +120,7 @@ class Client:
         subjects_declared: int | None = None,
         account_id: str | None = None,
     ) -> Dataset:
-        """Declare a dataset; every argument becomes public. Then `push` its content."""
+        """Declare a dataset; every argument becomes public. Then `push` its content. `datasets.push` does both."""
         body = {"name": name, "visibility": visibility, "classes": classes, "height": height, "width": width}
         body |= {"channels": channels, "records_declared": records_declared, "subjects_declared": subjects_declared}
         body["account_id"] = account_id
@@ -127,10 +129,6 @@ class Client:
     def dataset(self, dataset_id: str) -> Dataset:
         """Read a dataset's declaration and state."""
         return Dataset.read(self.transport, dataset_id)
-
-    def datasets(self) -> Iterator[schemas.DatasetRecord]:
-        """All datasets, newest first."""
-        return self.transport.pages(schemas.DatasetRecord, Dataset.PATH)
 
     # --- plans, jobs and sweeps ---
 

@@ -1,68 +1,35 @@
 """The chaos benchmark's judgement: what it counts as wrong, and whom it kills."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from benchmarks.chaos import EVERYTHING, choose, together
 from benchmarks.chaos_audit import audit
 from service import jobs
 from service.artifacts import directory_of
 from service.db.base import new_id
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import transaction
 from service.settings import Settings
+from tests.service.orders import submit_training
 from workers.supervise.attempts import work_directory
 from workers.train.spending import Journal
 
 
-@pytest.fixture
-def settings(tmp_path: Path, sqlite_url: str) -> Settings:
-    return Settings(data_dir=tmp_path / "data", database_url=sqlite_url)
-
-
-@pytest.fixture
-def own_factory(sqlite_url: str) -> Iterator[SessionFactory]:
-    engine = make_engine(sqlite_url)
-    yield make_session_factory(engine)
-    engine.dispose()
-
-
-def test_an_audit_finds_what_is_wrong(
-    settings: Settings,
-    own_factory: SessionFactory,
-    now: datetime,
-    open_account: Callable[..., str],
-    declare_dataset: Callable[..., str],
-) -> None:
-    dataset_id = declare_dataset(own_factory, account_id=open_account(own_factory))
+def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now, open_account, declare_dataset):
+    settings = Settings(data_dir=tmp_path / "data", database_url=sqlite_url)
+    dataset_id = declare_dataset(sqlite_factory, account_id=open_account(sqlite_factory))
     assert audit(settings, set(), {}).sound
 
-    with transaction(own_factory) as session:
-        job_id = jobs.submit_training(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            dataset_id=dataset_id,
-            recipe="datalens",
-            epsilon=1.0,
-            options={},
-            evaluation_dataset_id=None,
-            now=now,
-        ).id
+    with transaction(sqlite_factory) as session:
+        job_id = submit_training(session, dataset_id, now)
     found = audit(settings, {job_id, "job_that_was_lost"}, {dataset_id: b"what was sent"})
     assert (found.jobs_unfinished, found.jobs_unknown, found.holds_open, found.uploads_lost) == (2, 1, 1, 1)
     assert found.held_nano > 0
     assert found.ledger_verified  # nothing is wrong with the ledger
     assert not found.sound
 
-    with transaction(own_factory) as session:
+    with transaction(sqlite_factory) as session:
         jobs.request_cancel(session, job_id=job_id, now=now)
     assert audit(settings, {job_id}, {}).sound
     journal = Journal(settings.data_dir, job_id, 1)
@@ -75,17 +42,14 @@ def test_an_audit_finds_what_is_wrong(
     assert not found.sound
 
 
-def test_totals_are_as_bad_as_the_worst_mode() -> None:
+def test_totals_are_as_bad_as_the_worst_mode():
     names = ("kills", "jobs_accepted", "jobs_unfinished", "undercharged", "artifacts_without_capture", "uploads_lost")
+    verdicts = {"ledger_verified": False, "violated": True}
     good: dict[str, Any] = dict.fromkeys(names, 1) | {"ledger_verified": True, "violated": False}
-    bad = good | {"ledger_verified": False, "violated": True}
-    assert together({"embedded": good, "celery": bad}) == dict.fromkeys(names, 2) | {
-        "ledger_verified": False,
-        "violated": True,
-    }
+    assert together({"embedded": good, "celery": good | verdicts}) == dict.fromkeys(names, 2) | verdicts
 
 
-def test_an_api_that_is_starting_is_mostly_spared_and_everybody_else_is_not() -> None:
+def test_an_api_that_is_starting_is_mostly_spared_and_everybody_else_is_not():
     alive = {"api": [1], "runner": [2, 3]}
     dice = random.Random(1)
 

@@ -1,7 +1,5 @@
 """The benchmark of DataLens' utility runs from end to end, on small stand-ins for its images."""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import json
@@ -42,14 +40,14 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant != PAPER])
-def test_every_variant_can_be_planned_as_it_is_published(variant: str, epsilon: float) -> None:
-    gdp = open_filter(epsilon, DELTA)
-    made = build_plan("datalens", VARIANTS[variant], gdp, gdp.capacity_nano, FACTS)
+def test_every_variant_can_be_planned_as_it_is_published(variant, epsilon):
+    account = open_filter(epsilon, DELTA)
+    made = build_plan("datalens", VARIANTS[variant], account, account.capacity_nano, FACTS)
     assert made.price_nano > 0
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_a_row_says_what_was_measured() -> None:
+def test_a_row_says_what_was_measured():
     row = row_of("warm_start_alone", 50.0, [0, 1], 100, torch.device("cpu"))
     assert row["warm_start"]
     assert not row["teacher_stage"]
@@ -62,9 +60,7 @@ def test_a_row_says_what_was_measured() -> None:
 
 
 @pytest.mark.usefixtures("stand_ins")
-def test_a_run_that_was_cut_off_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_cut_off_goes_on(tmp_path, monkeypatch, capsys):
     file = tmp_path / "utility.json"
     command = ["datalens_utility", "--json", str(file), "--epsilons", "50", "--seeds", "0", "--samples", "100"]
     monkeypatch.setattr(sys, "argv", [*command, "--variants", "warm_start_alone"])

@@ -1,9 +1,5 @@
 """What the benchmark of classifiers concludes from its runs, and the public pictures that GEP's anchors are."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -23,7 +19,7 @@ def rows_of(**accuracies: list[float]) -> list[dict[str, object]]:
     )
 
 
-def test_a_difference_of_less_than_two_standard_errors_is_not_better() -> None:
+def test_a_difference_of_less_than_two_standard_errors_is_not_better():
     clear, close = [0.80, 0.81, 0.82], [0.811, 0.821, 0.831]
     (found,) = orders(rows_of(gep=close, dpsgd=clear))
     assert found["difference"] == pytest.approx(0.011)
@@ -33,21 +29,19 @@ def test_a_difference_of_less_than_two_standard_errors_is_not_better() -> None:
     assert found["holds"]
 
 
-def test_as_good_allows_two_standard_errors_and_a_margin_allows_as_much_more() -> None:
+def test_as_good_allows_two_standard_errors_and_a_margin_allows_as_much_more():
     plain = [0.8200, 0.8201, 0.8202]
     for freeze, topagg, expected in ((0.8200, 0.8105, (True, True)), (0.8190, 0.8090, (False, False))):
         found = orders(rows_of(dpsgd=plain, freeze=[freeze, freeze + 1e-4], topagg=[topagg, topagg + 1e-4]))
         assert tuple(order["holds"] for order in found) == expected
 
 
-def test_every_order_is_of_rows_that_are_run_and_one_seed_tells_nothing() -> None:
+def test_every_order_is_of_rows_that_are_run_and_one_seed_tells_nothing():
     assert orders(rows_of(gep=[0.9], dpsgd=[0.8, 0.8])) == []
     assert len({order[:2] for order in ORDERS}) == len(ORDERS) == 6
 
 
-def test_clip_art_stands_whole_and_in_the_middle_light_on_black(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clip_art_stands_whole_and_in_the_middle_light_on_black(tmp_path, monkeypatch):
     monkeypatch.setenv("OBSCURA_OPENCLIPART", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="openclipart-png"):
         load_clipart(2, 8)

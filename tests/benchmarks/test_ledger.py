@@ -1,23 +1,20 @@
 """The ledger's benchmark: its long logs are the ledger's own, its clients lose nothing, and it says what it missed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import ledger as benchmark
-from benchmarks.ledger_clients import Work, throughput
+from benchmarks.ledger_clients import throughput
 from benchmarks.ledger_databases import durability, fdatasync_ms
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from service import ledger
 from service.audit.verify import verify
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import transaction
 
 
-def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:
+def test_a_long_log_verifies_and_goes_on(factory):
     (account_id,) = open_accounts(factory, 1)
     fill(factory, account_id, 42)
 
@@ -34,10 +31,8 @@ def test_a_long_log_verifies_and_goes_on(factory: SessionFactory) -> None:
 
 
 @pytest.mark.parametrize("work", ["pair", "job"])
-def test_everything_that_is_counted_is_in_the_log(sqlite_url: str, work: Work) -> None:
-    engine = make_engine(sqlite_url)
-    accounts = open_accounts(make_session_factory(engine), 2)
-    engine.dispose()
+def test_everything_that_is_counted_is_in_the_log(sqlite_url, sqlite_factory, work):
+    accounts = open_accounts(sqlite_factory, 2)
     run = throughput(sqlite_url, accounts, clients=3, processes=1, seconds=0.2, seed=0, work=work)
     assert run["jobs_in_all"] >= 3
     assert run["per_second"] > 0
@@ -47,21 +42,18 @@ def test_everything_that_is_counted_is_in_the_log(sqlite_url: str, work: Work) -
         benchmark.check(sqlite_url, accounts, work, {**run, "jobs_in_all": run["jobs_in_all"] + 1})
 
 
-def test_holds_that_wait_to_be_captured_are_the_ledgers_own(factory: SessionFactory) -> None:
+def test_holds_that_wait_to_be_captured_are_the_ledgers_own(factory):
     (account_id,) = open_accounts(factory, 1)
     armed = leave_armed(factory, account_id, 3)
+    failed = {"attempt": 1, "artifact_sha256": None, "reason": "failed", "now": datetime.now(UTC)}
     with transaction(factory) as session:
-        ledger.capture(
-            session, hold_id=armed[1], attempt=1, artifact_sha256=None, reason="failed", now=datetime.now(UTC)
-        )
+        ledger.capture(session, hold_id=armed[1], **failed)
     with transaction(factory, read_only=True, snapshot=True) as session:
         report = verify(session, trusted={})
     assert (report.entries, report.holds, report.findings) == (1 + 9 + 1, 3, ())
 
 
-def test_durability_is_the_services_own_and_a_database_without_it_is_refused(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_durability_is_the_services_own_and_a_database_without_it_is_refused(sqlite_url, tmp_path, monkeypatch):
     assert durability(sqlite_url) == {"journal_mode": "wal", "synchronous": "full"}
     assert fdatasync_ms(tmp_path) > 0
     monkeypatch.setattr("benchmarks.ledger_databases._SQLITE_SYNCHRONOUS", {2: "normal"})
@@ -69,22 +61,20 @@ def test_durability_is_the_services_own_and_a_database_without_it_is_refused(
         durability(sqlite_url)
 
 
-def test_what_is_missed_is_said() -> None:
+def test_what_is_missed_is_said():
     kind = dict.fromkeys((key for key, _title in benchmark.ROWS), 1.0)
     good = {"pairs_per_second": 300.0, "p99_ms": 99.9, "growth_ratio": 1.29, "verify_entries_per_second": 20_000.0}
     results: dict[str, Any] = {"sqlite": kind | good, "postgresql": kind | good, "verify_entries_per_second": 20_000.0}
     assert benchmark.missed(results) == []
     results["postgresql"] |= {"pairs_per_second": 299.9, "p99_ms": 100.0}
-    assert benchmark.missed(results) == [
-        "postgresql pairs_per_second is 299.9, not >= 300",
-        "postgresql p99_ms is 100, not < 100",
-    ]
+    slow = ["postgresql pairs_per_second is 299.9, not >= 300", "postgresql p99_ms is 100, not < 100"]
+    assert benchmark.missed(results) == slow
     assert "missed: postgresql p99_ms" in benchmark.table(results)
     del results["postgresql"]
     assert benchmark.missed(results) == []
 
 
-def test_quick_changes_only_the_defaults() -> None:
+def test_quick_changes_only_the_defaults():
     assert benchmark.parse(["--quick"]).entries == 20_000
     assert benchmark.parse(["--quick", "--entries", "7"]).entries == 7
     assert benchmark.parse([]).entries == 1_000_000

@@ -1,7 +1,5 @@
 """docs/architecture.md is true to the code: its layers, its picture of rooms and arrows, and its two walks."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -26,7 +24,7 @@ def fenced(text: str, language: str = "") -> str:
     return found[1]
 
 
-def test_the_layers_are_those_that_are_checked() -> None:
+def test_the_layers_are_those_that_are_checked():
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = configuration["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
@@ -43,7 +41,7 @@ def imports(room: str) -> set[str]:
     return set(packages) | {f"{top}{rest}.{name.strip()}" for top, rest, names in named for name in names.split(",")}
 
 
-def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports() -> None:
+def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports():
     drawn = fenced(section("Rooms"), "mermaid")
     rooms = dict(re.findall(r"^\s*(\w+)\[\"?([\w/]+)", drawn, flags=re.MULTILINE))
     arrows = re.findall(r"^\s*(\w+) --> (\w+)$", drawn, flags=re.MULTILINE)
@@ -58,7 +56,7 @@ def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports() -> None:
 
 
 @pytest.mark.parametrize("title", ["The walk of an image", "The walk of an epsilon"])
-def test_a_walk_has_at_most_fifteen_rooms(title: str) -> None:
+def test_a_walk_has_at_most_fifteen_rooms(title):
     rooms = re.findall(r"^\d+\. `([\w/.]+\.py)`", section(title), flags=re.MULTILINE)
     assert 5 < len(rooms) <= ROOMS_OF_A_WALK_MAX
     for room in rooms:

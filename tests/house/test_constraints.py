@@ -1,7 +1,5 @@
 """The pinned versions: complete, plain, and those that are really installed."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -51,17 +49,17 @@ def imported(packages: tuple[str, ...]) -> set[str]:
     [(("service",), ("web",)), (("service", "workers", "models", "privacy"), ("web", "worker"))],
     ids=["web", "all"],
 )
-def test_what_is_imported_is_declared(packages: tuple[str, ...], parts: tuple[str, ...]) -> None:
+def test_what_is_imported_is_declared(packages, parts):
     names = {canonicalize_name(requirement.name) for requirement in declared(*parts)}
     assert imported(packages) - {"obscura"} <= names
 
 
-def test_what_is_declared_is_imported() -> None:
+def test_what_is_declared_is_imported():
     names = {canonicalize_name(requirement.name) for requirement in declared("web", "worker")}
     assert names <= imported(("service", "workers", "models", "privacy"))
 
 
-def test_constraints_hold_no_addresses() -> None:
+def test_constraints_hold_no_addresses():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert "://" not in text
     assert " @ " not in text
@@ -69,7 +67,7 @@ def test_constraints_hold_no_addresses() -> None:
 
 
 @pytest.mark.parametrize("requirement", declared(), ids=lambda requirement: requirement.name)
-def test_every_declared_dependency_is_pinned_within_its_range(requirement: Requirement) -> None:
+def test_every_declared_dependency_is_pinned_within_its_range(requirement):
     version = pins()[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version)
 
@@ -95,19 +93,19 @@ def needed() -> dict[str, str]:
     return found
 
 
-def test_installed_packages_are_the_pinned_ones() -> None:
+def test_installed_packages_are_the_pinned_ones():
     pinned = pins()
     differing = {name: version for name, version in needed().items() if pinned.get(name, version) != version}
     assert differing == {}, "run make setup"
 
 
-def test_every_package_that_setup_installs_is_pinned() -> None:
+def test_every_package_that_setup_installs_is_pinned():
     """A package missing from the list would float; torch itself pins the CUDA wheels exactly."""
     floating = {name for name in set(needed()) - set(pins()) if not name.startswith("nvidia-")} - {"cuda-toolkit"}
     assert floating == set()
 
 
-def test_torchvision_imports_beside_the_pinned_torch() -> None:
+def test_torchvision_imports_beside_the_pinned_torch():
     torch = pytest.importorskip("torch")
     torchvision = pytest.importorskip("torchvision")
     assert torch.__version__.partition("+")[0] == pins()["torch"]

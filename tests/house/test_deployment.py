@@ -1,7 +1,5 @@
 """Dockerfile, compose file, Makefile and CI entry. No engine is needed: files are parsed, not built."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -51,19 +49,19 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_docker_compose_accepts_the_file(tmp_path: Path) -> None:
+def test_docker_compose_accepts_the_file(tmp_path):
     result = compose_config(tmp_path / "empty.env", **SECRETS)
     assert result.returncode == 0, result.stderr
     assert set(yaml.safe_load(result.stdout)["services"]) == SERVICES
 
 
-def test_docker_compose_refuses_to_start_without_secrets(tmp_path: Path) -> None:
+def test_docker_compose_refuses_to_start_without_secrets(tmp_path):
     result = compose_config(tmp_path / "empty.env")
     assert result.returncode != 0
     assert "set it in .env" in result.stderr
 
 
-def test_every_service_is_limited_and_hardened(services: dict[str, dict[str, Any]]) -> None:
+def test_every_service_is_limited_and_hardened(services):
     assert set(services) == SERVICES
     for name, service in services.items():
         assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory"}, name
@@ -73,7 +71,7 @@ def test_every_service_is_limited_and_hardened(services: dict[str, dict[str, Any
         assert services[name]["cap_drop"] == ["ALL"], name
 
 
-def test_services_start_in_order(services: dict[str, dict[str, Any]]) -> None:
+def test_services_start_in_order(services):
     assert services["migrate"]["depends_on"]["postgresql"]["condition"] == "service_healthy"
     for name in ("api", "worker"):
         assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
@@ -83,13 +81,13 @@ def test_services_start_in_order(services: dict[str, dict[str, Any]]) -> None:
         assert re.search(r":\d+\.\d+", services[name]["image"]), "a tag that does not move"
 
 
-def test_only_the_api_is_reachable_and_only_from_this_host(services: dict[str, dict[str, Any]]) -> None:
+def test_only_the_api_is_reachable_and_only_from_this_host(services):
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
     assert set(published) == {"api"}
     assert all(port.startswith("127.0.0.1:") for port in published["api"])
 
 
-def test_api_and_worker_share_database_redis_and_data(services: dict[str, dict[str, Any]]) -> None:
+def test_api_and_worker_share_database_redis_and_data(services):
     assert services["api"]["environment"] == services["worker"]["environment"] == services["migrate"]["environment"]
     assert services["api"]["volumes"] == services["worker"]["volumes"]
     known = settings_variables()
@@ -102,7 +100,7 @@ def settings_variables() -> set[str]:
     return {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
 
 
-def test_no_secret_is_written_down() -> None:
+def test_no_secret_is_written_down():
     for name in ("docker-compose.yml", "Dockerfile", ".env.example"):
         text = (ROOT / name).read_text(encoding="utf-8")
         for line in text.splitlines():
@@ -111,7 +109,7 @@ def test_no_secret_is_written_down() -> None:
     assert "/.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
-def test_dockerfile_has_both_targets_unprivileged_and_pinned() -> None:
+def test_dockerfile_has_both_targets_unprivileged_and_pinned():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     stages = dict(re.findall(r"^FROM \S+ AS ([\w-]+)\n(.*?)(?=^FROM |\Z)", text, flags=re.MULTILINE | re.DOTALL))
     assert {"api", "worker"} <= set(stages)
@@ -123,7 +121,7 @@ def test_dockerfile_has_both_targets_unprivileged_and_pinned() -> None:
     assert ":latest" not in text
 
 
-def test_build_context_has_what_the_dockerfile_needs_and_no_data() -> None:
+def test_build_context_has_what_the_dockerfile_needs_and_no_data():
     allowed = {
         line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"
     }
@@ -132,7 +130,7 @@ def test_build_context_has_what_the_dockerfile_needs_and_no_data() -> None:
     assert all((ROOT / name).exists() for name in allowed)
 
 
-def test_make_explains_its_targets() -> None:
+def test_make_explains_its_targets():
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
     result = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -140,7 +138,7 @@ def test_make_explains_its_targets() -> None:
         assert re.search(rf"^  make {target}\s+\S", result.stdout, flags=re.MULTILINE), target
 
 
-def test_ci_runs_checks_and_tests_and_stops_at_the_first_failure() -> None:
+def test_ci_runs_checks_and_tests_and_stops_at_the_first_failure():
     path = ROOT / ".ci" / "run"
     lines = path.read_text(encoding="utf-8").splitlines()
     assert os.access(path, os.X_OK)

@@ -1,7 +1,5 @@
 """The documents name only what exists: files, links, make targets, commands, settings, routes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -25,7 +23,7 @@ def each_document() -> pytest.MarkDecorator:
 
 
 @each_document()
-def test_links_and_pictures_lead_somewhere(document: Path) -> None:
+def test_links_and_pictures_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", target):
             continue
@@ -39,14 +37,14 @@ def test_links_and_pictures_lead_somewhere(document: Path) -> None:
 
 
 @each_document()
-def test_files_in_backticks_exist(document: Path) -> None:
+def test_files_in_backticks_exist(document):
     text = document.read_text(encoding="utf-8")
     for name in re.findall(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
 
 
 @each_document()
-def test_make_targets_exist(document: Path) -> None:
+def test_make_targets_exist(document):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`?\bmake ([a-z]+)`", document.read_text(encoding="utf-8")):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"{document.name} names make {target}"
@@ -64,7 +62,7 @@ def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
 
 
 @each_document()
-def test_commands_in_examples_can_be_parsed(document: Path) -> None:
+def test_commands_in_examples_can_be_parsed(document):
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in re.findall(r"^obscura ([^\n]*)$", text, flags=re.MULTILINE):
         command, words = command_of(shlex.split(line, comments=True))
@@ -72,7 +70,7 @@ def test_commands_in_examples_can_be_parsed(document: Path) -> None:
 
 
 @each_document()
-def test_commands_in_sentences_exist(document: Path) -> None:
+def test_commands_in_sentences_exist(document):
     for line in re.findall(r"`obscura ([^`\n]*)`", document.read_text(encoding="utf-8")):
         command, words = command_of(shlex.split(line))
         options = {option for parameter in command.params for option in parameter.opts}
@@ -80,7 +78,7 @@ def test_commands_in_sentences_exist(document: Path) -> None:
 
 
 @each_document()
-def test_settings_exist(document: Path) -> None:
+def test_settings_exist(document):
     from service.settings import Settings
 
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
@@ -92,19 +90,19 @@ def test_settings_exist(document: Path) -> None:
 
 
 @each_document()
-def test_nothing_is_promised_that_mathematics_does_not_give(document: Path) -> None:
+def test_nothing_is_promised_that_mathematics_does_not_give(document):
     text = document.read_text(encoding="utf-8")
     assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
 
 
 @each_document()
-def test_documents_are_plain_and_finished(document: Path) -> None:
+def test_documents_are_plain_and_finished(document):
     text = document.read_text(encoding="utf-8")
     assert text.strip(), f"{document.name} is empty"
     assert not re.search(r"\b(TODO|TBD|FIXME|lorem ipsum)\b", text, flags=re.IGNORECASE)
 
 
-def test_the_api_guide_lists_every_route_and_no_other(tmp_path: Path) -> None:
+def test_the_api_guide_lists_every_route_and_no_other(tmp_path):
     from service.main import create_app
     from service.settings import Settings
 
@@ -114,7 +112,7 @@ def test_the_api_guide_lists_every_route_and_no_other(tmp_path: Path) -> None:
     assert set(re.findall(r"`((?:GET|POST|PUT|DELETE|PATCH) /v1[^`]*)`", guide)) == real
 
 
-def test_the_api_guide_names_every_error_code_of_the_api() -> None:
+def test_the_api_guide_names_every_error_code_of_the_api():
     from service.api.problems import STATUSES
 
     guide = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

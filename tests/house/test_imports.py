@@ -1,7 +1,5 @@
 """The layers of docs/architecture.md, checked by import-linter, which must also catch what breaks them."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil
@@ -35,7 +33,7 @@ def copied(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_contract_is_kept() -> None:
+def test_every_contract_is_kept():
     result = lint(ROOT)
     assert result.returncode == 0, result.stdout
 
@@ -60,7 +58,7 @@ def test_every_contract_is_kept() -> None:
         ("ledger-tables", "service/jobs/planning.py", "import service.db.ledger_tables"),
     ],
 )
-def test_a_planted_violation_is_caught(copied: Path, contract: str, file: str, line: str) -> None:
+def test_a_planted_violation_is_caught(copied, contract, file, line):
     path = copied / file
     path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
     result = lint(copied, "--contract", contract)
@@ -88,14 +86,14 @@ def strays(directory: Path) -> set[str]:
     return found
 
 
-def test_every_module_stands_on_a_layer(copied: Path) -> None:
+def test_every_module_stands_on_a_layer(copied):
     assert strays(ROOT) == set()
     (copied / "service" / "novelty.py").touch()
     (copied / "service" / "ledger" / "novelty.py").touch()
     assert strays(copied) == {"service.novelty"}
 
 
-def test_only_the_ledger_writes_its_tables() -> None:
+def test_only_the_ledger_writes_its_tables():
     """Elsewhere the rows may be read, but never be made, updated or deleted."""
     tables = {"AccountRow", "EntryRow", "HoldRow"}
     writers = []

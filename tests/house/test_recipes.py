@@ -3,8 +3,6 @@
 Neither hands on long lists of parameters.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterator
@@ -28,12 +26,12 @@ def parameters(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("package", ["recipes", "train"])
-def test_no_function_takes_more_than_six_parameters(package: str) -> None:
+def test_no_function_takes_more_than_six_parameters(package):
     found = [pair for path in sorted((WORKERS / package).glob("*.py")) for pair in parameters(path)]
     assert len(found) > 80
     assert {name: count for name, count in found if count > PARAMETERS_MAX} == {}
 
 
-def test_every_recipe_takes_a_run_and_nothing_else() -> None:
+def test_every_recipe_takes_a_run_and_nothing_else():
     for trainer in TRAINERS.values():
         assert [str(parameter) for parameter in inspect.signature(trainer).parameters.values()] == ["run: 'Run'"]

@@ -1,7 +1,5 @@
 """An extractor that takes no download: torchvision's smallest network here, its weights drawn from a seed."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

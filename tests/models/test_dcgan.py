@@ -1,20 +1,15 @@
 """DCGAN: sizes, conditioning, and that neither network mixes the images of a batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import plane, with_planes
-from privacy.gradients.per_sample import check_model, trace_gradients, trainable
+from privacy.gradients.per_sample import check_model
+from tests.models.checks import assert_drawn_from_seed_and_labels, assert_gradients_are_autograds, stream
 from workers.recipes.dpgan import losses
 
 CONFIG = DcganConfig(classes=3, channels=1, height=8, width=8, latent=5, features=8)
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def packed(config: DcganConfig, n: int = 4) -> torch.Tensor:
@@ -23,9 +18,7 @@ def packed(config: DcganConfig, n: int = 4) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 10, 17), (1, 8, 8), (3, 64, 64), (1, 3, 5)])
-def test_both_networks_take_every_size_and_no_image_knows_its_neighbours(
-    channels: int, height: int, width: int
-) -> None:
+def test_both_networks_take_every_size_and_no_image_knows_its_neighbours(channels, height, width):
     config = DcganConfig(3, channels, height, width, 5, 8)
     discriminator, generator = Discriminator(config), DcganGenerator(config)
     check_model(discriminator)
@@ -39,13 +32,13 @@ def test_both_networks_take_every_size_and_no_image_knows_its_neighbours(
     torch.testing.assert_close(images[2:3], generator(latents[2:3], labels[2:3]), rtol=1e-4, atol=1e-5)
 
 
-def test_halving_stops_at_four_pixels() -> None:
+def test_halving_stops_at_four_pixels():
     assert DcganConfig(3, 1, 28, 28, 5, 8).sizes() == [(28, 28), (14, 14), (7, 7), (4, 4)]
     assert DcganConfig(3, 1, 8, 8, 5, 8).sizes() == [(8, 8), (4, 4)]
     assert len(DcganConfig(3, 1, 512, 512, 5, 8).sizes()) == 5
 
 
-def test_planes_carry_whole_numbers_exactly() -> None:
+def test_planes_carry_whole_numbers_exactly():
     labels = torch.tensor([0, 999, 2**24 - 1])
     rows = with_planes(torch.rand(3, 2, 4, 5), labels, torch.tensor([0.5, 1.5, 2.5]))
     assert rows.shape == (3, 4, 4, 5)
@@ -53,7 +46,7 @@ def test_planes_carry_whole_numbers_exactly() -> None:
     assert plane(rows, 3).tolist() == [0.5, 1.5, 2.5]
 
 
-def test_both_networks_listen_to_the_label() -> None:
+def test_both_networks_listen_to_the_label():
     discriminator, generator = Discriminator(CONFIG), DcganGenerator(CONFIG)
     image = torch.rand(1, 1, 8, 8, generator=stream())
     logits = [discriminator(with_planes(image, torch.tensor([label]))).item() for label in range(3)]
@@ -63,22 +56,10 @@ def test_both_networks_listen_to_the_label() -> None:
     assert (first - second).abs().max() > 1e-3
 
 
-def test_traced_gradients_of_the_discriminator_are_those_of_autograd() -> None:
-    discriminator, rows, targets = Discriminator(CONFIG), packed(CONFIG), torch.tensor([1.0, 0.0, 1.0, 0.0])
-    traced = trace_gradients(discriminator, losses, rows, targets).shares()
-    for i in range(4):
-        discriminator.zero_grad()
-        losses(discriminator(rows[i : i + 1]), targets[i : i + 1]).sum().backward()
-        for name, parameter in trainable(discriminator).items():
-            assert parameter.grad is not None
-            torch.testing.assert_close(traced[name][i], parameter.grad, rtol=1e-3, atol=1e-6)
+def test_traced_gradients_of_the_discriminator_are_those_of_autograd():
+    targets = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    assert_gradients_are_autograds(Discriminator(CONFIG), losses, packed(CONFIG), targets)
 
 
-def test_drawn_images_follow_from_seed_and_labels() -> None:
-    generator, labels = DcganGenerator(CONFIG), torch.arange(300) % 3
-    images = generator.sample(labels, stream(4))
-    assert images.shape == (300, 1, 8, 8)
-    assert 0 <= images.min() < images.max() <= 1
-    assert torch.equal(images, generator.sample(labels, stream(4)))
-    assert not torch.equal(images, generator.sample(labels, stream(5)))
-    assert torch.equal(images[:256], generator.sample(labels[:256], stream(4))), "drawn 256 at a time"
+def test_drawn_images_follow_from_seed_and_labels():
+    assert_drawn_from_seed_and_labels(DcganGenerator(CONFIG), torch.arange(300) % 3, 256)

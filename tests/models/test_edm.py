@@ -1,7 +1,5 @@
 """The diffusion model: preconditioning, training rows, and a sampler that is right where the answer is known."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -23,15 +21,10 @@ from models.edm import (
 )
 from models.networks import plane
 from models.unet import halvings_of
-from privacy.gradients.per_sample import check_model, trace_gradients, trainable
+from privacy.gradients.per_sample import check_model
+from tests.models.checks import assert_drawn_from_seed_and_labels, assert_gradients_are_autograds, stream
 
-CONFIG = EdmConfig(
-    classes=3, channels=1, height=8, width=8, features=8, blocks=1, sampling_steps=20, churn=0.0, guidance=0.0
-)
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+CONFIG = EdmConfig(3, 1, 8, 8, features=8, blocks=1, sampling_steps=20, churn=0.0, guidance=0.0)
 
 
 def stirred(config: EdmConfig = CONFIG) -> EdmDenoiser:
@@ -53,7 +46,7 @@ class Gaussian(EdmDenoiser):
 
 
 @pytest.mark.parametrize("churn", [0.0, 25.0])
-def test_the_sampler_draws_from_a_distribution_whose_denoiser_is_known(churn: float) -> None:
+def test_the_sampler_draws_from_a_distribution_whose_denoiser_is_known(churn):
     config = dataclasses.replace(CONFIG, sampling_steps=400, churn=churn)
     labels = torch.arange(600) % 3
     images = Gaussian(config).sample(labels, stream()) * 2 - 1
@@ -64,7 +57,7 @@ def test_the_sampler_draws_from_a_distribution_whose_denoiser_is_known(churn: fl
 
 
 @pytest.mark.parametrize(("churn", "draws"), [(0.0, 1), (5.0, 21)])
-def test_churn_draws_fresh_noise_in_every_step_and_none_draws_the_start_alone(churn: float, draws: int) -> None:
+def test_churn_draws_fresh_noise_in_every_step_and_none_draws_the_start_alone(churn, draws):
     used, counted = stream(), stream()
     Gaussian(dataclasses.replace(CONFIG, churn=churn)).sample(torch.zeros(4, dtype=torch.int64), used)
     for _ in range(draws):
@@ -72,23 +65,21 @@ def test_churn_draws_fresh_noise_in_every_step_and_none_draws_the_start_alone(ch
     assert torch.equal(used.get_state(), counted.get_state())
 
 
-def test_noise_levels_fall_from_end_to_end_and_then_to_zero() -> None:
+def test_noise_levels_fall_from_end_to_end_and_then_to_zero():
     levels = noise_levels(18)
-    assert len(levels) == 19
-    assert levels[0] == pytest.approx(SIGMA_MAX)
-    assert levels[-2] == pytest.approx(SIGMA_MIN)
-    assert levels[-1] == 0
+    assert (len(levels), levels[-1]) == (19, 0)
+    assert (levels[0], levels[-2]) == (pytest.approx(SIGMA_MAX), pytest.approx(SIGMA_MIN))
     assert levels == sorted(levels, reverse=True)
 
 
-def test_a_new_denoiser_returns_an_image_without_noise_and_nothing_of_pure_noise() -> None:
+def test_a_new_denoiser_returns_an_image_without_noise_and_nothing_of_pure_noise():
     denoiser, labels = EdmDenoiser(CONFIG), torch.zeros(2, dtype=torch.int64)
     images = torch.rand(2, 1, 8, 8, generator=stream())
     torch.testing.assert_close(denoiser.denoise(images, torch.full((2,), 1e-4), labels), images, rtol=1e-3, atol=1e-3)
     assert denoiser.denoise(80 * images, torch.full((2,), 80.0), labels).abs().max() < 0.02
 
 
-def test_what_a_row_asks_for_is_what_gives_the_clean_image() -> None:
+def test_what_a_row_asks_for_is_what_gives_the_clean_image():
     images = torch.rand(500, 1, 8, 8, generator=stream()) * 2 - 1
     labels = torch.arange(500) % 3
     rows, targets = noisy_rows(images, labels, any_class=3, drop=0.2, stream=stream(1))
@@ -109,7 +100,7 @@ def test_what_a_row_asks_for_is_what_gives_the_clean_image() -> None:
     assert torch.equal(kept.long(), labels)
 
 
-def test_the_loss_weighs_a_denoiser_as_the_paper_does() -> None:
+def test_the_loss_weighs_a_denoiser_as_the_paper_does():
     denoiser, labels = stirred(), torch.tensor([0, 1, 2])
     images = torch.rand(3, 1, 8, 8, generator=stream()) * 2 - 1
     rows, targets = noisy_rows(images, labels, any_class=3, drop=0.0, stream=stream(2))
@@ -119,7 +110,7 @@ def test_the_loss_weighs_a_denoiser_as_the_paper_does() -> None:
     torch.testing.assert_close(losses(denoiser(rows), targets), weight * errors, rtol=1e-3, atol=1e-4)
 
 
-def test_guidance_moves_away_from_images_of_any_class() -> None:
+def test_guidance_moves_away_from_images_of_any_class():
     plain, labels = stirred(), torch.tensor([0, 1])
     guided = EdmDenoiser(dataclasses.replace(CONFIG, guidance=2.0))
     guided.load_state_dict(plain.state_dict())
@@ -135,9 +126,7 @@ def test_guidance_moves_away_from_images_of_any_class() -> None:
 
 
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 15, 29), (1, 3, 4)])
-def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(
-    channels: int, height: int, width: int
-) -> None:
+def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(channels, height, width):
     denoiser = stirred(dataclasses.replace(CONFIG, channels=channels, height=height, width=width))
     check_model(denoiser)
     x = torch.randn(3, channels, height, width, generator=stream())
@@ -149,34 +138,21 @@ def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
 
 
-def test_traced_gradients_of_a_record_are_the_mean_over_its_noise_levels() -> None:
+def test_traced_gradients_of_a_record_are_the_mean_over_its_noise_levels():
     denoiser = stirred(dataclasses.replace(CONFIG, height=14, width=14))
     images = (torch.rand(2, 1, 14, 14, generator=stream()) * 2 - 1).repeat_interleave(3, 0)
     rows, targets = noisy_rows(images, torch.tensor([0, 0, 0, 1, 1, 1]), any_class=3, drop=0.3, stream=stream(3))
-    traced = trace_gradients(denoiser, losses, rows, targets, repeats=3).shares()
-    for record in range(2):
-        denoiser.zero_grad()
-        own = slice(3 * record, 3 * record + 3)
-        losses(denoiser(rows[own]), targets[own]).mean().backward()
-        for name, parameter in trainable(denoiser).items():
-            assert parameter.grad is not None
-            torch.testing.assert_close(traced[name][record], parameter.grad, rtol=1e-3, atol=1e-5)
+    assert_gradients_are_autograds(denoiser, losses, rows, targets, repeats=3, atol=1e-5)
 
 
-def test_the_network_of_fashion_mnist_has_about_the_papers_size() -> None:
+def test_the_network_of_fashion_mnist_has_about_the_papers_size():
     denoiser = EdmDenoiser(dataclasses.replace(CONFIG, height=28, width=28, features=32, blocks=2))
     assert sum(parameter.numel() for parameter in denoiser.parameters()) == pytest.approx(1.75e6, rel=0.15)
     assert halvings_of(28, 28) == 2
     assert [halvings_of(size, size) for size in (7, 13, 14, 64, 1000)] == [0, 0, 1, 3, 4]
 
 
-def test_drawn_images_follow_from_seed_and_labels() -> None:
+def test_drawn_images_follow_from_seed_and_labels():
     denoiser = stirred(dataclasses.replace(CONFIG, sampling_steps=4, churn=2.0))
-    labels = torch.arange(70) % 3
-    images = denoiser.sample(labels, stream(4))
-    assert images.shape == (70, 1, 8, 8)
-    assert 0 <= images.min() < images.max() <= 1
-    assert torch.equal(images, denoiser.sample(labels, stream(4)))
-    assert not torch.equal(images, denoiser.sample(labels, stream(5)))
-    assert torch.equal(images[:64], denoiser.sample(labels[:64], stream(4))), "drawn 64 at a time"
-    assert math.isfinite(float(images.sum()))
+    assert_drawn_from_seed_and_labels(denoiser, torch.arange(70) % 3, 64)
+    assert math.isfinite(float(denoiser.sample(torch.arange(70) % 3, stream(4)).sum()))

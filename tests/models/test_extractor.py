@@ -1,11 +1,8 @@
 """Extractors: a fixed function of each image, and files that are refused when they are not what they should be."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +21,7 @@ def images(count: int, channels: int = 1) -> torch.Tensor:
     return torch.rand(count, channels, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_features_are_those_of_the_network_before_its_last_layer() -> None:
+def test_features_are_those_of_the_network_before_its_last_layer():
     found = extractor()(images(5, 3))
     resized = functional.interpolate(images(5, 3), (32, 32), mode="bilinear", antialias=True)
     mean, std = (torch.tensor(SPEC[name])[:, None, None] for name in ("mean", "std"))
@@ -37,7 +34,7 @@ def test_features_are_those_of_the_network_before_its_last_layer() -> None:
     assert found.std() > 0.01
 
 
-def test_features_of_an_image_depend_on_no_other_image_and_on_no_mode() -> None:
+def test_features_of_an_image_depend_on_no_other_image_and_on_no_mode():
     """Batch normalisation that used the batch, or learned from it, would break the privacy proof."""
     tested = extractor()
     together = tested(images(6))
@@ -57,17 +54,17 @@ def test_features_of_an_image_depend_on_no_other_image_and_on_no_mode() -> None:
     assert not torch.allclose(tested(others)[0], together[0], rtol=1e-2)
 
 
-def test_grey_images_are_seen_as_colour_ones_and_none_at_all_give_no_features() -> None:
+def test_grey_images_are_seen_as_colour_ones_and_none_at_all_give_no_features():
     assert torch.equal(extractor()(images(2)), extractor()(images(2).expand(-1, 3, -1, -1)))
     assert extractor()(images(0)).shape == (0, 1024)
 
 
-def test_more_images_than_a_block_are_like_each_block() -> None:
+def test_more_images_than_a_block_are_like_each_block():
     many = images(40)
     assert torch.equal(extractor()(many)[32:], extractor()(many[32:]))
 
 
-def test_building_one_leaves_torchs_own_generator_alone() -> None:
+def test_building_one_leaves_torchs_own_generator_alone():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -75,14 +72,14 @@ def test_building_one_leaves_torchs_own_generator_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_nothing_of_it_learns_and_the_head_falls_apart_by_record() -> None:
+def test_nothing_of_it_learns_and_the_head_falls_apart_by_record():
     classifier = PrivateClassifier(PRETRAINED, extractor=extractor())
     learning = [name for name, parameter in classifier.named_parameters() if parameter.requires_grad]
     assert learning == ["head.1.weight", "head.1.bias"]
     check_model(classifier.head)
 
 
-def test_an_operators_files_are_read_as_they_are(tmp_path: Path) -> None:
+def test_an_operators_files_are_read_as_they_are(tmp_path):
     write_extractor(tmp_path)
     found = read_extractor(tmp_path, "tiny")
     assert found.sha256 == hashlib.sha256(weights()).hexdigest()
@@ -105,40 +102,41 @@ def test_an_operators_files_are_read_as_they_are(tmp_path: Path) -> None:
         ({"name": "other"}, "named by its file alone"),
     ],
 )
-def test_a_description_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_a_description_that_is_none_is_refused(tmp_path, changes, reason):
     write_extractor(tmp_path, **changes)
     with pytest.raises(ExtractorUnusable, match=reason):
         read_extractor(tmp_path, "tiny")
 
 
-def test_files_that_are_missing_or_damaged_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExtractorUnusable, match="lacks its JSON or its safetensors"):
-        read_extractor(tmp_path / "nowhere", "tiny")
+def test_files_that_are_missing_or_damaged_are_refused(tmp_path):
+    def assert_refused(reason: str, folder: Path = tmp_path) -> None:
+        with pytest.raises(ExtractorUnusable, match=reason):
+            read_extractor(folder, "tiny")
+
+    assert_refused("lacks its JSON or its safetensors", tmp_path / "nowhere")
     write_extractor(tmp_path)
-    (tmp_path / "tiny.safetensors").write_bytes(weights()[:-10])
-    with pytest.raises(ExtractorUnusable, match="no safetensors file"):
-        read_extractor(tmp_path, "tiny")
     tensors = load(weights())
-    (tmp_path / "tiny.safetensors").write_bytes(save({**tensors, "conv1.0.weight": tensors["conv1.0.weight"] / 0}))
-    with pytest.raises(ExtractorUnusable, match="not finite"):
-        read_extractor(tmp_path, "tiny")
+    infinite = save({**tensors, "conv1.0.weight": tensors["conv1.0.weight"] / 0})
     del tensors["conv1.1.running_var"]
-    (tmp_path / "tiny.safetensors").write_bytes(save(tensors))
-    with pytest.raises(ExtractorUnusable, match="not those of a shufflenet"):
-        read_extractor(tmp_path, "tiny")
+    for content, reason in (
+        (weights()[:-10], "no safetensors file"),
+        (infinite, "not finite"),
+        (save(tensors), "not those of a shufflenet"),
+    ):
+        (tmp_path / "tiny.safetensors").write_bytes(content)
+        assert_refused(reason)
     (tmp_path / "tiny.json").write_text("{")
-    with pytest.raises(ExtractorUnusable, match="no JSON"):
-        read_extractor(tmp_path, "tiny")
+    assert_refused("no JSON")
 
 
-def test_an_architecture_has_an_extractor_exactly_when_it_needs_one() -> None:
+def test_an_architecture_has_an_extractor_exactly_when_it_needs_one():
     with pytest.raises(ExtractorUnusable):
         PrivateClassifier(PRETRAINED)
     with pytest.raises(ExtractorUnusable):
         PrivateClassifier(ClassifierConfig("cnn", ("a", "b"), 1, 8, 8), extractor=extractor())
 
 
-def test_a_release_carries_its_extractor_and_refuses_another(tmp_path: Path) -> None:
+def test_a_release_carries_its_extractor_and_refuses_another(tmp_path):
     classifier = PrivateClassifier(PRETRAINED, seed=3, extractor=extractor()).eval()
     classifier.save(tmp_path)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -1,7 +1,5 @@
 """The released generator: its formula, its files, and images that depend on public seeds only."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -13,12 +11,9 @@ import torch
 
 from models.generator import Generator, GeneratorConfig, load_generator, save_generator
 from models.released_files import CONFIG_FILE, WEIGHTS_FILE
+from tests.models.checks import stream
 
 CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def bent(config: GeneratorConfig = CONFIG) -> Generator:
@@ -36,32 +31,31 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_image_follows_the_formula() -> None:
+def test_an_image_follows_the_formula():
     generator, labels = bent(), torch.tensor([2, 0, 1, 2])
     images = generator.sample(labels, stream(5))
-    z = torch.randn(4, 6, generator=stream(5))
-    for i, label in enumerate(labels.tolist()):
-        psi = torch.cat([torch.ones(1), z[i], torch.tanh(generator.directions @ z[i] + generator.offsets)])
-        latent = z[i] + generator.bend[label] @ psi
+    for image, z, label in zip(images, torch.randn(4, 6, generator=stream(5)), labels.tolist(), strict=True):
+        psi = torch.cat([torch.ones(1), z, torch.tanh(generator.directions @ z + generator.offsets)])
+        latent = z + generator.bend[label] @ psi
         pixels = (generator.mean[label] + generator.factor[label] @ latent).clamp(0, 1)
-        torch.testing.assert_close(images[i], pixels.view(3, 4, 5))
+        torch.testing.assert_close(image, pixels.view(3, 4, 5))
 
 
-def test_a_new_generator_draws_its_means() -> None:
+def test_a_new_generator_draws_its_means():
     generator = Generator(CONFIG)
     generator.mean.uniform_(generator=stream())
     labels = torch.tensor([1, 1, 0])
     assert torch.equal(generator.sample(labels, stream()).flatten(1), generator.mean[labels])
 
 
-def test_images_are_in_the_unit_interval() -> None:
+def test_images_are_in_the_unit_interval():
     generator, labels = bent(), torch.arange(60) % 3
     far = generator.decode(torch.randn(60, 6, generator=stream()) * 1e4, labels)
     assert far.shape == (60, 3, 4, 5)
     assert (far.min(), far.max()) == (0.0, 1.0)
 
 
-def test_equal_seeds_draw_equal_images() -> None:
+def test_equal_seeds_draw_equal_images():
     generator, labels = bent(), torch.arange(30) % 3
     images = generator.sample(labels, stream(8))
     assert images.dtype == torch.float32
@@ -70,23 +64,23 @@ def test_equal_seeds_draw_equal_images() -> None:
     assert not torch.equal(bent(dataclasses.replace(CONFIG, feature_seed=1)).sample(labels, stream(8)), images)
 
 
-def test_nothing_outside_is_asked_for_randomness() -> None:
+def test_nothing_outside_is_asked_for_randomness():
     before = torch.get_rng_state()
     bent().sample(torch.tensor([0]), stream())
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_no_label_no_image() -> None:
+def test_no_label_no_image():
     assert bent().sample(torch.zeros(0, dtype=torch.int64), stream()).shape == (0, 3, 4, 5)
 
 
-def test_latents_need_no_features() -> None:
+def test_latents_need_no_features():
     config = GeneratorConfig(classes=1, channels=1, height=1, width=1, components=1, features=0)
     assert config.basis == 2
     assert bent(config).sample(torch.zeros(5, dtype=torch.int64), stream()).shape == (5, 1, 1, 1)
 
 
-def test_files_bring_back_the_same_generator(saved: Path) -> None:
+def test_files_bring_back_the_same_generator(saved):
     loaded, original = load_generator(saved), bent()
     assert loaded.config == original.config
     assert not loaded.training
@@ -95,7 +89,7 @@ def test_files_bring_back_the_same_generator(saved: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], tensor)
 
 
-def test_equal_generators_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
+def test_equal_generators_are_equal_bytes(saved, tmp_path):
     first = {name: (saved / name).read_bytes() for name in (WEIGHTS_FILE, CONFIG_FILE)}
     save_generator(load_generator(saved), saved)
     assert first == {name: (saved / name).read_bytes() for name in first}
@@ -106,7 +100,7 @@ def test_equal_generators_are_equal_bytes(saved: Path, tmp_path: Path) -> None:
     assert (saved / CONFIG_FILE).read_bytes() == first[CONFIG_FILE]
 
 
-def test_the_warm_start_alone_is_unbent(saved: Path) -> None:
+def test_the_warm_start_alone_is_unbent(saved):
     warm, final = load_generator(saved, which="warm_start"), load_generator(saved)
     assert not warm.bend.any()
     assert final.bend.any()
@@ -114,17 +108,17 @@ def test_the_warm_start_alone_is_unbent(saved: Path) -> None:
     assert torch.equal(warm.factor, final.factor)
 
 
-def _config(**fields: Any) -> Callable[[Path], None]:
+def _bytes(content: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / CONFIG_FILE).write_bytes(content)
+
+
+def _config(fields: dict[str, Any]) -> Callable[[Path], None]:
     def write(directory: Path) -> None:
         document = json.loads((directory / CONFIG_FILE).read_text())
         document["config"] |= fields
         (directory / CONFIG_FILE).write_text(json.dumps(document))
 
     return write
-
-
-def _text(text: str) -> Callable[[Path], object]:
-    return lambda directory: (directory / CONFIG_FILE).write_text(text)
 
 
 def _weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -135,38 +129,35 @@ def _weights(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return write
 
 
+TEXTS = ["", "{", "[]", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "config": {}}']
+TEXTS += ['{"format": 1, "config": 7}']
+FIELDS: list[dict[str, Any]] = [
+    {"surprise": 1},
+    {"classes": 4},
+    {"components": "six"},
+    {"components": -1},
+    {"width": None},
+]
+WEIGHTS: list[Callable[[bytes], bytes]] = [
+    lambda _: b"",
+    lambda content: content[:-1],
+    lambda content: content[: len(content) // 2],
+    lambda content: b"\xff" * 8 + content[8:],
+    lambda content: content.replace(b'"mean"', b'"moan"'),
+]
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [
-        _text(""),
-        _text("{"),
-        _text("[]"),
-        _text("null"),
-        _text('{"format": 2}'),
-        _text('{"format": 1}'),
-        _text('{"format": 1, "config": {}}'),
-        _text('{"format": 1, "config": 7}'),
-        _config(surprise=1),
-        _config(classes=4),
-        _config(components="six"),
-        _config(components=-1),
-        _config(width=None),
-        lambda directory: (directory / CONFIG_FILE).write_bytes(b"\xff\xfe"),
-        _weights(lambda _: b""),
-        _weights(lambda content: content[:-1]),
-        _weights(lambda content: content[: len(content) // 2]),
-        _weights(lambda content: b"\xff" * 8 + content[8:]),
-        _weights(lambda content: content.replace(b'"mean"', b'"moan"')),
-    ],
+    "damage", [*map(_bytes, [b"\xff\xfe", *map(str.encode, TEXTS)]), *map(_config, FIELDS), *map(_weights, WEIGHTS)]
 )
-def test_damaged_files_are_a_value_error(damage: Callable[[Path], object], saved: Path) -> None:
+def test_damaged_files_are_a_value_error(damage, saved):
     damage(saved)
     with pytest.raises(ValueError, match=r"\S"):
         load_generator(saved)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, CONFIG_FILE])
-def test_a_missing_file_is_named(name: str, saved: Path) -> None:
+def test_a_missing_file_is_named(name, saved):
     (saved / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
         load_generator(saved)

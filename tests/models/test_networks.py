@@ -1,9 +1,6 @@
 """Networks of the DP-SGD family, scattering coefficients, public patterns, and the released classifier."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,9 +20,7 @@ def config(architecture: str = "cnn", channels: int = 1, height: int = 28, width
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 10, 17)])
-def test_every_architecture_takes_every_size_and_falls_apart_by_record(
-    architecture: str, channels: int, height: int, width: int
-) -> None:
+def test_every_architecture_takes_every_size_and_falls_apart_by_record(architecture, channels, height, width):
     shape = config(architecture, channels, height, width)
     classifier = PrivateClassifier(shape, extractor=extractor() if architecture == "pretrained_linear" else None)
     check_model(classifier.head)
@@ -36,7 +31,7 @@ def test_every_architecture_takes_every_size_and_falls_apart_by_record(
     torch.testing.assert_close(logits, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_known_sizes() -> None:
+def test_known_sizes():
     def size(architecture: str) -> int:
         return sum(parameter.numel() for parameter in PrivateClassifier(config(architecture)).head.parameters())
 
@@ -45,7 +40,7 @@ def test_known_sizes() -> None:
     assert size("scatter_linear") == 81 * 49 * 3 + 3
 
 
-def test_initial_weights_follow_from_the_seed_alone() -> None:
+def test_initial_weights_follow_from_the_seed_alone():
     torch.manual_seed(1)
     first = PrivateClassifier(config(), seed=5)
     torch.manual_seed(2)
@@ -55,7 +50,7 @@ def test_initial_weights_follow_from_the_seed_alone() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_groups_divide_the_channels() -> None:
+def test_groups_divide_the_channels():
     assert [groups_of(channels) for channels in (1, 2, 16, 64, 256)] == [1, 1, 8, 16, 16]
     assert groups_of(81, 27) == 27
 
@@ -63,7 +58,7 @@ def test_groups_divide_the_channels() -> None:
 # --- scattering -----------------------------------------------------------------------------------------------------
 
 
-def test_scattering_has_81_maps_and_its_zeroth_order_is_a_local_mean() -> None:
+def test_scattering_has_81_maps_and_its_zeroth_order_is_a_local_mean():
     images = torch.full((2, 1, 28, 28), 0.3)
     maps = Scattering(28, 28)(images)
     assert maps.shape == (2, MAPS, 7, 7) == (2, 81, 7, 7)
@@ -71,7 +66,7 @@ def test_scattering_has_81_maps_and_its_zeroth_order_is_a_local_mean() -> None:
     assert maps[:, 1:].abs().max() < 1e-3, "wavelets see no constant"
 
 
-def test_scattering_answers_waves_of_its_orientation_and_barely_moves_with_a_shift() -> None:
+def test_scattering_answers_waves_of_its_orientation_and_barely_moves_with_a_shift():
     x = torch.arange(32, dtype=torch.float32)
     along_rows = (0.5 + 0.5 * torch.cos(3 * torch.pi / 4 * x))[:, None].expand(32, 32)
     transform = Scattering(32, 32)
@@ -86,7 +81,7 @@ def test_scattering_answers_waves_of_its_orientation_and_barely_moves_with_a_shi
     assert (first_order(along_rows.roll(1, 0)) - rows).abs().max() < 0.1 * rows.max()
 
 
-def test_scattering_is_not_expansive() -> None:
+def test_scattering_is_not_expansive():
     transform, stream = Scattering(28, 28), torch.Generator().manual_seed(1)
     one, two = torch.rand(4, 1, 28, 28, generator=stream), torch.rand(4, 1, 28, 28, generator=stream)
     apart = (transform(one) - transform(two)).flatten(1).norm(dim=1) * 4  # each map stands for every fourth pixel
@@ -96,7 +91,7 @@ def test_scattering_is_not_expansive() -> None:
 # --- public patterns ------------------------------------------------------------------------------------------------
 
 
-def test_patterns_follow_from_their_seed_and_differ_from_each_other() -> None:
+def test_patterns_follow_from_their_seed_and_differ_from_each_other():
     images = public_patterns(50, 3, 28, 20, seed=1)
     assert images.shape == (50, 3, 28, 20)
     assert 0 <= images.min() < 0.1 < 0.9 < images.max() <= 1
@@ -110,7 +105,7 @@ def test_patterns_follow_from_their_seed_and_differ_from_each_other() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["cnn", "scatter_linear"])
-def test_a_classifier_comes_back_as_it_was_saved(architecture: str, tmp_path: Path) -> None:
+def test_a_classifier_comes_back_as_it_was_saved(architecture, tmp_path):
     classifier = PrivateClassifier(config(architecture), seed=3)
     classifier.save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"classifier.safetensors", "classifier.json"}
@@ -123,7 +118,7 @@ def test_a_classifier_comes_back_as_it_was_saved(architecture: str, tmp_path: Pa
     assert (tmp_path / "classifier.safetensors").read_bytes() == first
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path):
     PrivateClassifier(config()).save(tmp_path)
     described = json.loads((tmp_path / "classifier.json").read_text())
     (tmp_path / "classifier.json").write_text(json.dumps({**described, "format": 9}))

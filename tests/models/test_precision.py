@@ -1,7 +1,5 @@
 """bfloat16 is used exactly where it is said to be fast, and nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -19,7 +17,7 @@ from models.precision import bfloat16_is_fast, mixed_precision
         ),
     ],
 )
-def test_products_have_the_precision_that_was_promised(device: torch.device | str) -> None:
+def test_products_have_the_precision_that_was_promised(device):
     ones = torch.ones(4, 4, device=device)
     with mixed_precision(device):
         product = ones @ ones

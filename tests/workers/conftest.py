@@ -29,10 +29,10 @@ from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job
+from service.db.job_tables import Evaluation, Job, Release
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, HoldState, JobState, Visibility
+from service.db.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,
@@ -106,6 +106,28 @@ class Workshop:
                 select(Evaluation).where(Evaluation.release_id == release_id).options(undefer(Evaluation.confusion))
             )
             return session.scalars(newest.order_by(Evaluation.created_at.desc()).limit(1)).one()
+
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """Do something in a transaction of its own."""
+        with transaction(self.factory) as session:
+            return act(session, *given, **more)
+
+    def cancel(self, job_id: str, *, discard: bool = False) -> None:
+        self.do(jobs.request_cancel, job_id=job_id, now=datetime.now(UTC), discard=discard)
+
+    def give_back(self, job_id: str, attempt: int = 1) -> None:
+        self.do(jobs.give_back, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
+
+    def release_of(self, job_id: str) -> Release:
+        release: Release = self.do(jobs.get_release, self.job(job_id).release_id)
+        return release
+
+    def entries(self) -> list[ledger.Entry]:
+        return list(self.do(ledger.entries, self.account_id, 0, 1000))
+
+    def charges(self, job_id: str) -> list[ledger.Entry]:
+        """What a job has paid for."""
+        return [entry for entry in self.entries() if entry.kind is EntryKind.CHARGE and entry.job_id == job_id]
 
     def claim(self, job_id: str) -> Attempt:
         attempt = claim_job(self.settings, self.factory, job_id=job_id, worker="test", now=datetime.now(UTC))
@@ -235,10 +257,16 @@ def opened(data_dir: Path, url: str) -> Iterator[Workshop]:
         shop.factory.kw["bind"].dispose()
 
 
+# For tests that want their workshop on each kind of database.
+on_either_database = pytest.mark.parametrize(
+    "workshop", ["sqlite_url", pytest.param("postgres_url", marks=pytest.mark.services)], indirect=True
+)
+
+
 @pytest.fixture
-def workshop(tmp_path: Path, sqlite_url: str) -> Iterator[Workshop]:
-    """A workshop on SQLite."""
-    with opened(tmp_path / "var", sqlite_url) as shop:
+def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workshop]:
+    """A workshop, on SQLite where nothing else is said."""
+    with opened(tmp_path / "var", request.getfixturevalue(getattr(request, "param", "sqlite_url"))) as shop:
         yield shop
 
 
@@ -259,3 +287,12 @@ def tiny_runner() -> tuple[str, ...]:
 def impatient() -> Patience:
     """A supervisor's waiting times for tests."""
     return IMPATIENT
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -207,12 +207,12 @@ def work(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> None:
     assert workshop.work(job_id, trainers) == ExitStatus.ENDED
 
 
-def published_by(workshop: Any, job_id: str) -> Release:
+def published_by(workshop: Any, job_id: str, trainers: Any = TRAINERS) -> Release:
     """Run a training and return the release that it became; the account shows what was charged."""
-    work(workshop, job_id)
+    work(workshop, job_id, trainers)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        return jobs.get_release(session, workshop.job(job_id).release_id)
+    release: Release = workshop.release_of(job_id)
+    return release
 
 
 def evaluated(workshop: Any, release: Release) -> dict[str, Any]:

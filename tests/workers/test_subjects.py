@@ -261,8 +261,8 @@ TINY = {**TINY_DATALENS, "teachers": 40, "images": 20, "rounds": 2}
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
     def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
-        gdp = open_filter(1.0, 1e-5)
-        plan = build_plan("datalens", {**TINY, **options}, gdp, gdp.capacity_nano, facts)
+        account = open_filter(1.0, 1e-5)
+        plan = build_plan("datalens", {**TINY, **options}, account, account.capacity_nano, facts)
         checkpoints = SealedFolder(tmp_path / "work", bytes(32), "test")
         given = Run(plan=plan, facts=facts, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
         return datalens.train(given)

@@ -16,8 +16,8 @@ from service.cli.console import CliError, Exit, Output, byte_progress
 from service.cli.demo.images import DemoImages, find_images
 from service.cli.demo.service import DemoService
 from service.cli.jobs import follow, show_plan
-from service.cli.packing import Package
 from service.client import Client, Dataset, Release
+from service.client.preparing import Package
 
 ACCOUNT, EPSILON, RECIPE = "demo", 1.0, "datalens"
 DOWNLOAD_COUNT = 2000

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.cli.console import CliError
-from service.cli.packing import Package, pack
+from service.client.preparing import Choices, Package, prepare
 
 ImagesName = Literal["fashion-mnist", "digits"]
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -122,8 +122,8 @@ def _fashion_mnist(folder: Path, source: str) -> DemoImages:
         name="Fashion-MNIST",
         source=source,
         classes=FASHION_CLASSES,
-        private=pack(folder, split="train"),
-        public=pack(folder, split="t10k"),
+        private=prepare(folder, Choices(split="train")),
+        public=prepare(folder, Choices(split="t10k")),
         delta=1e-5,
         options={},
     )
@@ -138,8 +138,8 @@ def _digits(folder: Path) -> DemoImages:
         name="digits",
         source="scikit-learn",
         classes=tuple("0123456789"),
-        private=pack(folder / "private.npz"),
-        public=pack(folder / "public.npz"),
+        private=prepare(folder / "private.npz"),
+        public=prepare(folder / "public.npz"),
         delta=1e-4,
         options=dict(DIGITS_OPTIONS),
     )

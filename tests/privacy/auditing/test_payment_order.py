@@ -21,7 +21,7 @@ from privacy.plans.plan import Plan, Stage
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS
 
-GDP = open_filter(1.0, 1e-5)
+ACCOUNT = open_filter(1.0, 1e-5)
 EVENT = GaussianEvent(1.0, 10.0)
 SINGLE = Stage("votes", EVENT, 10**7)
 POPULATION = digits_population(100)
@@ -30,7 +30,7 @@ PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 
 
 
 def plan_of(options: dict[str, Any]) -> Plan:
-    return build_plan("datalens", {**TINY, **options}, GDP, GDP.capacity_nano, POPULATION.facts)
+    return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, POPULATION.facts)
 
 
 def run(plan: Plan, journal: PaymentJournal, budget: Any) -> Tap:

@@ -31,10 +31,10 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 
 FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
-GDP = open_filter(1.0, 1e-5)
+ACCOUNT = open_filter(1.0, 1e-5)
 
 
-def plan(options: dict[str, Any], privacy_filter: Filter = GDP, facts: PublicFacts = FACTS) -> Plan:
+def plan(options: dict[str, Any], privacy_filter: Filter = ACCOUNT, facts: PublicFacts = FACTS) -> Plan:
     return plan_datalens(config_from_options(options), privacy_filter, privacy_filter.capacity_nano, facts)
 
 
@@ -279,12 +279,12 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 @pytest.mark.parametrize("budget_nano", [0, 1, 3, 40, 599])
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
-        plan_datalens(config_from_options({}), GDP, budget_nano, FACTS)
+        plan_datalens(config_from_options({}), ACCOUNT, budget_nano, FACTS)
 
 
 def test_the_least_budget_that_is_accepted_is_kept() -> None:
-    made = plan_datalens(config_from_options({"preset": "warm_start_only"}), GDP, 40, FACTS)
-    assert_fits(made, GDP)
+    made = plan_datalens(config_from_options({"preset": "warm_start_only"}), ACCOUNT, 40, FACTS)
+    assert_fits(made, ACCOUNT)
 
 
 def test_shares_that_add_up_to_a_hair_more_than_one_stay_in_the_budget() -> None:

@@ -1,7 +1,5 @@
 """A web process of its own, on a port that the kernel chooses: prints the port, serves until it is killed."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Sequence

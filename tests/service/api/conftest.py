@@ -3,14 +3,12 @@
 Its mode is "celery" with a broker that takes no message, so jobs stay queued until a test plays the worker.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +31,16 @@ from service.db.words import DatasetState
 from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.service.people import make_key
+from tests.together import wait_until
 
 START_SECONDS = 180
 SCOPES = ("admin", "data", "train", "read")
 REPORT = "<!doctype html><title>Report</title><!-- usefulness --><p>not measured</p><!-- /usefulness --><h2>4.</h2>"
 SMALL = {"teachers": 10, "top_k": 4, "images": 50}  # fits images of 4 x 4 pixels and 100 declared records
+ACCOUNT: dict[str, Any] = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
+ACCOUNT |= {"adjacency": "add_remove"}
+DATASET: dict[str, Any] = {"name": "pictures", "visibility": "public", "classes": ["cat", "dog"], "height": 4}
+DATASET |= {"width": 4, "channels": 1, "records_declared": 100}
 
 
 @dataclass
@@ -55,29 +58,61 @@ class Served:
         """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
-            headers = {"Authorization": f"Bearer {self.tokens[scope]}"} if scope else {}
-            self.http[name] = httpx.Client(base_url=self.url, headers=headers, timeout=20)
+            self.http[name] = self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=20)
         return self.http[name]
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, scope: str | None = "admin", status: int = 200, **more: Any
+    ) -> Any:
+        """Send a request below /v1 and expect an answer of this status; returns what it holds."""
+        answer = self.client(scope).request(method, f"/v1/{path}", json=body, **more)
+        assert answer.status_code == status, (answer.status_code, answer.text)
+        if status >= 400:
+            assert answer.headers["content-type"] == "application/problem+json"
+        return answer.json()
+
+    def read(self, path: str, *, scope: str | None = "read", status: int = 200, **params: Any) -> Any:
+        return self.ask("GET", path, scope=scope, status=status, params=params)
+
+    def send(self, path: str, body: Any = None, *, key: str = "", **more: Any) -> Any:
+        """POST, under an idempotency key where there is one."""
+        return self.ask("POST", path, body, headers={"Idempotency-Key": key} if key else {}, **more)
+
+    def everything(self, path: str, **params: Any) -> list[dict[str, Any]]:
+        """The items of a list, from page to page."""
+        page = self.read(path, **params)
+        items = list(page["items"])
+        while page["next_cursor"]:
+            page = self.read(path, **params, cursor=page["next_cursor"])
+            items += page["items"]
+        return items
 
     def account(self, **changes: Any) -> dict[str, Any]:
         """Open an account over HTTP."""
-        body = {"name": f"people {new_id('x')}", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
-        body |= {"unit": "record", "adjacency": "add_remove"} | changes
-        answer = self.client().post("/v1/accounts", json=body)
-        assert answer.status_code == 201, answer.text
-        return dict(answer.json())
+        body = {"name": f"people {new_id('x')}", **ACCOUNT, **changes}
+        return dict(self.send("accounts", body, status=201))
 
     def dataset(self, **changes: Any) -> dict[str, Any]:
         """Declare a dataset over HTTP."""
-        body = {"name": "pictures", "visibility": "public", "classes": ["cat", "dog"], "height": 4, "width": 4}
-        body |= {"channels": 1, "records_declared": 100} | changes
-        answer = self.client().post("/v1/datasets", json=body)
-        assert answer.status_code == 201, answer.text
-        return dict(answer.json())
+        return dict(self.send("datasets", DATASET | changes, status=201))
 
-    def upload(self, dataset_id: str, body: bytes, format: str = "npz") -> httpx.Response:
+    def balance(self, account_id: str) -> dict[str, Any]:
+        return dict(self.read(f"accounts/{account_id}")["balance"])
+
+    def upload(self, dataset_id: str, body: Any, format: str = "npz", *, scope: str = "admin") -> httpx.Response:
         """Send a dataset's content."""
-        return self.client().put(f"/v1/datasets/{dataset_id}/content", params={"format": format}, content=body)
+        return self.client(scope).put(f"/v1/datasets/{dataset_id}/content", params={"format": format}, content=body)
+
+    def named(self, name: str, *scopes: str) -> httpx.Client:
+        """A client with a new key; a key with the scope admin is a person's of its own."""
+        if name not in self.http:
+            with transaction(self.factory) as session:
+                token = make_key(session, name=name, scopes=scopes, now=utc_now())[1]
+            self.http[name] = self.bearer(token)
+        return self.http[name]
+
+    def bearer(self, token: str) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
 
     def ready_dataset(self, account_id: str) -> dict[str, Any]:
         """A private dataset whose content is said to have arrived."""
@@ -96,10 +131,10 @@ class Served:
             row = session.get_one(Dataset, dataset_id)
             row.state, row.content_sha256, row.content_bytes, row.ready_at = DatasetState.READY, "0" * 64, 1, utc_now()
 
-    def train(self, dataset_id: str, *, key: str | None = None, **changes: Any) -> httpx.Response:
+    def train(self, dataset_id: str, *, key: str | None = None, scope: str = "admin", **changes: Any) -> httpx.Response:
         """Ask for a training."""
         body = {"dataset_id": dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": SMALL} | changes
-        return self.client().post("/v1/jobs", json=body, headers={"Idempotency-Key": key or new_id("key")})
+        return self.client(scope).post("/v1/jobs", json=body, headers={"Idempotency-Key": key or new_id("key")})
 
     def claim(self, job_id: str) -> int:
         """Take a job as a worker does; returns the attempt."""
@@ -115,69 +150,42 @@ class Served:
 
     def publish(self, job_id: str, attempt: int, *, charge_nano: int = 1000) -> str:
         """Arm, charge, write artifact files and publish, as a worker does; returns the release's id."""
-        with transaction(self.factory, read_only=True) as session:
-            hold_id = jobs.get_job(session, job_id).hold_id
-        assert hold_id is not None
         release_id = new_id("rel")
         folder = self.data_dir / "releases" / release_id
         folder.mkdir(parents=True)
         (folder / "report.html").write_text(REPORT, "utf-8")
         (folder / "report.json").write_text('{"report": true}', "utf-8")
         (folder / "grid.png").write_bytes(b"\x89PNG not really")
+        files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
+        shown = {"card": {"epsilon": 1.0, "delta": 1e-5}, "summary": {"accuracy": {"cnn": 0.7}}}
+        shown |= {"key": open_signing_key(self.data_dir / "keys" / "ledger.pem"), "name": "release"}
         with transaction(self.factory) as session:
-            ledger.arm(session, hold_id=hold_id, attempt=attempt, now=utc_now())
-            ledger.charge(
-                session, hold_id=hold_id, attempt=attempt, amount_nano=charge_nano, stage="votes", now=utc_now()
-            )
-            jobs.publish(
-                session,
-                job_id=job_id,
-                attempt=attempt,
-                release_id=release_id,
-                name="release",
-                artifact_sha256="ab" * 32,
-                artifact_dir=f"releases/{release_id}",
-                card={"epsilon": 1.0, "delta": 1e-5},
-                summary={"accuracy": {"cnn": 0.7}},
-                key=open_signing_key(self.data_dir / "keys" / "ledger.pem"),
-                now=utc_now(),
-            )
+            paying = {"hold_id": jobs.get_job(session, job_id).hold_id, "attempt": attempt, "now": utc_now()}
+            ledger.arm(session, **paying)
+            ledger.charge(session, **paying, amount_nano=charge_nano, stage="votes")
+            this = {"job_id": job_id, "attempt": attempt, "release_id": release_id, "now": utc_now()}
+            jobs.publish(session, **this, **files, **shown)
         return release_id
 
     def finish_evaluation(self, evaluation: dict[str, Any], **accuracy: float) -> None:
         """End an evaluation with accuracies by classifier, as a worker does."""
-        attempt = self.claim(evaluation["job_id"])
         facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
+        results = {"accuracy": accuracy, "accuracy_warm_start_only": None}
+        results["evaluation"] = {**facts, "seeds": [evaluation["seed"]]}
+        self._finish(jobs.finish_evaluation, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
+
+    def _finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
+        attempt = self.claim(job_id)
         with transaction(self.factory) as session:
-            jobs.finish_evaluation(
-                session,
-                job_id=evaluation["job_id"],
-                attempt=attempt,
-                results={
-                    "accuracy": accuracy,
-                    "accuracy_warm_start_only": None,
-                    "evaluation": {**facts, "seeds": [evaluation["seed"]]},
-                },
-                confusion=[[3, 1], [0, 3]],
-                now=utc_now(),
-            )
+            how(session, job_id=job_id, attempt=attempt, now=utc_now(), **what)
 
     def finish_sample(self, sample: dict[str, Any], content: bytes, name: str) -> None:
         """Write a sample's file and end its job, as a worker does."""
-        attempt = self.claim(sample["job_id"])
-        folder = self.data_dir / "samples" / sample["id"]
-        folder.mkdir(parents=True)
-        (folder / name).write_bytes(content)
-        with transaction(self.factory) as session:
-            jobs.finish_sample(
-                session,
-                job_id=sample["job_id"],
-                attempt=attempt,
-                path=f"samples/{sample['id']}/{name}",
-                sha256=hashlib.sha256(content).hexdigest(),
-                size_bytes=len(content),
-                now=utc_now(),
-            )
+        path = self.data_dir / "samples" / sample["id"] / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        facts = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+        self._finish(jobs.finish_sample, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
 
 
 @pytest.fixture
@@ -205,18 +213,33 @@ def _broker_that_is_away(name: str, args: Sequence[Any]) -> None:
     raise ConnectionRefusedError
 
 
-@pytest.fixture
-def served(settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits) -> Iterator[Served]:
-    """The running service."""
-    app = create_app(settings, stream_limits=stream_limits, upload_limits=upload_limits, send=_broker_that_is_away)
+@contextmanager
+def serving(settings: Settings, *scopes: str, **limits: Any) -> Iterator[Served]:
+    """A running service with a key for each of these scopes."""
+    app = create_app(settings, send=_broker_that_is_away, **limits)
     with running(app) as url:
         factory: SessionFactory = app.state.factory
         with transaction(factory) as session:
-            tokens = {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in SCOPES}
+            tokens = {s: make_key(session, name=s, scopes=[s], now=utc_now())[1] for s in scopes}
         served = Served(app, url, settings.data_dir, factory, tokens)
         yield served
         for client in served.http.values():
             client.close()
+
+
+@pytest.fixture
+def served(settings: Settings, stream_limits: StreamLimits, upload_limits: UploadLimits) -> Iterator[Served]:
+    """The running service."""
+    with serving(settings, *SCOPES, stream_limits=stream_limits, upload_limits=upload_limits) as served:
+        yield served
+
+
+@pytest.fixture
+def fresh(settings: Settings) -> Iterator[Served]:
+    """The running service of a new installation, with nobody but the first admin."""
+    with serving(settings) as served:
+        served.tokens["admin"] = (settings.data_dir / "admin.key").read_text("ascii").strip()
+        yield served
 
 
 class running:
@@ -227,17 +250,12 @@ class running:
         self._server = uvicorn.Server(
             server_config(app, connections_max=connections_max, head_seconds=head_seconds, grace_seconds=3)
         )
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
+        self._thread = threading.Thread(target=self._server.run, args=([self._listener],), daemon=True)
         self._app = app
 
     def __enter__(self) -> str:
         self._thread.start()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._server.started:
-            if time.monotonic() > deadline:
-                self.__exit__()
-                pytest.fail("the server did not start")
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started, "the server did not start", seconds=START_SECONDS)
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __exit__(self, *_: object) -> None:

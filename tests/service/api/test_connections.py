@@ -1,7 +1,5 @@
 """A crowd of connections, slow heads, slow bodies and stuck databases: the service stays reachable. Real sockets."""
 
-from __future__ import annotations
-
 import os
 import resource
 import socket
@@ -24,6 +22,7 @@ from service.cli.serving import CONNECTIONS_MAX, raise_open_files
 from service.main import create_app
 from service.settings import Settings
 from tests.service.api.conftest import _broker_that_is_away, running
+from tests.together import wait_until
 
 PATIENCE_SECONDS = 60
 HALF_A_HEAD = b"GET /v1/health/live HTTP/1.1\r\nHost: localhost\r\n"
@@ -45,14 +44,16 @@ def alive(url: str) -> bool:
     return httpx.get(f"{url}/v1/health/live", timeout=10).status_code == 200
 
 
-def closed(connection: socket.socket) -> bytes:
-    """Read until the other side closes; returns what came."""
+def ready(url: str) -> httpx.Response:
+    return httpx.get(f"{url}/v1/health/ready", timeout=30)
+
+
+def received(connection: socket.socket, until: bytes | None = None) -> bytes:
+    """Read until something comes, or the other side closes; returns what came."""
     found = b""
-    try:
-        while more := connection.recv(65536):
+    with suppress(ConnectionResetError):
+        while (until is None or until not in found) and (more := connection.recv(65536)):
             found += more
-    except ConnectionResetError:
-        pass
     return found
 
 
@@ -73,30 +74,29 @@ def application(settings: Settings) -> Any:
     return create_app(settings, send=_broker_that_is_away)
 
 
-def test_more_half_open_requests_than_the_process_has_room_for_leave_it_reachable(tmp_path: Path) -> None:
+def test_more_half_open_requests_than_the_process_has_room_for_leave_it_reachable(tmp_path):
     """The whole program, as `obscura up` runs it, with the usual soft limit of 1,024 open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
     command = ["-m", "service.cli", "--data-dir", str(tmp_path), "up", "--port", "0"]
     limited = ["bash", "-c", 'ulimit -S -n 1024 && exec "$0" "$@"', sys.executable, *command]
     process = subprocess.Popen(limited, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def started() -> bool:
+        assert process.poll() is None
+        return (tmp_path / "admin.key").exists() and (tmp_path / "service.url").exists()
+
     with ExitStack() as crowd:
         crowd.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         crowd.callback(process.wait, PATIENCE_SECONDS)
         crowd.callback(process.terminate)
-        deadline = time.monotonic() + 3 * PATIENCE_SECONDS
-        while not (tmp_path / "admin.key").exists() or not (tmp_path / "service.url").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(started, seconds=3 * PATIENCE_SECONDS)
         url = (tmp_path / "service.url").read_text("ascii").strip()
-        while not _answers(url):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: _answers(url), seconds=3 * PATIENCE_SECONDS)
         for _ in range(1100):
             crowd.enter_context(connected(url, HALF_A_HEAD))
         assert alive(url)
-        assert httpx.get(f"{url}/v1/health/ready", timeout=30).status_code == 200
+        assert ready(url).status_code == 200
 
 
 def _answers(url: str) -> bool:
@@ -106,51 +106,44 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_the_connection_that_waits_longest_makes_room(application: Any) -> None:
+def test_the_connection_that_waits_longest_makes_room(application):
     with running(application, connections_max=10) as url, ExitStack() as crowd:
         first = crowd.enter_context(connected(url, HALF_A_HEAD))
         others = [crowd.enter_context(connected(url, HALF_A_HEAD)) for _ in range(9)]
         assert alive(url)
-        assert closed(first) == b""
+        assert received(first) == b""
         for other in others:  # there is room for these
             other.sendall(b"\r\n")
             assert other.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_connection_that_is_being_answered_makes_no_room(served: Any) -> None:
+def test_a_connection_that_is_being_answered_makes_no_room(served):
     account = served.account()
     job = served.train(served.ready_dataset(account["id"])["id"]).json()
     head = f"GET /v1/jobs/{job['id']}/events HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Authorization: Bearer {served.tokens['read']}\r\n\r\n"
     with ExitStack() as crowd:
         follower = crowd.enter_context(connected(served.url, head.encode()))
-        assert b"event: progress" in _until(follower, b"event: progress")
+        assert b"event: progress" in received(follower, b"event: progress")
         for _ in range(150):  # the service of the tests keeps 100
             crowd.enter_context(connected(served.url))
         assert served.client("train").post(f"/v1/jobs/{job['id']}/cancel").status_code == 200
-        assert b"event: finished" in _until(follower, b"event: finished")
-
-
-def _until(connection: socket.socket, expected: bytes) -> bytes:
-    found = b""
-    while expected not in found and (more := connection.recv(65536)):
-        found += more
-    return found
+        assert b"event: finished" in received(follower, b"event: finished")
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/health/live HT", HALF_A_HEAD])
-def test_a_head_has_to_come_in_time(application: Any, sent: bytes) -> None:
+def test_a_head_has_to_come_in_time(application, sent):
     with running(application, head_seconds=0.5) as url, connected(url, sent) as slow:
-        answered = closed(slow)
+        answered = received(slow)
     assert answered.startswith(b"HTTP/1.1 408 ") if sent else answered == b""
 
 
-def test_a_head_that_comes_drop_by_drop_is_closed_too(application: Any) -> None:
+def test_a_head_that_comes_drop_by_drop_is_closed_too(application):
     with running(application, head_seconds=1.0) as url, connected(url, HALF_A_HEAD) as slow:
         assert dripped_until_closed(slow, b"X-Drop: 1\r\n")
 
 
-def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application: Any) -> None:
+def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application):
     """The answer is there before the body, of which drops go on coming."""
     head = b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000000\r\n\r\n"
     with running(application, head_seconds=1.0) as url, connected(url, head) as slow:
@@ -158,22 +151,22 @@ def test_a_body_that_nobody_waits_for_is_not_read_for_ever(application: Any) -> 
         assert dripped_until_closed(slow, b"x")
 
 
-def test_a_body_has_to_come_in_time(application: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_has_to_come_in_time(application, monkeypatch):
     monkeypatch.setattr(middleware.BodyLimit.__init__, "__defaults__", (middleware.JSON_BODY_BYTES_MAX, 0.5))
     head = b"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with running(application) as url, connected(url, head + b"{") as slow:
-        assert _until(slow, b"\r\n\r\n").startswith(b"HTTP/1.1 408")
+        assert received(slow, b"\r\n\r\n").startswith(b"HTTP/1.1 408")
 
 
-def test_connections_are_used_again(application: Any) -> None:
+def test_connections_are_used_again(application):
     with running(application) as url, connected(url) as kept:
         for _ in range(5):
             kept.sendall(HALF_A_HEAD + b"\r\n")
-            assert _until(kept, b'"ok"').startswith(b"HTTP/1.1 200")
+            assert received(kept, b'"ok"').startswith(b"HTTP/1.1 200")
             time.sleep(0.05)
 
 
-def test_answers_are_sent_at_once(application: Any) -> None:
+def test_answers_are_sent_at_once(application):
     """Without TCP_NODELAY the kernel keeps the end of an answer back until its beginning was acknowledged."""
     with running(application) as url, connected(url, HALF_A_HEAD + b"\r\n") as client:
         assert client.recv(65536).startswith(b"HTTP/1.1 200")
@@ -190,7 +183,7 @@ def _sends_at_once(peer: tuple[str, int]) -> bool:
     raise AssertionError("no such connection")
 
 
-def test_the_soft_limit_of_open_files_is_raised() -> None:
+def test_the_soft_limit_of_open_files_is_raised():
     code = "from service.cli.serving import raise_open_files; import resource as r; n = raise_open_files(); "
     code += "print(n, r.getrlimit(r.RLIMIT_NOFILE)[0])"
     limited = ["bash", "-c", 'ulimit -S -n 512 && exec "$0" "$@"', sys.executable, "-c", code]
@@ -207,20 +200,16 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
 @contextmanager
 def _every_thread_busy(served: Any) -> Iterator[None]:
     """Hold the database's write lock, and keep more requests waiting for it than the server has threads."""
-    clients = [httpx.Client(base_url=served.url, timeout=PATIENCE_SECONDS) for _ in range(50)]
+    path = f"/v1/accounts/{served.account()['id']}/freeze"
     headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
-    account = served.account()
-    path = f"/v1/accounts/{account['id']}/freeze"
 
-    def write(client: httpx.Client) -> None:
-        client.post(path, json={"reason": "test"}, headers=headers)
+    def write() -> None:
+        with httpx.Client(base_url=served.url, timeout=PATIENCE_SECONDS) as client:
+            client.post(path, json={"reason": "test"}, headers=headers)
 
-    threads = [threading.Thread(target=write, args=(client,)) for client in clients]
+    threads = [threading.Thread(target=write) for _ in range(50)]
     with served.factory.kw["bind"].connect() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("LOCK TABLE accounts IN ACCESS EXCLUSIVE MODE"))
-        else:
-            connection.execute(text("SELECT 1"))  # a transaction of ours begins as a writer
+        connection.execute(text("SELECT 1"))  # a transaction of ours begins as a writer
         try:
             for thread in threads:
                 thread.start()
@@ -230,41 +219,31 @@ def _every_thread_busy(served: Any) -> Iterator[None]:
             connection.rollback()
             for thread in threads:
                 thread.join(PATIENCE_SECONDS)
-            for client in clients:
-                client.close()
 
 
-def test_liveness_waits_for_no_writer_and_for_no_thread(served: Any) -> None:
+def test_liveness_waits_for_no_writer_and_for_no_thread(served):
     with _every_thread_busy(served):
         assert alive(served.url)
-        ready = httpx.get(f"{served.url}/v1/health/ready", timeout=30)  # reads wait for no writer
-        assert ready.status_code == 200, ready.text
+        answer = ready(served.url)  # reads wait for no writer
+        assert answer.status_code == 200, answer.text
 
 
-def test_readiness_answers_in_time_when_the_database_does_not(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_answers_in_time_when_the_database_does_not(served, monkeypatch):
     enough = threading.Event()
-
-    def stuck(_session: Any) -> list[Any]:
-        enough.wait(PATIENCE_SECONDS)
-        return []
-
-    monkeypatch.setattr(health, "arming_stops", stuck)
+    monkeypatch.setattr(health, "arming_stops", lambda _session: enough.wait(PATIENCE_SECONDS) and [])
     monkeypatch.setattr(health, "READY_SECONDS", 0.2)
     try:
         for _ in range(12):  # more than may hang at a time
-            answer = httpx.get(f"{served.url}/v1/health/ready", timeout=30)
+            answer = ready(served.url)
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
         assert alive(served.url)
     finally:
         enough.set()
     monkeypatch.undo()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while httpx.get(f"{served.url}/v1/health/ready", timeout=30).status_code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: ready(served.url).status_code == 200)
 
 
-def test_a_crowd_of_requests_leaves_room_for_liveness(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_of_requests_leaves_room_for_liveness(served, monkeypatch):
     gate = served.app.middleware_stack
     while not hasattr(gate, "requests_max"):
         gate = gate.app

@@ -1,7 +1,5 @@
 """Following a job by server-sent events: snapshots, heartbeats, resuming, bounds."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 
 from service.api.events import StreamLimits
 from service.client.transport import ServerEvent, parse_events
-from service.db.base import new_id
+from tests.together import wait_until
 
 
 @pytest.fixture
@@ -23,8 +21,7 @@ def stream_limits() -> StreamLimits:
 @pytest.fixture
 def job(served: Any) -> dict[str, Any]:
     """A queued training."""
-    dataset = served.ready_dataset(served.account()["id"])
-    return dict(served.train(dataset["id"], key=new_id("key")).json())
+    return dict(served.train(served.ready_dataset(served.account()["id"])["id"]).json())
 
 
 def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerEvent]:
@@ -35,7 +32,7 @@ def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "r
         return list(parse_events(answer.iter_lines()))
 
 
-def test_a_stream_ends_with_the_final_state(served: Any, job: dict[str, Any]) -> None:
+def test_a_stream_ends_with_the_final_state(served, job):
     attempt = served.claim(job["id"])
     served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
     found: list[ServerEvent] = []
@@ -53,7 +50,7 @@ def test_a_stream_ends_with_the_final_state(served: Any, job: dict[str, Any]) ->
     assert len({event.id for event in found}) == len(found)
 
 
-def test_a_client_that_comes_back_hears_only_what_is_new(served: Any, job: dict[str, Any]) -> None:
+def test_a_client_that_comes_back_hears_only_what_is_new(served, job):
     attempt = served.claim(job["id"])
     served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
     (seen,) = events_of(served, job["id"])  # ends after its bounded duration
@@ -66,7 +63,7 @@ def test_a_client_that_comes_back_hears_only_what_is_new(served: Any, job: dict[
     assert answer.status_code == 204
 
 
-def test_silence_is_filled_with_comments(served: Any, job: dict[str, Any]) -> None:
+def test_silence_is_filled_with_comments(served, job):
     with served.client("read").stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
         text = "".join(answer.iter_text())
     assert text.startswith("retry: ")
@@ -82,9 +79,8 @@ class TestRevokedKeys:
         """A stream that would last longer than any patience."""
         return StreamLimits(poll_seconds=0.05, seconds_max=600)
 
-    def test_a_stream_ends_when_its_key_is_revoked(self, served: Any, job: dict[str, Any]) -> None:
-        made = served.client().post("/v1/keys", json={"name": "reader", "scopes": ["read"]}).json()
-        other = served.client().post("/v1/keys", json={"name": "stays", "scopes": ["read"]}).json()
+    def test_a_stream_ends_when_its_key_is_revoked(self, served, job):
+        made, other = (served.send("keys", {"name": name, "scopes": ["read"]}, status=201) for name in ("a", "b"))
         path, ended = f"/v1/jobs/{job['id']}/events", threading.Event()
 
         def follow_until_the_end() -> None:
@@ -97,46 +93,38 @@ class TestRevokedKeys:
         reader = threading.Thread(target=follow_until_the_end, daemon=True)
         reader.start()
         wait_for_streams(served, 1)
-        served.client().post(f"/v1/keys/{other['id']}/revoke")
+        served.send(f"keys/{other['id']}/revoke")
         assert not ended.wait(0.5)
-        assert served.client().post(f"/v1/keys/{made['id']}/revoke").status_code == 200
+        served.send(f"keys/{made['id']}/revoke")
         assert ended.wait(30), "the stream goes on"
         wait_for_streams(served, 0)
-        refused = httpx.get(served.url + path, headers={"Authorization": f"Bearer {made['token']}"})
-        assert refused.status_code == 401
+        with served.bearer(made["token"]) as client:
+            assert client.get(path).status_code == 401
 
 
-def test_streams_are_bounded_by_key_and_in_all(served: Any, job: dict[str, Any]) -> None:
+def test_streams_are_bounded_by_key_and_in_all(served, job):
     path = f"/v1/jobs/{job['id']}/events"
     with served.client("read").stream("GET", path), served.client("read").stream("GET", path):
         wait_for_streams(served, 2)
         third = served.client("read").get(path)
-        assert third.status_code == 429
-        assert third.json()["code"] == "too_many_streams_for_key"
+        assert (third.status_code, third.json()["code"]) == (429, "too_many_streams_for_key")
         assert int(third.headers["retry-after"]) > 0
         with served.client("admin").stream("GET", path):
             wait_for_streams(served, 3)
-            fourth = served.client("admin").get(path)
-            assert fourth.status_code == 503
-            assert fourth.json()["code"] == "too_many_streams"
+            assert served.read(path.removeprefix("/v1/"), scope="admin", status=503)["code"] == "too_many_streams"
     wait_for_streams(served, 0)
 
 
-def test_a_stopping_service_ends_its_streams(served: Any, job: dict[str, Any]) -> None:
+def test_a_stopping_service_ends_its_streams(served, job):
     began = time.monotonic()
     threading.Timer(0.2, served.app.state.service.stopping.set).start()
     events_of(served, job["id"])
     assert time.monotonic() - began < 1.4
 
 
-def test_there_is_nothing_to_follow_without_a_job(served: Any) -> None:
-    answer = served.client("read").get("/v1/jobs/job_aaaaaaaaaaaaaaaaaaaa/events")
-    assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/problem+json"
+def test_there_is_nothing_to_follow_without_a_job(served):
+    served.read("jobs/job_aaaaaaaaaaaaaaaaaaaa/events", status=404)
 
 
 def wait_for_streams(served: Any, count: int) -> None:
-    deadline = time.monotonic() + 10
-    while served.app.state.service.streams._open.total() != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: served.app.state.service.streams._open.total() == count)

@@ -3,15 +3,11 @@
 `python -m benchmarks.fuzz_api` sends thousands, as every caller.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from benchmarks.api_stock import lay_in
 from benchmarks.fuzz_api import STOCK, fuzz, service
 
 
-def test_no_generated_request_meets_a_server_error(database_url: str, tmp_path: Path) -> None:
+def test_no_generated_request_meets_a_server_error(database_url, tmp_path):
     with service(database_url, tmp_path) as (url, factory):
         lay_in(factory, tmp_path / "data", **STOCK)
         found = fuzz(url, factory, "admin", tmp_path, examples=5, phases="fuzzing")

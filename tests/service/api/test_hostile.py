@@ -1,7 +1,5 @@
 """Requests that once met a 5xx, each of which is the caller's fault and is told so. Both databases."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math
@@ -11,17 +9,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import text
 
 from service.api.pages import encode_cursor
 from service.db.session import transaction
 from service.settings import Settings
+from tests.service.api.conftest import ACCOUNT, DATASET
 from tests.service.api.test_connections import address
 
-ACCOUNT = {"name": "people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
-ACCOUNT |= {"adjacency": "add_remove"}
 LISTS = ("accounts", "datasets", "jobs", "releases", "sweeps", "keys", "limit-requests")
 
 
@@ -41,21 +37,14 @@ def raw(served: Any, request: bytes) -> bytes:
     return found
 
 
-def test_budgets_that_mean_nothing_are_refused(served: Any) -> None:
-    for changes in (
-        {"delta": 1e-309},
-        {"delta": 5e-324},
-        {"delta": 1e-300, "epsilon": 1e-300},
-        {"delta": 0.5},
-        {"epsilon": 1e-6},
-        {"epsilon": 1001},
-    ):
-        answer = served.client().post("/v1/accounts", json=ACCOUNT | changes)
-        assert answer.status_code == 422, (changes, answer.text)
-    assert served.client().get("/v1/accounts").json()["items"] == []
+def test_budgets_that_mean_nothing_are_refused(served):
+    deltas = [{"delta": 1e-309}, {"delta": 5e-324}, {"delta": 1e-300, "epsilon": 1e-300}, {"delta": 0.5}]
+    for changes in (*deltas, {"epsilon": 1e-6}, {"epsilon": 1001}):
+        served.send("accounts", {"name": "people", **ACCOUNT, **changes}, status=422)
+    assert served.read("accounts")["items"] == []
 
 
-def test_every_budget_that_is_taken_can_be_shown(served: Any) -> None:
+def test_every_budget_that_is_taken_can_be_shown(served):
     for number, terms in enumerate(product((0.001, 1000), (1e-30, 0.1))):
         asked = ACCOUNT | dict(zip(("epsilon", "delta"), terms, strict=True)) | {"name": f"people {number}"}
         answer = served.client().post("/v1/accounts", json=asked)
@@ -67,7 +56,7 @@ def test_every_budget_that_is_taken_can_be_shown(served: Any) -> None:
     assert served.client().get("/").status_code == 200
 
 
-def test_a_stored_delta_that_is_out_of_range_breaks_no_page(served: Any) -> None:
+def test_a_stored_delta_that_is_out_of_range_breaks_no_page(served):
     """It was taken once, and stands in the ledger for ever."""
     sound, odd = served.account(), served.account()
     with transaction(served.factory) as session:
@@ -79,7 +68,7 @@ def test_a_stored_delta_that_is_out_of_range_breaks_no_page(served: Any) -> None
     assert sound["name"] in client.get("/").text
 
 
-def test_a_host_that_is_none_is_a_bad_request(served: Any) -> None:
+def test_a_host_that_is_none_is_a_bad_request(served):
     for host in (b"[", b"[::1", b"a b", b"\xff", b"", b"[zz]", b"x:y", b"a,b"):
         for path in (b"/", b"/login", b"/v1/accounts", b"/v1/health/live", b"/nothing"):
             answer = raw(served, b"GET " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")
@@ -89,7 +78,7 @@ def test_a_host_that_is_none_is_a_bad_request(served: Any) -> None:
         assert answer.startswith(b"HTTP/1.1 200"), (host, answer)
 
 
-def test_an_origin_that_is_none_is_another_site(served: Any) -> None:
+def test_an_origin_that_is_none_is_another_site(served):
     for origin in ("http://[", "http://[::1", "//", "null", "http://elsewhere"):
         answer = served.client(None).post("/login", data={"key": "x"}, headers={"Origin": origin})
         assert answer.status_code == 403, (origin, answer.text)
@@ -100,28 +89,14 @@ def cursor(value: Any) -> str:
 
 
 CURSORS = [
-    cursor(["2030-01-01T00:00:00+00:00", "\ud800"]),
-    cursor(["\ud800", "x"]),
-    cursor(["2030-01-01T00:00:00+00:00", "\0"]),
-    cursor(["0001-01-01T00:00:00+14:00", "x"]),
-    cursor(["9999-12-31T23:59:59-14:00", "x"]),
-    cursor(["\0"]),
-    cursor(["\ud800"]),
-    cursor(["x" * 300]),
-    cursor([10**30]),
-    cursor([-1]),
-    cursor([2**63]),
-    cursor([True]),
-    cursor({}),
-    encode_cursor(["x", "y", "z"]),
-    "%00",
-    "é",
-    "A" * 499,
-    "A" * 600,
+    *(cursor([moment, "x"]) for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "\ud800")),
+    *(cursor(["2030-01-01T00:00:00+00:00", name]) for name in ("\ud800", "\0")),
+    *(cursor([value]) for value in ("\0", "\ud800", "x" * 300, 10**30, -1, 2**63, True)),
+    *(cursor({}), encode_cursor(["x", "y", "z"]), "%00", "é", "A" * 499, "A" * 600),
 ]
 
 
-def test_cursors_that_no_list_gave_out(served: Any) -> None:
+def test_cursors_that_no_list_gave_out(served):
     account = served.account()
     for path in (*LISTS, f"accounts/{account['id']}/entries"):
         for value in CURSORS:
@@ -132,17 +107,17 @@ def test_cursors_that_no_list_gave_out(served: Any) -> None:
 PATHS = ["/v1/{}/%00", "/v1/{}/x%00y", "/v1/{}/%ff", "/v1/{}/%ed%a0%80", "/v1/{}/" + "x" * 5000, "/v1/{}/%F0%9F%98%80"]
 
 
-def test_ids_that_are_none(served: Any) -> None:
+def test_ids_that_are_none(served):
     client = served.client()
     client.post("/login", data={"key": served.tokens["admin"]})
+    pages = ("accounts", "datasets", "jobs", "releases", "sweeps")
     for path in PATHS:
-        for kind in ("accounts", "datasets", "jobs", "releases", "samples", "sweeps", "limit-requests"):
-            assert 400 <= client.get(path.format(kind)).status_code < 500, (path, kind)
-        for kind in ("accounts", "datasets", "jobs", "releases", "sweeps"):
-            assert 400 <= client.get(path.removeprefix("/v1").format(kind)).status_code < 500, (path, kind)
-    assert 400 <= client.get("/v1/limit-requests?account_id=%00").status_code < 500
-    assert 400 <= client.get("/jobs?before=%00").status_code < 500
-    assert 400 <= client.get("/?after=%00").status_code < 500
+        routes = [path.format(kind) for kind in (*pages, "samples", "limit-requests")]
+        routes += [path.removeprefix("/v1").format(kind) for kind in pages]
+        for route in routes:
+            assert 400 <= client.get(route).status_code < 500, route
+    for route in ("/v1/limit-requests?account_id=%00", "/jobs?before=%00", "/?after=%00"):
+        assert 400 <= client.get(route).status_code < 500
 
 
 OPTIONS = [
@@ -159,47 +134,37 @@ OPTIONS = [
 ]
 
 
-def test_options_that_cannot_be_kept(served: Any) -> None:
-    dataset = served.ready_dataset(served.account()["id"])
-    for options in OPTIONS:
-        _refused(served, dataset, options)
-
-
-def _refused(served: Any, dataset: dict[str, Any], options: str) -> None:
-    body = f'{{"dataset_id": "{dataset["id"]}", "recipe": "datalens", "epsilon": 1, "options": {options}}}'
+def test_options_that_cannot_be_kept(served):
+    dataset_id = served.ready_dataset(served.account()["id"])["id"]
     headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
-    for path in ("/v1/plans", "/v1/jobs"):
-        answer = served.client().post(path, content=body, headers=headers)
-        assert answer.status_code in (400, 422), answer.text
-    trials = f'[{{"options": {options}}}, {{}}]'
-    body = f'{{"name": "s", "dataset_id": "{dataset["id"]}", "recipe": "datalens", "epsilon": 1, "trials": {trials}}}'
-    assert served.client().post("/v1/sweeps", content=body, headers=headers).status_code in (400, 422)
+    order = f'"dataset_id": "{dataset_id}", "recipe": "datalens", "epsilon": 1'
+    for options in OPTIONS:
+        job, sweep = f'"options": {options}', f'"name": "s", "trials": [{{"options": {options}}}, {{}}]'
+        for path, asked in (("/v1/plans", job), ("/v1/jobs", job), ("/v1/sweeps", sweep)):
+            answer = served.client().post(path, content=f"{{{order}, {asked}}}", headers=headers)
+            assert answer.status_code in (400, 422), answer.text
 
 
-def test_numbers_beyond_the_columns(served: Any) -> None:
-    body = {"name": "d", "visibility": "public", "classes": ["a"], "height": 1, "width": 1, "channels": 1}
+def test_numbers_beyond_the_columns(served):
     for records in (2**31, 2**63, 10**400):
-        answer = served.client().post("/v1/datasets", json=body | {"records_declared": records})
-        assert answer.status_code == 422, answer.text
+        served.send("datasets", DATASET | {"records_declared": records}, status=422)
     assert served.client().get(f"/v1/jobs?limit={10**30}").status_code == 200
     assert served.client().get(f"/accounts/acc_x?before={10**30}").status_code in (303, 404, 422)
 
 
-def test_the_same_account_at_the_same_moment(served: Any) -> None:
+def test_the_same_account_at_the_same_moment(served):
     """One of them opens it, the others are told that it is there."""
 
     def open_account(number: int) -> int:
-        with httpx.Client(base_url=served.url, timeout=60) as client:
-            headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
-            body = ACCOUNT | {"name": f"people {number // 6}"}
-            return client.post("/v1/accounts", json=body, headers=headers).status_code
+        with served.bearer(served.tokens["admin"]) as client:
+            return client.post("/v1/accounts", json=ACCOUNT | {"name": f"people {number // 6}"}).status_code
 
     with ThreadPoolExecutor(12) as pool:
         statuses = list(pool.map(open_account, range(36)))
     assert sorted(statuses) == [201] * 6 + [409] * 30
 
 
-def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served: Any) -> None:
+def test_a_name_that_was_taken_while_one_looked_is_a_conflict(served):
     """What the database refuses as a duplicate is a conflict wherever it arises."""
     from service import auth
     from service.db.access_tables import ApiKey

@@ -1,7 +1,5 @@
 """Nothing gives spent budget back: no request that the service takes, no page's form, no passing of time."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -19,9 +17,8 @@ from service.admins import introduce
 from service.dashboard import router as pages
 from service.db.base import new_id
 from service.db.session import transaction
-from service.main import create_app, utc_now
-from service.settings import Settings
-from tests.service.api.conftest import Served, _broker_that_is_away, running
+from service.main import utc_now
+from tests.service.api.conftest import ACCOUNT, DATASET, Served
 from workers.supervise.reconcile import reconcile
 
 SPENT_NANO = 1000
@@ -78,15 +75,9 @@ class Watched:
 
 
 @pytest.fixture
-def served(settings: Settings) -> Iterator[Served]:
-    """The running service of a new installation, with nobody but the first admin, who names the second alone."""
-    app = create_app(settings, send=_broker_that_is_away)
-    with running(app) as url:
-        token = (settings.data_dir / "admin.key").read_text("ascii").strip()
-        served = Served(app, url, settings.data_dir, app.state.factory, {"admin": token})
-        yield served
-        for client in served.http.values():
-            client.close()
+def served(fresh) -> Served:
+    """The first admin names the second alone."""
+    return fresh
 
 
 @pytest.fixture
@@ -98,20 +89,16 @@ def watched(served: Any, released: Callable[[], tuple[dict[str, Any], str]]) -> 
     return watch, release_id
 
 
-def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: Callable[..., bytes]) -> None:
+def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask, release_id = watched
     account = {"account_id": ask.account_id}
     release = {"release_id": release_id}
     why = {"reason": "why not"}
 
-    people = {"name": "the same people", "owner": "clinic", "epsilon": 2.0, "delta": 1e-5}
-    ask("POST", "/v1/accounts", people | {"unit": "record", "adjacency": "add_remove"})
+    ask("POST", "/v1/accounts", ACCOUNT | {"name": "the same people"})
     keys = [ask("POST", "/v1/keys", {"name": name, "scopes": ["admin"]}) for name in ("alice", "alice's spare")]
     token_of_alice, (token_of_bob, introduction_of_bob) = keys[0]["token"], introduce()
-    alice, bob = (
-        httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
-        for token in (token_of_alice, token_of_bob)
-    )
+    alice, bob = served.bearer(token_of_alice), served.bearer(token_of_bob)
 
     def person(name: str, introduction: str = "") -> dict[str, str]:
         return why | {"name": name, "introduction": introduction or introduce()[1]}
@@ -127,8 +114,7 @@ def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: 
     ask("POST", "/v1/admin-requests/{request_id}/decline", client=bob, **asked())
     ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
     ask("POST", "/v1/admin-requests/{request_id}/approve", client=alice, **asked())
-    declared = {"name": "again", "visibility": "private", "classes": ["cat", "dog"], "height": 4, "width": 4}
-    declared |= {"channels": 1, "records_declared": 100, **account}
+    declared = DATASET | {"visibility": "private", **account}
     dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
     ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=make_npz(10))
     order: dict[str, Any] = {**dataset, "recipe": "datalens", "epsilon": 0.1, "options": {"teachers": 10, "top_k": 4}}
@@ -210,7 +196,7 @@ def test_no_request_returns_what_was_spent(served: Any, watched: Any, make_npz: 
 
 
 @pytest.mark.parametrize("passed", [timedelta(days=31), timedelta(days=366), timedelta(days=36_500)])
-def test_no_month_or_year_returns_what_was_spent(served: Any, settings: Any, watched: Any, passed: timedelta) -> None:
+def test_no_month_or_year_returns_what_was_spent(served, settings, watched, passed):
     watch, _release = watched
     before = watch.balance()
     later: datetime = utc_now() + passed
@@ -218,7 +204,7 @@ def test_no_month_or_year_returns_what_was_spent(served: Any, settings: Any, wat
     assert watch.balance() == before
 
 
-def test_no_command_returns_what_was_spent(served: Any, watched: Any, tmp_path: Path) -> None:
+def test_no_command_returns_what_was_spent(served, watched, tmp_path):
     """Commands send the requests above. Those which work on the database itself are run here."""
     watch, _release = watched
     before = watch.balance()

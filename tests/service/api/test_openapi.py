@@ -1,7 +1,5 @@
 """The OpenAPI document in the repository is the one that the service serves (`obscura openapi > docs/openapi.json`)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -13,13 +11,13 @@ from service.settings import Settings
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_document_in_the_repository_is_current(tmp_path: Path) -> None:
+def test_the_document_in_the_repository_is_current(tmp_path):
     app = create_app(Settings(data_dir=tmp_path))
     written = json.loads((ROOT / "docs" / "openapi.json").read_text("utf-8"))
     assert app.openapi() == written, "the interface changed: review it, then run `obscura openapi > docs/openapi.json`"
 
 
-def test_it_is_openapi_3_1_and_every_operation_is_described(tmp_path: Path) -> None:
+def test_it_is_openapi_3_1_and_every_operation_is_described(tmp_path):
     document = create_app(Settings(data_dir=tmp_path)).openapi()
     assert document["openapi"].startswith("3.1")
     names = [operation["operationId"] for operations in document["paths"].values() for operation in operations.values()]
@@ -33,7 +31,7 @@ def test_it_is_openapi_3_1_and_every_operation_is_described(tmp_path: Path) -> N
             assert "422" not in operation["responses"]
 
 
-def test_the_web_process_imports_no_torch() -> None:
+def test_the_web_process_imports_no_torch():
     code = (
         "import service.main, service.cli, sys; print(sorted({'torch', 'torchvision', 'sklearn'} & set(sys.modules)))"
     )

@@ -1,7 +1,5 @@
 """Every error is a problem document, every route but health has a key, and no detail leaks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -34,7 +32,7 @@ def filled(path: str) -> str:
     return path.replace("{", "").replace("}", "")
 
 
-def test_every_route_needs_a_key(served: Any) -> None:
+def test_every_route_needs_a_key(served):
     operations = api_operations(served.app)
     assert len(operations) > 20
     for method, path in operations:
@@ -46,13 +44,13 @@ def test_every_route_needs_a_key(served: Any) -> None:
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_no_api_route_is_outside_the_document_that_the_walk_reads(served: Any) -> None:
+def test_no_api_route_is_outside_the_document_that_the_walk_reads(served):
     documented = {path for _, path in api_operations(served.app)}
     mounted = {route.path for route in served.app.routes if isinstance(route, APIRoute)}
     assert {path for path in mounted if path.startswith("/v1")} <= documented | OPEN_ROUTES
 
 
-def test_every_route_declares_one_scope_and_refuses_keys_without_it(served: Any) -> None:
+def test_every_route_declares_one_scope_and_refuses_keys_without_it(served):
     for path, operations in served.app.openapi()["paths"].items():
         for method, operation in operations.items():
             if path in OPEN_ROUTES:
@@ -63,25 +61,25 @@ def test_every_route_declares_one_scope_and_refuses_keys_without_it(served: Any)
             assert document["needed"] == needed
 
 
-def test_bad_tokens_are_refused(served: Any) -> None:
+def test_bad_tokens_are_refused(served):
     for header in ["Bearer nonsense", "Bearer obs_" + "a" * 20 + "_" + "0" * 64, "Basic eDp5", "Bearer"]:
         answer = served.client(None).get("/v1/accounts", headers={"Authorization": header})
         problem(answer, 401, "unauthorized")
 
 
-def test_unknown_addresses_and_methods(served: Any) -> None:
+def test_unknown_addresses_and_methods(served):
     problem(served.client().get("/v1/nothing"), 404, "not_found")
     answer = served.client().delete("/v1/accounts")
     problem(answer, 405, "method_not_allowed")
     assert answer.headers["allow"]
 
 
-def test_unknown_resources(served: Any) -> None:
+def test_unknown_resources(served):
     for kind in ["accounts", "datasets", "jobs", "releases", "samples"]:
         problem(served.client("read").get(f"/v1/{kind}/no_such_thing"), 404, "not_found")
 
 
-def test_invalid_bodies_say_where_without_echoing_the_value(served: Any) -> None:
+def test_invalid_bodies_say_where_without_echoing_the_value(served):
     body = {"name": "x", "owner": "x", "epsilon": "CANARY-VALUE", "delta": 2, "unit": "record"}
     document = problem(served.client().post("/v1/accounts", json=body), 422, "invalid_request")
     pointers = {error["pointer"] for error in document["errors"]}
@@ -89,7 +87,7 @@ def test_invalid_bodies_say_where_without_echoing_the_value(served: Any) -> None
     assert "CANARY-VALUE" not in str(document)
 
 
-def test_epsilons_that_are_none_are_refused(served: Any) -> None:
+def test_epsilons_that_are_none_are_refused(served):
     headers = {"Content-Type": "application/json", "Idempotency-Key": "k"}
     wrong = ("NaN", "Infinity", "-1", "0", "1e400")
     for path, epsilon in ((path, epsilon) for path in ("/v1/plans", "/v1/jobs") for epsilon in wrong):
@@ -98,18 +96,18 @@ def test_epsilons_that_are_none_are_refused(served: Any) -> None:
         assert document["errors"][0]["pointer"] == "/body/epsilon"
 
 
-def test_broken_json(served: Any) -> None:
+def test_broken_json(served):
     headers = {"Content-Type": "application/json"}
     problem(served.client().post("/v1/accounts", content="{", headers=headers), 422, "invalid_request")
 
 
-def test_unknown_fields_are_refused(served: Any) -> None:
+def test_unknown_fields_are_refused(served):
     body = {"dataset_id": "ds_x", "recipe": "datalens", "epsilon": 1, "epsilom": 2}
     document = problem(served.client().post("/v1/plans", json=body), 422, "invalid_request")
     assert document["errors"][0]["pointer"] == "/body/epsilom"
 
 
-def test_bodies_are_bounded_whatever_content_length_says(served: Any) -> None:
+def test_bodies_are_bounded_whatever_content_length_says(served):
     big = b'{"name": "' + b"x" * (served.app.state.settings.body_bytes_max + 1) + b'"}'
     headers = {"Content-Type": "application/json"}
     problem(served.client().post("/v1/accounts", content=big, headers=headers), 413, "too_large")
@@ -119,7 +117,7 @@ def test_bodies_are_bounded_whatever_content_length_says(served: Any) -> None:
     problem(streamed, 413, "too_large")
 
 
-def test_unexpected_errors_say_nothing(served: Any) -> None:
+def test_unexpected_errors_say_nothing(served):
     @served.app.get("/v1/breaks")
     def breaks() -> None:
         raise RuntimeError("CANARY-TRACE")
@@ -131,7 +129,7 @@ def test_unexpected_errors_say_nothing(served: Any) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_corrupted_ledger_is_an_operators_matter(served: Any) -> None:
+def test_a_corrupted_ledger_is_an_operators_matter(served):
     account = served.account()
     with transaction(served.factory) as session:
         session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1 WHERE id = :id"), {"id": account["id"]})
@@ -141,7 +139,7 @@ def test_a_corrupted_ledger_is_an_operators_matter(served: Any) -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
-def test_security_headers_are_on_every_answer(served: Any) -> None:
+def test_security_headers_are_on_every_answer(served):
     for answer in (
         served.client().get("/v1/accounts"),
         served.client(None).get("/v1/accounts"),
@@ -154,7 +152,7 @@ def test_security_headers_are_on_every_answer(served: Any) -> None:
         assert "server" not in answer.headers or "uvicorn" in answer.headers["server"]
 
 
-def test_readiness_ends_when_the_service_stops(served: Any) -> None:
+def test_readiness_ends_when_the_service_stops(served):
     assert served.client(None).get("/v1/health/ready").json()["status"] == "ok"
     served.app.state.service.stopping.set()
     answer = served.client(None).get("/v1/health/ready")

@@ -1,7 +1,5 @@
 """Every route and page asks the database the same number of questions, however much is stored. Both databases."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +13,8 @@ from sqlalchemy import event
 
 from benchmarks.api import filled, routes
 from benchmarks.api_stock import Stock, lay_in
-from service.main import create_app
 from service.settings import Settings
-from tests.service.api.conftest import _broker_that_is_away, running
+from tests.service.api.conftest import serving
 
 # Eight times as much, and in the end more than one page of everything.
 SMALL = {"accounts": 8, "jobs": 100, "entries": 2000}
@@ -74,34 +71,33 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
     return Settings(data_dir=tmp_path / "service", database_url=database_url, mode="celery")
 
 
-def test_no_route_and_no_page_asks_more_when_more_is_stored(settings: Settings) -> None:
-    app = create_app(settings, send=_broker_that_is_away)
-    with running(app) as url:
-        before = questions(app, url, lay_in(app.state.factory, settings.data_dir, **SMALL))
-        after = questions(app, url, lay_in(app.state.factory, settings.data_dir, **LARGE))
+def test_no_route_and_no_page_asks_more_when_more_is_stored(settings):
+    with serving(settings) as served:
+        before, after = (
+            questions(served.app, served.url, lay_in(served.factory, settings.data_dir, **stock))
+            for stock in (SMALL, LARGE)
+        )
     assert {name: count for name, count in after.items() if count != before[name]} == {}
     assert 0 < max(after.values()) <= 24
     for silent in ("/v1/health/live 0", "/login 0", "/static/{name} 0"):
         assert after[silent] == 0
 
 
-def test_pages_lead_through_everything_once(settings: Settings) -> None:
+def test_pages_lead_through_everything_once(settings):
     """Accounts, jobs that have ended, releases: from page to page, each is shown once."""
-    app = create_app(settings, send=_broker_that_is_away)
-    with running(app) as url:
-        lay_in(app.state.factory, settings.data_dir, accounts=60, jobs=200, entries=6000)
-        stock = lay_in(app.state.factory, settings.data_dir, **SMALL)
-        with httpx.Client(base_url=url, timeout=60) as client:
-            client.post("/login", data={"key": stock.token})
-            for start, link, shown, expected in (
-                ("/", "?after=", 'id="row-acc_', 68),
-                ("/jobs", "?before=", 'id="row-job_', 300),
-                ("/releases", "?before=", 'id="card-rel_', None),
-            ):
-                seen = _walk(client, start, link, shown)
-                assert len(seen) == len(set(seen))
-                if expected is not None:
-                    assert len(seen) == expected
+    with serving(settings) as served:
+        lay_in(served.factory, settings.data_dir, accounts=60, jobs=200, entries=6000)
+        stock = lay_in(served.factory, settings.data_dir, **SMALL)
+        client = served.client(None)
+        client.post("/login", data={"key": stock.token})
+        for start, link, shown, expected in (
+            ("/", "?after=", 'id="row-acc_', 68),
+            ("/jobs", "?before=", 'id="row-job_', 300),
+            ("/releases", "?before=", 'id="card-rel_', None),
+        ):
+            seen = _walk(client, start, link, shown)
+            assert len(seen) == len(set(seen))
+            assert expected in (None, len(seen))
 
 
 def _walk(client: httpx.Client, start: str, link: str, shown: str) -> list[str]:

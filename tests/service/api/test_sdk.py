@@ -1,12 +1,9 @@
 """The Python client against the real service: typed errors, safe retries, resuming streams and downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -25,8 +22,10 @@ from service.client import (
     WaitTimeout,
 )
 from service.client.transport import Transport
+from tests.service.api.conftest import SMALL
 
-OPTIONS = {"teachers": 10, "top_k": 4, "images": 50}
+ASKED = {"recipe": "datalens", "options": SMALL}
+PEOPLE = {"name": "p", "owner": "o", "delta": 1e-5, "unit": "record"}
 CONTENT = bytes(range(256)) * 4096  # four chunks
 
 
@@ -91,8 +90,8 @@ def through(served: Any, network: Broken) -> Client:
     return Client(served.url, None, transport=Transport(served.url, None, http=http, sleep=lambda _: None))
 
 
-def test_the_whole_vocabulary(served: Any, client: Client, make_npz: Callable[..., bytes]) -> None:
-    account = client.create_account(name="p", owner="o", epsilon=2, delta=1e-5, unit="record")
+def test_the_whole_vocabulary(served, client, make_npz):
+    account = client.create_account(**PEOPLE, epsilon=2)
     assert client.account(account.id) == account
     assert [found.id for found in client.accounts()] == [account.id]
     dataset = client.declare_dataset(
@@ -102,8 +101,8 @@ def test_the_whole_vocabulary(served: Any, client: Client, make_npz: Callable[..
     body = make_npz(20)
     assert dataset.push([body[:100], body[100:]], format="npz").state == "ready"
     assert client.dataset(dataset.id).state == "ready"
-    plan = client.plan(dataset.id, recipe="datalens", epsilon=1, options=OPTIONS)
-    job = client.train(dataset.id, recipe="datalens", epsilon=1, options=OPTIONS)
+    plan = client.plan(dataset.id, **ASKED, epsilon=1)
+    job = client.train(dataset.id, **ASKED, epsilon=1)
     assert job.price_nano == plan.price_nano
     assert not job.finished
     release_id = served.publish(job.id, served.claim(job.id))
@@ -118,27 +117,27 @@ def test_the_whole_vocabulary(served: Any, client: Client, make_npz: Callable[..
     assert client.ready()
 
 
-def test_lists_go_through_all_pages(served: Any, client: Client) -> None:
+def test_lists_go_through_all_pages(served, client):
     made = [served.account(name=f"a{number}")["id"] for number in range(12)]  # a page holds five
     assert [account.id for account in client.accounts()] == made
 
 
-def test_errors_have_types_and_numbers(served: Any, client: Client, dataset_id: str) -> None:
+def test_errors_have_types_and_numbers(served, client, dataset_id):
     with pytest.raises(BudgetError) as budget:
-        client.train(dataset_id, recipe="datalens", epsilon=5, options=OPTIONS)
+        client.train(dataset_id, **ASKED, epsilon=5)
     assert budget.value.numbers["requested_epsilon"] == 5
     assert budget.value.numbers["affordable_epsilon"] == 2
     with pytest.raises(NotFoundError):
         client.job("job_nothing")
     with pytest.raises(RequestError) as invalid:
-        client.train(dataset_id, recipe="datalens", epsilon=-1)
+        client.train(dataset_id, **ASKED, epsilon=-1)
     assert invalid.value.errors[0].pointer == "/body/epsilon"
     for token in (None, "nonsense", served.tokens["data"]):
         with Client(served.url, token) as stranger, pytest.raises(AuthError):
             next(stranger.jobs())
 
 
-def test_something_else_at_the_address(served: Any) -> None:
+def test_something_else_at_the_address(served):
     with Client(served.url + "/v1", served.tokens["admin"]) as client, pytest.raises(NotFoundError):
         client.job("x")
     nowhere = Client("http://127.0.0.1:1", None, transport=Transport("http://127.0.0.1:1", None, sleep=lambda _: None))
@@ -146,25 +145,24 @@ def test_something_else_at_the_address(served: Any) -> None:
         nowhere.job("x")
 
 
-def test_a_lost_answer_starts_nothing_twice(served: Any, dataset_id: str) -> None:
+def test_a_lost_answer_starts_nothing_twice(served, dataset_id):
     network = Broken(lost=2)
     with through(served, network) as client:
-        job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
-    keys = {request.headers["Idempotency-Key"] for request in network.requests}
-    assert len(network.requests) == 3
-    assert len(keys) == 1
-    assert [found["id"] for found in served.client().get("/v1/jobs").json()["items"]] == [job.id]
+        job = client.train(dataset_id, **ASKED, epsilon=0.5)
+    keys = [request.headers["Idempotency-Key"] for request in network.requests]
+    assert keys == [keys[0]] * 3
+    assert [found["id"] for found in served.read("jobs")["items"]] == [job.id]
 
 
-def test_what_may_not_be_repeated_is_not(served: Any) -> None:
+def test_what_may_not_be_repeated_is_not(served):
     network = Broken(lost=1)
     with through(served, network) as client, pytest.raises(ConnectionFailed):
-        client.create_account(name="p", owner="o", epsilon=1, delta=1e-5, unit="record")
+        client.create_account(**PEOPLE, epsilon=1)
     assert len(network.requests) == 1
 
 
-def test_waiting_goes_on_over_many_short_streams(served: Any, client: Client, dataset_id: str) -> None:
-    job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
+def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
+    job = client.train(dataset_id, **ASKED, epsilon=0.5)
 
     def work() -> None:
         attempt = served.claim(job.id)
@@ -184,8 +182,8 @@ def test_waiting_goes_on_over_many_short_streams(served: Any, client: Client, da
     assert len(heard) == len(set(heard))
 
 
-def test_waiting_for_a_job_that_does_not_succeed(client: Client, dataset_id: str) -> None:
-    job = client.train(dataset_id, recipe="datalens", epsilon=0.5, options=OPTIONS)
+def test_waiting_for_a_job_that_does_not_succeed(client, dataset_id):
+    job = client.train(dataset_id, **ASKED, epsilon=0.5)
     with pytest.raises(WaitTimeout):
         job.wait(timeout_seconds=0.0)
     job.cancel()
@@ -203,7 +201,7 @@ def sample_id(served: Any, released: Callable[[], tuple[dict[str, Any], str]], c
     return drawn.id
 
 
-def test_downloading(client: Client, sample_id: str, tmp_path: Path) -> None:
+def test_downloading(client, sample_id, tmp_path):
     seen: list[tuple[int, int]] = []
     path = client.sample(sample_id).download(tmp_path / "deep" / "images.zip", lambda *done: seen.append(done))
     assert path.read_bytes() == CONTENT
@@ -211,7 +209,7 @@ def test_downloading(client: Client, sample_id: str, tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_broken_download_goes_on_where_it_stopped(served: Any, sample_id: str, tmp_path: Path) -> None:
+def test_a_broken_download_goes_on_where_it_stopped(served, sample_id, tmp_path):
     network = Broken(lost=0, after_bytes=300_000)
     with through(served, network) as client:
         sample = client.sample(sample_id)
@@ -222,7 +220,7 @@ def test_a_broken_download_goes_on_where_it_stopped(served: Any, sample_id: str,
     assert ranges == [None, "bytes=300000-", "bytes=600000-"]
 
 
-def test_a_download_with_the_wrong_digest_is_not_kept(client: Client, sample_id: str, tmp_path: Path) -> None:
+def test_a_download_with_the_wrong_digest_is_not_kept(client, sample_id, tmp_path):
     part = tmp_path / "images.zip.part"
     part.write_bytes(b"x" * 1000)  # of something else
     with pytest.raises(DownloadCorrupt):
@@ -233,7 +231,7 @@ def test_a_download_with_the_wrong_digest_is_not_kept(client: Client, sample_id:
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(CONTENT).digest()
 
 
-def test_a_pending_sample_cannot_be_downloaded(client: Client, released: Any, tmp_path: Path) -> None:
+def test_a_pending_sample_cannot_be_downloaded(client, released, tmp_path):
     _, release_id = released()
     with pytest.raises(RequestError) as pending:
         client.release(release_id).sample(count=10, seed=1).download(tmp_path / "images.zip")

@@ -1,22 +1,21 @@
 """Several web processes on one data folder and one database: none touches what another one is receiving."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import numpy as np
 import pytest
+
+from tests.service.api.conftest import DATASET
+from tests.together import at_once, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_SECONDS = 120
@@ -27,30 +26,21 @@ class ApiProcess:
     """One web process, and a client of it."""
 
     def __init__(self, data_dir: Path, database_url: str) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OBSCURA_DATA_DIR": str(data_dir),
-            "OBSCURA_DATABASE_URL": database_url,
-            "OBSCURA_MODE": "celery",
-            "OBSCURA_LEASE_SECONDS": str(LEASE_SECONDS),
-            "OBSCURA_HEARTBEAT_SECONDS": "0.5",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("api_process.py"))],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        settings = {"DATA_DIR": str(data_dir), "DATABASE_URL": database_url, "MODE": "celery"}
+        settings |= {"LEASE_SECONDS": str(LEASE_SECONDS), "HEARTBEAT_SECONDS": "0.5"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment |= {f"OBSCURA_{name}": value for name, value in settings.items()}
+        command = [sys.executable, str(Path(__file__).with_name("api_process.py"))]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        self.process = subprocess.Popen(command, env=environment, **pipes)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
         self._key = data_dir / "admin.key"
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE_SECONDS)
 
-    def ready(self) -> ApiProcess:
+    def ready(self) -> Self:
         """Wait until it answers."""
-        wait_for(lambda: self._key.exists() and self._answers(), "the process does not serve")
+        wait_until(lambda: self._key.exists() and self._answers(), "no service", seconds=PATIENCE_SECONDS)
         self.http.headers["Authorization"] = f"Bearer {self.token}"
         return self
 
@@ -68,8 +58,7 @@ class ApiProcess:
         return str(self.http.get(f"/v1/datasets/{dataset_id}").json()["state"])
 
     def declare(self) -> str:
-        body = {"name": "pictures", "visibility": "public", "classes": ["cat", "dog"], "height": 4, "width": 4}
-        answer = self.http.post("/v1/datasets", json=body | {"channels": 1, "records_declared": 100})
+        answer = self.http.post("/v1/datasets", json=DATASET)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
@@ -100,13 +89,6 @@ class ApiProcess:
             self.process.stdout.close()
 
 
-def wait_for(condition: Callable[[], Any], why: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, why
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def start(tmp_path: Path, database_url: str) -> Iterator[Callable[[], ApiProcess]]:
     """Start a web process on the folder and the database of the test."""
@@ -131,15 +113,13 @@ def left(data_dir: Path) -> list[Path]:
     return [*data_dir.glob("quarantine/*"), *data_dir.glob("datasets/*.tmp")]
 
 
-def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_those_of_the_dead(
-    start: Callable[[], ApiProcess], tmp_path: Path
-) -> None:
+def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_those_of_the_dead(start, tmp_path):
     first = start().ready()
     going_on, stranded = first.declare(), first.declare()
     with first.half_an_upload(going_on, npz(0)) as finish, first.half_an_upload(stranded, npz(1)):
         for dataset_id in (going_on, stranded):
-            wait_for(lambda dataset_id=dataset_id: first.state(dataset_id) == "receiving", "no upload began")
-        wait_for(lambda: len(left(tmp_path / "data")) == 2, "nothing is in quarantine")
+            wait_until(lambda name=dataset_id: first.state(name) == "receiving", "no upload began")
+        wait_until(lambda: len(left(tmp_path / "data")) == 2, "nothing is in quarantine")
         second = start().ready()
         assert second.state(going_on) == "receiving", "the start of a process ended the upload of another"
         assert len(left(tmp_path / "data")) == 2
@@ -148,25 +128,23 @@ def test_a_process_that_starts_leaves_uploads_of_others_alone_and_takes_over_tho
         taken = second.upload(stranded, npz(2))
         assert (taken.status_code, taken.json()["state"]) == (409, "receiving")
         first.kill()
-    wait_for(lambda: second.upload(stranded, npz(2)).status_code == 200, "nobody took over from the dead process")
-    wait_for(lambda: not left(tmp_path / "data"), "what the dead process wrote is still there")
+    wait_until(lambda: second.upload(stranded, npz(2)).status_code == 200, "nobody took over from the dead process")
+    wait_until(lambda: not left(tmp_path / "data"), "what the dead process wrote is still there")
     third = start().ready()
     assert [third.state(dataset_id) for dataset_id in (going_on, stranded)] == ["ready", "ready"]
 
 
-def test_processes_that_start_together_serve_together(start: Callable[[], ApiProcess], tmp_path: Path) -> None:
+def test_processes_that_start_together_serve_together(start, tmp_path):
     several = [start() for _ in range(3)]
     for process in several:
         process.ready()
     assert [path.name for path in (tmp_path / "data" / "keys").glob("fingerprints*")] == ["fingerprints.key"]
     declared = [several[0].declare() for _ in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        uploads = [
-            pool.submit(several[number % 3].upload, dataset_id, npz(number))
-            for number, dataset_id in enumerate(declared)
-        ]
-        assert [done.result(PATIENCE_SECONDS).status_code for done in uploads] == [200] * 6
+    uploads = [
+        lambda number=number, dataset_id=dataset_id: several[number % 3].upload(dataset_id, npz(number)).status_code
+        for number, dataset_id in enumerate(declared)
+    ]
+    assert at_once(*uploads) == [200] * 6
     same = several[0].declare()
-    with ThreadPoolExecutor(3) as pool:
-        racing = [pool.submit(process.upload, same, npz(9)) for process in several]
-        assert sorted(done.result(PATIENCE_SECONDS).status_code for done in racing) == [200, 409, 409]
+    racing = [lambda process=process: process.upload(same, npz(9)).status_code for process in several]
+    assert sorted(at_once(*racing)) == [200, 409, 409]

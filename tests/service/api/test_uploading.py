@@ -1,7 +1,5 @@
 """Uploads from clients that are slow, too many, or refused: others are served, and nobody is read to the end."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +13,7 @@ from service import auth
 from service.api.uploading import DRAINED_BYTES_MAX, UploadLimits
 from service.db.session import transaction
 from service.main import utc_now
-
-PATIENCE_SECONDS = 60
+from tests.together import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -46,84 +43,72 @@ def answer_of(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+def dripped(connection: socket.socket, drop: bytes, seconds: float) -> bytes:
+    """Send a drop, and wait for an answer for so long; again and again, until one comes."""
+    connection.settimeout(seconds)
+    said, deadline = b"", time.monotonic() + PATIENCE_SECONDS
+    while not said and time.monotonic() < deadline:
+        with suppress(TimeoutError):
+            said = answer_of(connection)
+        with suppress(OSError):
+            connection.sendall(drop)
+    return said
+
+
 def state(served: Any, dataset_id: str) -> str:
     return str(served.client("read").get(f"/v1/datasets/{dataset_id}").json()["state"])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def receiving(served: Any, dataset_id: str) -> Callable[[], bool]:
     return lambda: state(served, dataset_id) == "receiving"
 
 
-def test_slow_connections_of_one_key_leave_room_for_others(served: Any, make_npz: Callable[..., bytes]) -> None:
+def test_slow_connections_of_one_key_leave_room_for_others(served, make_npz):
     with ExitStack() as stack:
         for _ in range(2):
             dataset_id = served.dataset()["id"]
             stack.enter_context(sending(served, dataset_id, "Content-Length: 100000"))
-            wait_for(receiving(served, dataset_id))
+            wait_until(receiving(served, dataset_id))
         late = served.dataset()["id"]
-        refused = served.client("data").put(f"/v1/datasets/{late}/content", params={"format": "npz"}, content=b"x")
+        refused = served.upload(late, b"x", scope="data")
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_uploads_for_key")
         assert int(refused.headers["retry-after"]) > 0
         assert served.upload(late, make_npz(4)).status_code == 200  # with another key
 
 
-def test_uploads_are_bounded_in_all(served: Any) -> None:
+def test_uploads_are_bounded_in_all(served):
     with transaction(served.factory) as session:
         other = auth.create_key(session, name="other", scopes=["data"], now=utc_now())[1]
     with ExitStack() as stack:
         for token in (None, None, other):
             dataset_id = served.dataset()["id"]
             stack.enter_context(sending(served, dataset_id, "Content-Length: 100000", token=token))
-            wait_for(receiving(served, dataset_id))
+            wait_until(receiving(served, dataset_id))
         answer = served.upload(served.dataset()["id"], b"x")
     assert (answer.status_code, answer.json()["code"]) == (503, "busy")
     assert int(answer.headers["retry-after"]) > 0
 
 
 @pytest.mark.parametrize("pause", [None, 0.2])
-def test_a_client_that_sends_too_slowly_is_sent_away(
-    served: Any, make_npz: Callable[..., bytes], pause: float | None
-) -> None:
+def test_a_client_that_sends_too_slowly_is_sent_away(served, make_npz, pause):
     """A byte now and then used to keep a slot for ever."""
     dataset_id = served.dataset()["id"]
-    started = time.monotonic()
     with sending(served, dataset_id, "Content-Length: 100000") as connection:
-        connection.settimeout(pause or PATIENCE_SECONDS)
-        said = b""
-        while not said and time.monotonic() < started + PATIENCE_SECONDS:
-            with suppress(TimeoutError):
-                said = answer_of(connection)
-            with suppress(OSError):
-                connection.sendall(b"x")
+        said = dripped(connection, b"x", pause or PATIENCE_SECONDS)
     assert said.startswith(b"HTTP/1.1 408"), said
     assert b"upload_stalled" in said
-    wait_for(lambda: state(served, dataset_id) == "declared")
+    wait_until(lambda: state(served, dataset_id) == "declared")
     assert served.upload(dataset_id, make_npz(4)).status_code == 200
 
 
-def test_a_body_that_keeps_up_the_rate_may_still_take_too_long(served: Any) -> None:
-    dataset_id = served.dataset()["id"]
-    started = time.monotonic()
-    with sending(served, dataset_id, "Content-Length: 10000000") as connection:
-        connection.settimeout(0.1)
-        said = b""
-        while not said and time.monotonic() < started + PATIENCE_SECONDS:
-            with suppress(OSError):
-                connection.sendall(b"x" * 100)
-            with suppress(TimeoutError):
-                said = answer_of(connection)
+def test_a_body_that_keeps_up_the_rate_may_still_take_too_long(served):
+    with sending(served, served.dataset()["id"], "Content-Length: 10000000") as connection:
+        said = dripped(connection, b"x" * 100, 0.1)
     assert said.startswith(b"HTTP/1.1 408"), said
     assert b"longer than 6 seconds" in said
 
 
-def test_a_slow_body_that_keeps_up_the_rate_is_taken(served: Any, make_npz: Callable[..., bytes]) -> None:
+def test_a_slow_body_that_keeps_up_the_rate_is_taken(served, make_npz):
     body = make_npz(10)
 
     def slowly() -> Iterator[bytes]:
@@ -131,9 +116,7 @@ def test_a_slow_body_that_keeps_up_the_rate_is_taken(served: Any, make_npz: Call
             yield body[start : start + 200]
             time.sleep(0.2)
 
-    dataset_id = served.dataset()["id"]
-    path = f"/v1/datasets/{dataset_id}/content"
-    answer = served.client("data").put(path, params={"format": "npz"}, content=slowly())
+    answer = served.upload(served.dataset()["id"], slowly(), scope="data")
     assert answer.status_code == 200, answer.text
 
 
@@ -146,9 +129,7 @@ REFUSED_EARLY = {
 
 @pytest.mark.parametrize(("status", "change"), REFUSED_EARLY.values(), ids=REFUSED_EARLY.keys())
 @pytest.mark.parametrize("head", ["Content-Length: 100000000000", "Transfer-Encoding: chunked"])
-def test_what_is_refused_is_not_read_to_its_announced_end(
-    served: Any, status: int, change: dict[str, str], head: str
-) -> None:
+def test_what_is_refused_is_not_read_to_its_announced_end(served, status, change, head):
     """100 GB were read to their end only to find the next request behind them."""
     if status == 413 and "chunked" in head:
         object.__setattr__(served.app.state.settings, "upload_bytes_max", 1000)
@@ -169,7 +150,7 @@ def test_what_is_refused_is_not_read_to_its_announced_end(
     assert b"connection: close" in said.lower()
 
 
-def test_a_json_body_that_is_refused_closes_its_connection_too(served: Any) -> None:
+def test_a_json_body_that_is_refused_closes_its_connection_too(served):
     address = urlsplit(served.url)
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(

@@ -1,7 +1,5 @@
 """The `obscura` command as people run it: a service in a process of its own, commands in others."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

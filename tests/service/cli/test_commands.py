@@ -1,7 +1,5 @@
 """Commands against a real service: results on stdout, notices on stderr, exit codes by class of failure."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket
@@ -36,7 +34,7 @@ def dataset(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -
     return str(shell("datasets", "push", str(path), "--account", account, "--json").json["id"])
 
 
-def test_accounts_and_budgets(shell: Any, account: str) -> None:
+def test_accounts_and_budgets(shell, account):
     listed = shell("accounts", "list", "--json").json
     (found,) = [item for item in listed if item["name"] == account]
     assert shell("accounts", "show", account, "--json").json == found
@@ -47,7 +45,7 @@ def test_accounts_and_budgets(shell: Any, account: str) -> None:
     assert table.err == ""
 
 
-def test_pushing_tells_what_becomes_public(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> None:
+def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path):
     path = make_images(tmp_path / "private.npz", 197)
     pushed = shell("datasets", "push", str(path), "--account", account, "--classes", "cat,dog", "--json")
     assert pushed.json["state"] == "ready"
@@ -58,22 +56,22 @@ def test_pushing_tells_what_becomes_public(shell: Any, account: str, make_images
     json.loads(pushed.out)
 
 
-def test_what_is_packed_is_what_the_service_takes(shell: Any, account: str, tmp_path: Path) -> None:
+def test_what_is_packed_is_what_the_service_takes(shell, account, tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(3):
-            Image.new("RGB", (6, 4), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.new("RGB", (12, 8), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
     pushed = shell("datasets", "push", str(tmp_path / "pictures"), "--account", account, "--json").json
     assert (pushed["state"], pushed["format"], pushed["channels"]) == ("ready", "zip", 3)
     idx = tmp_path / "idx"
     idx.mkdir()
-    (idx / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 4, 6) + bytes(96))
+    (idx / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 8, 12) + bytes(384))
     (idx / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + b"\0\1\0\1")
     pushed = shell("datasets", "push", str(idx), "--public", "--json").json
     assert (pushed["state"], pushed["format"], pushed["visibility"]) == ("ready", "idx", "public")
 
 
-def test_a_plan_spends_nothing(shell: Any, account: str, dataset: str) -> None:
+def test_a_plan_spends_nothing(shell, account, dataset):
     made = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL, "--json").json
     assert made["budget"]["affordable"] is True
     shown = shell("plan", dataset, "-r", "datalens", "-e", "1", *SMALL)
@@ -81,7 +79,7 @@ def test_a_plan_spends_nothing(shell: Any, account: str, dataset: str) -> None:
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
-def test_wrong_use_is_exit_code_2(shell: Any, dataset: str) -> None:
+def test_wrong_use_is_exit_code_2(shell, dataset):
     train = (dataset, "-r", "datalens")
     for arguments in (
         ("plan", *train, "-e", "-1"),
@@ -99,7 +97,7 @@ def test_wrong_use_is_exit_code_2(shell: Any, dataset: str) -> None:
         assert ran.err
 
 
-def test_no_budget_is_exit_code_3_with_the_numbers(shell: Any, dataset: str) -> None:
+def test_no_budget_is_exit_code_3_with_the_numbers(shell, dataset):
     ran = shell("train", dataset, "-r", "datalens", "-e", "5", *SMALL, "--json", code=3)
     error = ran.json["error"]
     assert error["code"] == "insufficient_budget"
@@ -108,7 +106,7 @@ def test_no_budget_is_exit_code_3_with_the_numbers(shell: Any, dataset: str) -> 
     assert "ask for 2" in ran.err
 
 
-def test_no_key_is_exit_code_4(shell: Any, tmp_path: Path) -> None:
+def test_no_key_is_exit_code_4(shell, tmp_path):
     shell("accounts", "list", OBSCURA_TOKEN="obs_" + "a" * 20 + "_" + "0" * 64, code=4)
     key = shell("keys", "create", "reader", "-s", "read", "--json").json
     shell("accounts", "list", OBSCURA_TOKEN=key["token"])
@@ -119,23 +117,21 @@ def test_no_key_is_exit_code_4(shell: Any, tmp_path: Path) -> None:
     shell("--data-dir", str(tmp_path), "accounts", "list", code=4)
 
 
-def test_no_service_is_exit_code_1(shell: Any) -> None:
+def test_no_service_is_exit_code_1(shell):
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     ran = shell("accounts", "list", OBSCURA_URL=f"http://127.0.0.1:{port}", code=1)
     assert "No answer" in ran.err
 
 
-def test_listening_where_somebody_listens(shell: Any, tmp_path: Path) -> None:
+def test_listening_where_somebody_listens(shell, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = shell("--data-dir", str(tmp_path), "up", "--port", str(taken.getsockname()[1]), code=1)
     assert "Cannot listen" in ran.err
 
 
 @pytest.mark.slow
-def test_from_training_to_download(
-    shell: Any, account: str, dataset: str, make_images: MakeImages, tmp_path: Path
-) -> None:
+def test_from_training_to_download(shell, account, dataset, make_images, tmp_path):
     trained = shell("train", dataset, "-r", "datalens", "-e", "1", *SMALL, "--wait", "--json")
     job = trained.json
     assert job["state"] == "succeeded"
@@ -180,7 +176,7 @@ def test_from_training_to_download(
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_is_exit_code_5(shell: Any, account: str, dataset: str) -> None:
+def test_a_cancelled_job_is_exit_code_5(shell, account, dataset):
     job = shell("train", dataset, "-r", "datalens", "-e", "1", *LONG, "--json").json
     shell("jobs", "cancel", job["id"], "--discard", "--yes")
     ran = shell("jobs", "watch", job["id"], "--json", code=5)
@@ -189,7 +185,7 @@ def test_a_cancelled_job_is_exit_code_5(shell: Any, account: str, dataset: str) 
     assert shell("budget", "show", account, "--json").json["held_nano"] == 0
 
 
-def test_nobody_else_may_read_what_the_service_keeps(shell: Any) -> None:
+def test_nobody_else_may_read_what_the_service_keeps(shell):
     """Started with the usual umask; whatever the tests of this session have made by now."""
     kept = [shell.data_dir, *shell.data_dir.rglob("*")]
     open_to_others = [path.name for path in kept if path.lstat().st_mode & 0o077 and not path.is_symlink()]

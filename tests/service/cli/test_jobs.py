@@ -1,7 +1,5 @@
 """What `obscura jobs cancel` asks before it throws away what was paid for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -19,31 +17,31 @@ def job(**changes: Any) -> Job:
     return Job.model_validate(facts | {"publishes_if_cancelled": True} | changes)
 
 
-def test_discarding_asks_with_the_price() -> None:
+def test_discarding_asks_with_the_price():
     question = price_of_nothing(job(), discard=True)
     assert question is not None
     assert "epsilon 0.413 of 1.0" in question
     assert "nothing of it would be published. Discard it?" in question
 
 
-def test_a_cancellation_that_publishes_asks_nothing() -> None:
+def test_a_cancellation_that_publishes_asks_nothing():
     assert price_of_nothing(job(), discard=False) is None
 
 
-def test_one_that_could_publish_nothing_says_so_before() -> None:
+def test_one_that_could_publish_nothing_says_so_before():
     question = price_of_nothing(job(publishes_if_cancelled=False), discard=False)
     assert question is not None
     assert "epsilon 0.413 of 1.0, for good, and has nothing yet that could be published" in question
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_what_costs_nothing_or_has_ended_is_not_asked_about(discard: bool) -> None:
+def test_what_costs_nothing_or_has_ended_is_not_asked_about(discard):
     free = {"charged_nano": 0, "planned_nano": 10, "charged_epsilon": 0.0, "planned_epsilon": 1.0}
     assert price_of_nothing(job(progress=free, publishes_if_cancelled=False), discard=discard) is None
     assert price_of_nothing(job(state="succeeded", publishes_if_cancelled=None), discard=discard) is None
 
 
-def test_nobody_at_the_terminal_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_at_the_terminal_means_no(monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     with pytest.raises(CliError, match="--yes") as refused:
         confirm("Really?")

@@ -1,7 +1,5 @@
 """`obscura ledger`: exit codes and what it writes, against a database of the test's own and no service."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def run(book: LedgerBook, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def test_the_exit_codes_of_the_real_command(book: LedgerBook, tmp_path: Path) -> None:
+def test_the_exit_codes_of_the_real_command(book, tmp_path):
     shell = Shell(book.data_dir)
     assert shell("ledger", "verify", "--json").json["clean"] is True
     book.corrupt(ALTERED)
@@ -85,7 +83,7 @@ def test_the_exit_codes_of_the_real_command(book: LedgerBook, tmp_path: Path) ->
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_sound_ledger_is_reported_in_numbers(run: Any) -> None:
+def test_a_sound_ledger_is_reported_in_numbers(run):
     report = run("verify", "--json").json
     assert {name: report[name] for name in ("clean", "full", "accounts", "entries", "holds")} == {
         "clean": True,
@@ -98,7 +96,7 @@ def test_a_sound_ledger_is_reported_in_numbers(run: Any) -> None:
     assert "entries" in run("verify").out
 
 
-def test_what_is_found_stops_arming_until_it_is_mended_and_cleared(book: LedgerBook, run: Any) -> None:
+def test_what_is_found_stops_arming_until_it_is_mended_and_cleared(book, run):
     account_id = book.accounts["patients"]
     book.corrupt(ALTERED)
     (finding,) = run("verify", "--json", code=1).json["findings"][:1]
@@ -113,7 +111,7 @@ def test_what_is_found_stops_arming_until_it_is_mended_and_cleared(book: LedgerB
     assert run("status", "--json").json["trainings"] == "open"
 
 
-def test_files_that_are_gone_are_reported_and_keep_nobody_from_clearing(book: LedgerBook, run: Any) -> None:
+def test_files_that_are_gone_are_reported_and_keep_nobody_from_clearing(book, run):
     book.corrupt(ALTERED)
     run("verify", code=1)
     book.corrupt(RESTORED)
@@ -124,7 +122,7 @@ def test_files_that_are_gone_are_reported_and_keep_nobody_from_clearing(book: Le
     assert run("verify", "--quick", "--json").json["artifacts"] == 0
 
 
-def test_a_receipt_that_a_user_holds_is_compared(book: LedgerBook, run: Any, tmp_path: Path) -> None:
+def test_a_receipt_that_a_user_holds_is_compared(book, run, tmp_path):
     kept = next(receipts_folder(book.data_dir).glob("acc_*.json"))
     held = shutil.copyfile(kept, tmp_path / "held.json")
     kept.unlink()
@@ -136,7 +134,7 @@ def test_a_receipt_that_a_user_holds_is_compared(book: LedgerBook, run: Any, tmp
     assert run("verify", "--receipt", str(tmp_path / "missing.json"), code=2)
 
 
-def test_a_checkpoint_is_signed_over_a_sound_ledger_alone(book: LedgerBook, run: Any) -> None:
+def test_a_checkpoint_is_signed_over_a_sound_ledger_alone(book, run):
     assert run("checkpoint", "--json").json == {"sequence": 1, "accounts": 1, "entries": 5}
     kept = json.loads((receipts_folder(book.data_dir) / CHECKPOINT_FILE).read_text())
     assert kept["statement"]["heads"][book.accounts["patients"]][0] == 5
@@ -148,7 +146,7 @@ def test_a_checkpoint_is_signed_over_a_sound_ledger_alone(book: LedgerBook, run:
     assert run("status", "--json").json["checkpoint"]["sequence"] == 1
 
 
-def test_the_status_tells_when_it_was_last_verified(run: Any) -> None:
+def test_the_status_tells_when_it_was_last_verified(run):
     status = run("status", "--json").json
     assert status == {"trainings": "open", "stops": [], "verifications": [], "checkpoint": None}
     run("verify")
@@ -157,7 +155,7 @@ def test_the_status_tells_when_it_was_last_verified(run: Any) -> None:
     assert "verifications" in run("status").out
 
 
-def test_the_public_key_is_shown_to_be_pinned(book: LedgerBook, run: Any) -> None:
+def test_the_public_key_is_shown_to_be_pinned(book, run):
     shown = run("public-key", "--json").json
     assert shown["fingerprint"] == book.key.key_id
     assert shown["public_key"] == book.key.public_pem()
@@ -166,6 +164,6 @@ def test_the_public_key_is_shown_to_be_pinned(book: LedgerBook, run: Any) -> Non
     assert run("public-key", code=2)
 
 
-def test_a_key_that_cannot_be_read_is_no_verdict(book: LedgerBook, run: Any) -> None:
+def test_a_key_that_cannot_be_read_is_no_verdict(book, run):
     book.key_path.with_suffix(".pub.pem").write_text("nothing")
     assert run("verify", code=2)

@@ -1,7 +1,5 @@
 """Limits, freezing and sweeps from the command line."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,9 +30,7 @@ def account(client: Client) -> str:
     return name
 
 
-def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(
-    shell: Any, client: Client, account: str, tmp_path: Path
-) -> None:
+def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(shell, client, account, tmp_path):
     alice = (shell.data_dir / "admin.key").read_text("ascii").strip()
     introduction = shell("admins", "introduce", "--out", str(tmp_path / "bob.key"), "--json").json["introduction"]
     bob = (tmp_path / "bob.key").read_text("ascii").strip()
@@ -65,14 +61,14 @@ def test_a_limit_is_raised_by_two_admins_and_an_account_frozen_by_one(
         (['a=["x,y", null]'], [{"a": "x,y"}, {"a": None}]),
     ],
 )
-def test_grids_give_every_combination(grids: list[str], found: list[dict[str, Any]]) -> None:
+def test_grids_give_every_combination(grids, found):
     assert combinations(grids) == found
 
 
 @pytest.mark.parametrize(
     "grids", [["a=1"], ["a"], ["a="], ["=1,2"], ["a=1,2", "a=3,4"], ["a=" + ",".join("0" * 65)], []]
 )
-def test_grids_that_are_no_search_are_refused(grids: list[str]) -> None:
+def test_grids_that_are_no_search_are_refused(grids):
     with pytest.raises(CliError):
         combinations(grids)
 
@@ -87,7 +83,7 @@ def dataset(client: Client, account: str, tmp_path: Path, make_images: Callable[
 
 
 @pytest.mark.slow
-def test_a_sweep_is_paid_for_as_a_whole(shell: Any, dataset: str) -> None:
+def test_a_sweep_is_paid_for_as_a_whole(shell, dataset):
     arguments = ["sweep", dataset, "-r", "datalens", *TINY, "-g", "vote_share=0,0.1"]
     done = shell(*arguments, "-e", "0.4", "--wait", "--json").json
     assert [trial["options"]["vote_share"] for trial in done["trials"]] == [0, 0.1]

@@ -1,17 +1,18 @@
 """A dashboard on a real database, with accounts, jobs and a release as the service would have written them."""
 
-from __future__ import annotations
-
+import re
 import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from PIL import Image
+from sqlalchemy import select, text
 
 from privacy.accounting.events import GaussianEvent
 from service import dashboard, ledger
@@ -29,15 +30,8 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="Using `httpx`")
     from fastapi.testclient import TestClient
 
-CARD = {
-    "epsilon": 1.0,
-    "delta": 1e-5,
-    "unit": "record",
-    "adjacency": "add_remove",
-    "accountant": "dp-accounting 1",
-    "assumed_public": ["the class names"],
-    "not_covered": ["other publications"],
-}
+CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}
 
 
 @dataclass
@@ -75,52 +69,27 @@ class Site:
 
     def _job(self, **facts) -> Job:
         """A job's row, a training's where nothing else is said."""
-        usual = {
-            "id": new_id("job"),
-            "kind": "train",
-            "recipe": "datalens",
-            "options": {},
-            "plan": {},
-            "attempt": 1,
-            "cancel_requested": False,
-            "progress": {},
-            "progress_version": 0,
-            "secret": secrets.token_hex(32),
-            "created_at": self.now,
-        }
-        return Job(**usual | facts)
+        usual = {"id": new_id("job"), "kind": "train", "recipe": "datalens", "options": {}, "plan": {}, "attempt": 1}
+        usual |= {"cancel_requested": False, "progress": {}, "progress_version": 0, "secret": secrets.token_hex(32)}
+        return Job(**usual | {"created_at": self.now} | facts)
 
     def add_job(self, account_id: str, dataset_id: str, *, epsilon: float, state: str = "queued", **facts) -> str:
         """Write a training job with its hold, as far as its state says."""
+        started, ended = state != "queued", state in ("succeeded", "failed", "cancelled")
         with transaction(self.factory) as session:
-            account = session.get_one(AccountRow, account_id)
-            nano = ledger.filter_of(account).nano_of(epsilon)
+            nano = ledger.filter_of(session.get_one(AccountRow, account_id)).nano_of(epsilon)
             job_id = new_id("job")
             hold = ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=nano, now=self.now)
-            started = state != "queued"
-            ended = state in ("succeeded", "failed", "cancelled")
+            attempt = {"hold_id": hold.id, "attempt": 1, "now": self.now}
             if started:
-                ledger.fence(session, hold_id=hold.id, attempt=1, now=self.now)
-                ledger.arm(session, hold_id=hold.id, attempt=1, now=self.now)
-                ledger.charge(
-                    session,
-                    hold_id=hold.id,
-                    attempt=1,
-                    amount_nano=nano if ended else nano // 2,
-                    stage="votes",
-                    now=self.now,
-                )
+                ledger.fence(session, **attempt)
+                ledger.arm(session, **attempt)
+                ledger.charge(session, **attempt, amount_nano=nano if ended else nano // 2, stage="votes")
             if ended:
-                ledger.capture(session, hold_id=hold.id, attempt=1, artifact_sha256=None, reason=state, now=self.now)
-            plan = {
-                "recipe": "datalens",
-                "config": {"warm_start": False},
-                "budget_nano": nano,
-                "price_nano": nano,
-                "stages": [{"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}],
-                "facts": {"teachers": 4000},
-                "notes": ["a remark"],
-            }
+                ledger.capture(session, **attempt, artifact_sha256=None, reason=state)
+            stage = {"name": "votes", "event": GaussianEvent(1.0, 100.0, 1450).to_json(), "price_nano": nano}
+            plan = {"recipe": "datalens", "config": {"warm_start": False}, "budget_nano": nano, "price_nano": nano}
+            plan |= {"stages": [stage], "facts": {"teachers": 4000}, "notes": ["a remark"]}
             job = self._job(
                 id=job_id,
                 account_id=account_id,
@@ -169,44 +138,39 @@ class Site:
     def add_sample(self, release_id: str) -> str:
         """Write a finished drawing with its file."""
         sample_id = new_id("smp")
+        drawn = {"count": 1000, "seed": 7, "format": "imagefolder", "sha256": "0" * 64, "bytes": 9}
         with transaction(self.factory) as session:
             release = session.get_one(Release, release_id)
-            job = self._job(
-                kind="sample",
-                account_id=release.account_id,
-                dataset_id=release.dataset_id,
-                release_id=release_id,
-                state="succeeded",
-                started_at=self.now,
-                finished_at=self.now,
-            )
+            of = {"account_id": release.account_id, "dataset_id": release.dataset_id, "release_id": release_id}
+            job = self._job(kind="sample", state="succeeded", started_at=self.now, finished_at=self.now, **of)
             session.add(job)
             session.flush()
-            session.add(
-                Sample(
-                    id=sample_id,
-                    job_id=job.id,
-                    release_id=release_id,
-                    count=1000,
-                    seed=7,
-                    format="imagefolder",
-                    path=f"samples/{sample_id}/images.zip",
-                    sha256="0" * 64,
-                    bytes=9,
-                    created_at=self.now,
-                )
-            )
+            path = f"samples/{sample_id}/images.zip"
+            row = {"id": sample_id, "job_id": job.id, "release_id": release_id, "path": path, "created_at": self.now}
+            session.add(Sample(**row, **drawn))
         folder = directory_of(self.settings.data_dir, sample_id)
         folder.mkdir(parents=True)
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
 
-    def hold_of(self, job_id: str) -> HoldRow:
-        """Return the hold of a job."""
+    def row(self, table: type[Any], row_id: str) -> Any:
+        """What is stored."""
         with transaction(self.factory, read_only=True) as session:
-            job = session.get_one(Job, job_id)
-            assert job.hold_id is not None
-            return session.get_one(HoldRow, job.hold_id)
+            return session.get_one(table, row_id)
+
+    def rows(self, table: type[Any], *conditions: Any) -> list[Any]:
+        with transaction(self.factory, read_only=True) as session:
+            return list(session.scalars(select(table).where(*conditions)))
+
+    def job(self, job_id: str) -> Job:
+        return self.row(Job, job_id)
+
+    def hold_of(self, job_id: str) -> HoldRow:
+        return self.row(HoldRow, self.job(job_id).hold_id)
+
+    def execute(self, statement: str, **values: object) -> None:
+        with transaction(self.factory) as session:
+            session.execute(text(statement), values)
 
 
 @dataclass
@@ -224,20 +188,9 @@ class Stock:
     @property
     def pages(self) -> list[str]:
         """Every page that a reader may open."""
-        return [
-            "/",
-            f"/accounts/{self.account}",
-            "/jobs",
-            f"/jobs/{self.running}",
-            f"/jobs/{self.queued}",
-            f"/jobs/{self.done}",
-            "/releases",
-            f"/releases/{self.release}",
-            "/parts/budgets",
-            "/parts/jobs",
-            "/parts/releases",
-            f"/jobs/{self.running}/part",
-        ]
+        jobs = [f"/jobs/{job}" for job in (self.running, self.queued, self.done)]
+        parts = ["/parts/budgets", "/parts/jobs", "/parts/releases", f"/jobs/{self.running}/part"]
+        return ["/", "/jobs", "/releases", f"/accounts/{self.account}", f"/releases/{self.release}", *jobs, *parts]
 
 
 @pytest.fixture
@@ -282,3 +235,21 @@ def stock(site: Site, open_account: Callable[..., str], declare_dataset: Callabl
     running = site.add_job(account, dataset, epsilon=2.0, state="running", progress=progress)
     queued = site.add_job(account, dataset, epsilon=0.5)
     return Stock(account, dataset, running, queued, done, release, sample)
+
+
+def token_of(client: TestClient, address: str) -> str:
+    """What the forms of a page send along."""
+    found = re.search(r'name="token" value="([0-9a-f]{64})"', client.get(address).text)
+    assert found is not None
+    return found[1]
+
+
+def send(client: TestClient, page: str, action: str, **fields: str) -> Any:
+    """Send a form of a page as a browser does."""
+    origin = {"Origin": "http://127.0.0.1:8420"}
+    return client.post(action, data={"token": token_of(client, page), **fields}, headers=origin)
+
+
+def assert_shown(shown: str, *words: str) -> None:
+    for each in words:
+        assert each in shown

@@ -1,7 +1,5 @@
 """The chart of an account's spending."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 

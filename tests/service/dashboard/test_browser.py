@@ -1,7 +1,5 @@
 """The dashboard in a real browser: the policy blocks nothing of ours, and the script keeps a page fresh."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

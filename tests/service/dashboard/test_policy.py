@@ -1,13 +1,10 @@
 """Forms that decide about accounts, sweeps and datasets: who may send them, and what they do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from service import jobs, ledger
 from service.admins import introduce
@@ -20,21 +17,9 @@ from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
 from service.db.words import DatasetState, HoldState, JobState
 from service.sealing import new_key
+from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 OPTIONS = {"teachers": 10, "top_k": 4}
-
-
-def token_of(client: Any, address: str) -> str:
-    found = re.search(r'name="token" value="([0-9a-f]{64})"', client.get(address).text)
-    assert found is not None
-    return found[1]
-
-
-def send(client: Any, page: str, action: str, **fields: str) -> Any:
-    """Send a form of a page as a browser does."""
-    return client.post(
-        action, data={"token": token_of(client, page), **fields}, headers={"Origin": "http://127.0.0.1:8420"}
-    )
 
 
 def routes(router: Any) -> Iterator[Any]:
@@ -49,17 +34,7 @@ def account_of(site: Any, account_id: str) -> ledger.Account:
         return ledger.get_account(session, account_id)
 
 
-def requests_of(site: Any) -> list[LimitRequest]:
-    with transaction(site.factory, read_only=True) as session:
-        return list(session.scalars(select(LimitRequest)))
-
-
-def admin_requests_of(site: Any) -> list[AdminRequest]:
-    with transaction(site.factory, read_only=True) as session:
-        return list(session.scalars(select(AdminRequest)))
-
-
-def test_admins_admit_and_remove_each_other_from_browsers(site: Any) -> None:
+def test_admins_admit_and_remove_each_other_from_browsers(site):
     alice, bob, reader = site.signed_in("admin"), site.signed_in("admin"), site.signed_in("read")
     assert reader.get("/admins").status_code == 403
     assert site.client().get("/admins").status_code == 303, "names are not for everybody on this machine"
@@ -68,55 +43,43 @@ def test_admins_admit_and_remove_each_other_from_browsers(site: Any) -> None:
     introduction = introduce()[1]
     facts = {"name": "Carol <c>", "introduction": introduction, "reason": "a third"}
     assert send(alice, "/admins", "/admins", **facts).status_code == 303
-    (asked,) = admin_requests_of(site)
+    (asked,) = site.rows(AdminRequest)
     act = f"/admin-requests/{asked.id}/approve"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        html = client.get("/admins").text
-        assert introduction in html
-        assert "Carol &lt;c&gt;" in html
-        assert shown in html
+        assert_shown(client.get("/admins").text, introduction, "Carol &lt;c&gt;", shown)
     refused = send(alice, "/admins", act)
     assert refused.status_code == 403
     assert "two people" in refused.text
     assert send(bob, "/admins", act).status_code == 303
-    (asked,) = admin_requests_of(site)
+    (asked,) = site.rows(AdminRequest)
     remove = f"/admins/{asked.admin_id}/remove"
     assert send(bob, "/admins", remove, reason="a mistake").status_code == 303
-    newest = next(row for row in admin_requests_of(site) if row.state.value == "pending")
+    newest = next(row for row in site.rows(AdminRequest) if row.state.value == "pending")
     assert send(alice, "/admins", f"/admin-requests/{newest.id}/approve").status_code == 303
     assert "Removed" in bob.get("/admins").text
     assert send(bob, "/admins", remove, reason="again").status_code == 409
 
 
 @pytest.fixture
-def sweep(site: Any, stock: Any) -> str:
+def sweep(site, stock) -> str:
     """Three trials on the usual account."""
+    trials = [jobs.Trial(0.2, {**OPTIONS, "vote_share": share}) for share in (0.0, 0.1, 0.3)]
+    asked = {"name": "vote shares", "dataset_id": stock.dataset, "recipe": "datalens", "evaluation_dataset_id": None}
     with transaction(site.factory) as session:
-        return jobs.submit_sweep(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            name="vote shares",
-            dataset_id=stock.dataset,
-            recipe="datalens",
-            trials=[jobs.Trial(0.2, {**OPTIONS, "vote_share": share}) for share in (0.0, 0.1, 0.3)],
-            evaluation_dataset_id=None,
-            now=site.now,
-        ).id
+        by = {"principal": "key_test", "idempotency_key": None, "now": site.now}
+        return jobs.submit_sweep(session, **by, **asked, trials=trials).id
 
 
-def test_a_limit_is_raised_from_two_browsers(site: Any, stock: Any) -> None:
+def test_a_limit_is_raised_from_two_browsers(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     before = account_of(site, stock.account).epsilon
     asked = send(alice, page, f"{page}/limit-requests", epsilon="20", reason="a second study")
     assert (asked.status_code, asked.headers["location"]) == (303, f"{page}#control-title")
-    (request,) = requests_of(site)
+    (request,) = site.rows(LimitRequest)
     act = f"/limit-requests/{request.id}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        html = client.get(page).text
-        assert "a second study" in html
-        assert shown in html
+        assert_shown(client.get(page).text, "a second study", shown)
     assert "Approve" not in alice.get(page).text
     assert f"{page}#control-title" in site.client().get("/").text, "the overview says that a request waits"
     refused = send(alice, page, f"{act}/approve")
@@ -128,31 +91,29 @@ def test_a_limit_is_raised_from_two_browsers(site: Any, stock: Any) -> None:
     assert "by two admins: a second study" in bob.get(page).text
 
 
-def test_a_request_is_withdrawn_or_declined(site: Any, stock: Any) -> None:
+def test_a_request_is_withdrawn_or_declined(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     for client in (alice, bob):
         assert send(alice, page, f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
-        newest = next(request for request in requests_of(site) if request.state.value == "pending")
+        newest = next(request for request in site.rows(LimitRequest) if request.state.value == "pending")
         assert send(client, page, f"/limit-requests/{newest.id}/decline").status_code == 303
-    assert {request.state.value for request in requests_of(site)} == {"declined"}
+    assert {request.state.value for request in site.rows(LimitRequest)} == {"declined"}
 
 
-def test_a_limit_is_lowered_at_once(site: Any, stock: Any) -> None:
+def test_a_limit_is_lowered_at_once(site, stock):
     page = f"/accounts/{stock.account}"
     assert send(site.signed_in("admin"), page, f"{page}/lower-limit", epsilon="0.5", reason="less").status_code == 303
     account = account_of(site, stock.account)
     assert (account.epsilon, account.frozen) == (0.5, True)
 
 
-def test_an_account_is_frozen_and_opened(site: Any, stock: Any) -> None:
+def test_an_account_is_frozen_and_opened(site, stock):
     page = f"/accounts/{stock.account}"
     admin = site.signed_in("admin")
     assert send(admin, page, f"{page}/freeze", reason="an audit").status_code == 303
     assert account_of(site, stock.account).frozen
-    html = admin.get(page).text
-    assert "This account is frozen" in html
-    assert "an audit" in html
+    assert_shown(admin.get(page).text, "This account is frozen", "an audit")
     assert send(admin, page, f"{page}/unfreeze", reason="it is over").status_code == 303
     assert not account_of(site, stock.account).frozen
 
@@ -172,28 +133,26 @@ def test_an_account_is_frozen_and_opened(site: Any, stock: Any) -> None:
         ("freeze", {}),
     ],
 )
-def test_forms_out_of_range_change_nothing(site: Any, stock: Any, action: str, fields: dict[str, str]) -> None:
+def test_forms_out_of_range_change_nothing(site, stock, action, fields):
     page = f"/accounts/{stock.account}"
     before = account_of(site, stock.account)
     answer = send(site.signed_in("admin"), page, f"{page}/{action}", **fields)
     assert answer.status_code == 422
     assert answer.headers["content-type"].startswith("text/html")
-    assert (requests_of(site), account_of(site, stock.account).head_hash) == ([], before.head_hash)
+    assert (site.rows(LimitRequest), account_of(site, stock.account).head_hash) == ([], before.head_hash)
 
 
-def test_a_sweep_shows_its_trials_and_is_cancelled(site: Any, stock: Any, sweep: str) -> None:
+def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
     page = f"/sweeps/{sweep}"
     for address in ("/jobs", f"/accounts/{stock.account}"):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
-    for words in ("vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for"):
-        assert words in html
+    assert_shown(html, "vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for")
     assert "Cancel what has not ended" not in html
     trainer = site.signed_in("train", "read")
     assert send(trainer, page, f"{page}/cancel").status_code == 303
-    with transaction(site.factory, read_only=True) as session:
-        trials = session.scalars(select(Job).where(Job.sweep_id == sweep)).all()
-        assert {trial.state for trial in trials} == {JobState.CANCELLED}
+    trials = site.rows(Job, Job.sweep_id == sweep)
+    assert {trial.state for trial in trials} == {JobState.CANCELLED}
     assert {site.hold_of(trial.id).state for trial in trials} == {HoldState.RETURNED}
     assert "3 of 3" in site.client().get(f"{page}/part").text
     assert site.client().get("/sweeps/swp_x").status_code == 404
@@ -207,7 +166,7 @@ def sealed(site: Any, stock: Any) -> str:
     return stock.dataset
 
 
-def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site: Any, stock: Any, sealed: str) -> None:
+def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, sealed):
     page = f"/datasets/{sealed}"
     html = site.client().get(page).text
     assert "No budget returns" in html
@@ -220,41 +179,29 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site: Any, stock: 
     assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
     assert not key_path(site.settings, sealed).exists()
     assert not directory_of(site.settings.data_dir, sealed).exists()
-    with transaction(site.factory) as session:
-        assert session.get_one(Job, stock.queued).state is JobState.CANCELLED
-        assert session.get_one(Job, stock.running).cancel_requested
-        assert session.get_one(Dataset, sealed).state is DatasetState.DELETING
+    assert site.job(stock.queued).state is JobState.CANCELLED
+    assert site.job(stock.running).cancel_requested
+    assert site.row(Dataset, sealed).state is DatasetState.DELETING
     html = uploader.get(page).text
-    assert "Deleting" in html
-    assert "no copy of the images" in html
+    assert_shown(html, "Deleting", "no copy of the images")
     assert f"{page}/delete" not in html
     assert site.client().get("/datasets/ds_x").status_code == 404
 
 
-def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothing(
-    site: Any, stock: Any, sealed: str, sweep: str
-) -> None:
+def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothing(site, stock, sealed, sweep):
     """Every form that a page sends: not without a session, not with the wrong key, not from elsewhere."""
     alice, other = site.signed_in("admin"), site.signed_in("admin")
     account = f"/accounts/{stock.account}"
     send(alice, account, f"{account}/limit-requests", epsilon="20", reason="more")
-    act = f"/limit-requests/{requests_of(site)[0].id}"
+    request = f"/limit-requests/{site.rows(LimitRequest)[0].id}"
     introduced = {"name": "dan", "introduction": introduce()[1]}
     assert send(alice, "/admins", "/admins", reason="why", **introduced).status_code == 303
-    (asked,) = admin_requests_of(site)
+    (asked,) = site.rows(AdminRequest)
     fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
     fields["introduction"] = introduce()[1]
-    allowed = {
-        f"{account}/freeze": "admin",
-        f"{account}/unfreeze": "admin",
-        f"{account}/lower-limit": "admin",
-        f"{account}/limit-requests": "admin",
-        f"{act}/approve": "admin",
-        f"{act}/decline": "admin",
-        "/admins": "admin",
-        f"/admins/{asked.asked_by}/remove": "admin",
-        f"/admin-requests/{asked.id}/approve": "admin",
-        f"/admin-requests/{asked.id}/decline": "admin",
+    acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "lower-limit", "limit-requests")]
+    acts += [f"{about}/{act}" for about in (request, f"/admin-requests/{asked.id}") for act in ("approve", "decline")]
+    allowed = dict.fromkeys([*acts, "/admins", f"/admins/{asked.asked_by}/remove"], "admin") | {
         f"/datasets/{sealed}/delete": "data",
         f"/sweeps/{sweep}/cancel": "train",
         f"/jobs/{stock.queued}/cancel": "train",
@@ -266,14 +213,9 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     assert {re.sub(r"{\w+}", "{}", path) for path in posted} - {"/login", "/logout"} == looked_at
 
     def state() -> tuple[Any, ...]:
-        with transaction(site.factory, read_only=True) as session:
-            rows = session.scalars(select(Job).order_by(Job.id)).all()
-            facts = [(job.id, job.state, job.cancel_requested) for job in rows]
-            return (
-                account_of(site, stock.account).head_hash,
-                facts,
-                [[row.state for row in rows] for rows in (requests_of(site), admin_requests_of(site))],
-            )
+        facts = {job.id: (job.state, job.cancel_requested) for job in site.rows(Job)}
+        requests = [[row.state for row in site.rows(table)] for table in (LimitRequest, AdminRequest)]
+        return account_of(site, stock.account).head_hash, facts, requests
 
     before = state()
     nobody = site.client()

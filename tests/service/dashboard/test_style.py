@@ -1,7 +1,5 @@
 """Colours that can be told apart."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,12 +1,15 @@
 """A service that has started before, for the tests of datasets."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
+from service.db.session import SessionFactory, transaction
 from service.settings import Settings
 
 
@@ -16,3 +19,17 @@ def settings(tmp_path: Path) -> Settings:
     settings = Settings(data_dir=tmp_path / "data")
     make_fingerprint_key(settings)
     return settings
+
+
+@pytest.fixture
+def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Callable[..., str]:
+    """Declare a dataset of 500 records of 4 x 4 pixels; without an account it is public."""
+
+    def declared(account_id: str | None = None, **changes: Any) -> str:
+        facts: dict[str, Any] = {"name": "faces", "classes": ["a", "b"], "height": 4, "width": 4, "channels": 1}
+        facts |= {"visibility": "public" if account_id is None else "private", "account_id": account_id}
+        facts |= {"records_declared": 500, "subjects_declared": None}
+        with transaction(factory) as session:
+            return states.declare(session, settings, **facts | changes, now=now).id
+
+    return declared

@@ -1,7 +1,5 @@
 """A service in one process, asked by its own routes: `deleting_service.py DATA_DIR delete|state DATASET`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,14 +1,12 @@
 """Images that come again: found by their pixels whatever the file, kept on one budget, and nobody is told more."""
 
-from __future__ import annotations
-
 import io
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -32,9 +30,10 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
 from service.db.words import Adjacency, DatasetState, Unit, Visibility
 from service.errors import Conflict
+from tests.together import at_once
 
 KEY = bytes(range(32))
-Open = Callable[..., str]
+SHAPE = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 1000}
 
 
 def pictures(count: int, *, seed: int = 0, channels: int = 1) -> np.ndarray:
@@ -46,12 +45,19 @@ def prints(images: np.ndarray, key: bytes = KEY) -> frozenset[bytes]:
     return fingerprint([images], key)
 
 
-@pytest.fixture
-def declare(now: datetime) -> Callable[..., str]:
-    """Write the row of a dataset that is receiving its content, and return its id; without an account it is public."""
+@dataclass
+class Desk:
+    """Where datasets are declared and their content is accepted."""
 
-    def declared(factory: SessionFactory, account_id: str | None, **changes: object) -> str:
-        facts = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 1000, **changes}
+    factory: SessionFactory
+    now: datetime
+    open_account: Callable[..., str]
+
+    def account(self, name: str, **terms: object) -> str:
+        return self.open_account(self.factory, name=name, **terms)
+
+    def declare(self, account_id: str | None) -> str:
+        """Write the row of a dataset that is receiving its content; without an account it is public."""
         dataset = Dataset(
             id=new_id("ds"),
             account_id=account_id,
@@ -59,51 +65,50 @@ def declare(now: datetime) -> Callable[..., str]:
             visibility=Visibility.PUBLIC if account_id is None else Visibility.PRIVATE,
             state=DatasetState.RECEIVING,
             upload_attempt=1,
-            created_at=now,
-            **facts,
+            created_at=self.now,
+            **SHAPE,
         )
-        with transaction(factory) as session:
+        with transaction(self.factory) as session:
             session.add(dataset)
         return dataset.id
 
-    return declared
+    def accept(self, dataset_id: str, account_id: str | None, digests: frozenset[bytes], attempt: int = 1) -> Dataset:
+        """Accept content with these fingerprints, as the service does once it has read it."""
+        upload = Upload(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=attempt)
+        content = Content(upload, "npz", "0" * 64, 1, digests, "ab" * 32, lambda: None)
+        return receiving.accept(self.factory, content, now=self.now)
+
+    def upload(self, account_id: str | None, images: np.ndarray) -> Dataset:
+        """Accept content with these images into a new dataset of an account."""
+        return self.accept(self.declare(account_id), account_id, prints(images))
+
+    def stored(self) -> set[tuple[bytes, str | None]]:
+        """The fingerprints that count, each with the account that it is known in."""
+        query = select(Fingerprint.digest, Dataset.account_id).join(Dataset, Dataset.id == Fingerprint.dataset_id)
+        with transaction(self.factory, read_only=True) as session:
+            return {(row.digest, row.account_id) for row in session.execute(query.where(Dataset.ready_at.is_not(None)))}
+
+    def delete(self, dataset_id: str) -> None:
+        with transaction(self.factory) as session:
+            deletion.begin(session, dataset_id, cancel_jobs=False, now=self.now)
+        with transaction(self.factory) as session:
+            assert deletion.finish(session, dataset_id).state is DatasetState.DELETED
+
+    def begin_again(self, dataset_id: str) -> None:
+        """A second attempt at the upload."""
+        with transaction(self.factory) as session:
+            session.get_one(Dataset, dataset_id).upload_attempt = 2
 
 
 @pytest.fixture
-def upload(declare: Callable[..., str], now: datetime) -> Callable[..., Dataset]:
-    """Accept content with these images into a new dataset of an account."""
-
-    def uploaded(factory: SessionFactory, account_id: str | None, images: np.ndarray) -> Dataset:
-        return accept(factory, declare(factory, account_id), account_id, prints(images), now)
-
-    return uploaded
-
-
-def accept(
-    factory: SessionFactory,
-    dataset_id: str,
-    account_id: str | None,
-    digests: frozenset[bytes],
-    now: datetime,
-    attempt: int = 1,
-) -> Dataset:
-    """Accept content with these fingerprints, as the service does once it has read it."""
-    upload = Upload(dataset_id, ("a",), 5, 7, 1, 1000, account_id=account_id, attempt=attempt)
-    content = Content(upload, "npz", "0" * 64, 1, digests, "ab" * 32, lambda: None)
-    return receiving.accept(factory, content, now=now)
-
-
-def stored(factory: SessionFactory) -> set[tuple[bytes, str | None]]:
-    """The fingerprints that count, each with the account that it is known in."""
-    query = select(Fingerprint.digest, Dataset.account_id).join(Dataset, Dataset.id == Fingerprint.dataset_id)
-    with transaction(factory, read_only=True) as session:
-        return {(row.digest, row.account_id) for row in session.execute(query.where(Dataset.ready_at.is_not(None)))}
+def desk(factory, now, open_account) -> Desk:
+    return Desk(factory, now, open_account)
 
 
 # --- what a fingerprint sees ----------------------------------------------------------------------------------------
 
 
-def test_every_image_has_one_that_depends_on_the_secret() -> None:
+def test_every_image_has_one_that_depends_on_the_secret():
     images = pictures(50)
     assert len(prints(images)) == 50
     assert all(len(digest) == DIGEST_BYTES for digest in prints(images))
@@ -112,7 +117,7 @@ def test_every_image_has_one_that_depends_on_the_secret() -> None:
     assert prints(images[[0, 0, 0]]) == prints(images[:1])
 
 
-def test_the_file_format_makes_no_difference() -> None:
+def test_the_file_format_makes_no_difference():
     image = pictures(1)[0]
     for options in ({"format": "PNG"}, {"format": "PNG", "compress_level": 0}, {"format": "BMP"}):
         file = io.BytesIO()
@@ -120,12 +125,12 @@ def test_the_file_format_makes_no_difference() -> None:
         assert prints(np.asarray(Image.open(file))[None]) == prints(image[None])
 
 
-def test_a_gray_picture_that_comes_in_colour_is_the_same() -> None:
+def test_a_gray_picture_that_comes_in_colour_is_the_same():
     gray = pictures(6)
     assert prints(np.repeat(gray[..., None], 3, axis=3)) == prints(gray)
 
 
-def test_shape_channel_order_and_a_single_step_of_one_pixel_make_another_image() -> None:
+def test_shape_channel_order_and_a_single_step_of_one_pixel_make_another_image():
     colour = pictures(1, channels=3)
     found = [prints(colour[..., list(order)]) for order in permutations(range(3))]
     changed = colour.copy()
@@ -134,7 +139,7 @@ def test_shape_channel_order_and_a_single_step_of_one_pixel_make_another_image()
     assert len(frozenset().union(*found)) == len(found)
 
 
-def test_blank_images_join_nobody() -> None:
+def test_blank_images_join_nobody():
     blank = np.stack([np.full((5, 7), value, np.uint8) for value in (0, 7, 255)])
     assert prints(blank) == frozenset()
     one_colour = np.broadcast_to(np.array([200, 10, 10], np.uint8), (2, 5, 7, 3))
@@ -147,14 +152,12 @@ def test_blank_images_join_nobody() -> None:
 # --- who pays -------------------------------------------------------------------------------------------------------
 
 
-def test_images_that_are_new_stay_where_they_were_declared(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    first, second = open_account(factory, name="first"), open_account(factory, name="second")
+def test_images_that_are_new_stay_where_they_were_declared(desk):
+    first, second = desk.account("first"), desk.account("second")
     for account_id, seed in ((first, 1), (second, 2)):
-        dataset = upload(factory, account_id, pictures(20, seed=seed))
+        dataset = desk.upload(account_id, pictures(20, seed=seed))
         assert (dataset.account_id, dataset.joined, dataset.state) == (account_id, False, DatasetState.READY)
-    assert stored(factory) == {
+    assert desk.stored() == {
         (digest, account_id)
         for account_id, seed in ((first, 1), (second, 2))
         for digest in prints(pictures(20, seed=seed))
@@ -162,178 +165,125 @@ def test_images_that_are_new_stay_where_they_were_declared(
 
 
 @pytest.mark.parametrize("shared", [1, 5, 20])
-def test_one_known_image_is_enough_to_join(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], shared: int
-) -> None:
-    first, second = open_account(factory, name="first"), open_account(factory, name="second")
+def test_one_known_image_is_enough_to_join(desk, shared):
+    first, second = desk.account("first"), desk.account("second")
     known_images, new_images = pictures(20, seed=1), pictures(30, seed=2)
-    upload(factory, first, known_images)
-    joined = upload(factory, second, np.concatenate([new_images, known_images[:shared]]))
+    desk.upload(first, known_images)
+    joined = desk.upload(second, np.concatenate([new_images, known_images[:shared]]))
     assert (joined.account_id, joined.joined) == (first, True)
     # What came with the known images is the first account's from now on.
-    again = upload(factory, second, new_images[:3])
+    again = desk.upload(second, new_images[:3])
     assert (again.account_id, again.joined) == (first, True)
-    assert {account_id for _, account_id in stored(factory)} == {first}
+    assert {account_id for _, account_id in desk.stored()} == {first}
 
 
-def test_uploading_again_into_the_same_account_moves_nothing(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    account_id = open_account(factory)
+def test_uploading_again_into_the_same_account_moves_nothing(desk):
+    account_id = desk.account("first")
     for _ in range(2):
-        dataset = upload(factory, account_id, pictures(20))
+        dataset = desk.upload(account_id, pictures(20))
         assert (dataset.account_id, dataset.joined) == (account_id, False)
-    assert len(stored(factory)) == 20
+    assert len(desk.stored()) == 20
 
 
-def test_images_stay_known_after_the_dataset_is_deleted(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], now: datetime
-) -> None:
-    first, second = open_account(factory, name="first"), open_account(factory, name="second")
-    dataset = upload(factory, first, pictures(20))
-    delete(factory, dataset.id, now)
-    assert upload(factory, second, pictures(20)).account_id == first
+def test_images_stay_known_after_the_dataset_is_deleted(desk):
+    first, second = desk.account("first"), desk.account("second")
+    dataset = desk.upload(first, pictures(20))
+    desk.delete(dataset.id)
+    assert desk.upload(second, pictures(20)).account_id == first
 
 
-def test_images_of_several_accounts_are_refused_and_leave_no_trace(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    ids = [open_account(factory, name=name) for name in ("first", "second", "third")]
+def test_images_of_several_accounts_are_refused_and_leave_no_trace(desk):
+    ids = [desk.account(name) for name in ("first", "second", "third")]
     for seed, account_id in enumerate(ids[:2]):
-        upload(factory, account_id, pictures(10, seed=seed))
-    before = stored(factory)
+        desk.upload(account_id, pictures(10, seed=seed))
+    before = desk.stored()
     mixed = np.concatenate([pictures(1, seed=0), pictures(1, seed=1), pictures(5, seed=9)])
     for account_id in ids:  # also into one of those that have them: the other's images would be paid from there
         with pytest.raises(OverlapRefused) as refused:
-            upload(factory, account_id, mixed)
+            desk.upload(account_id, mixed)
         assert refused.value.numbers == {"fault": "overlap"}
-    assert stored(factory) == before
+    assert desk.stored() == before
 
 
-def test_accounts_of_different_units_share_no_dataset_and_the_answer_is_the_same(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    records, subjects = open_account(factory, name="records"), open_account(factory, name="subjects", unit="subject")
-    upload(factory, records, pictures(10, seed=0))
-    upload(factory, subjects, pictures(10, seed=1))
+def test_accounts_of_different_units_share_no_dataset_and_the_answer_is_the_same(desk):
+    records, subjects = desk.account("records"), desk.account("subjects", unit="subject")
+    desk.upload(records, pictures(10, seed=0))
+    desk.upload(subjects, pictures(10, seed=1))
     messages = set()
     for account_id, seed in ((subjects, 0), (records, 1)):
         with pytest.raises(OverlapRefused) as refused:
-            upload(factory, account_id, pictures(10, seed=seed))
+            desk.upload(account_id, pictures(10, seed=seed))
         messages.add(refused.value.message)
     assert len(messages) == 1
 
 
-def test_subjects_with_records_in_their_own_account_are_not_given_a_second_budget(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    first = open_account(factory, name="first", unit="subject")
-    second = open_account(factory, name="second", unit="subject")
-    upload(factory, first, pictures(10, seed=0))
-    assert upload(factory, second, pictures(10, seed=0)).account_id == first  # the second has had nothing yet
-    upload(factory, second, pictures(10, seed=5))
+def test_subjects_with_records_in_their_own_account_are_not_given_a_second_budget(desk):
+    first, second = (desk.account(name, unit="subject") for name in ("first", "second"))
+    desk.upload(first, pictures(10, seed=0))
+    assert desk.upload(second, pictures(10, seed=0)).account_id == first  # the second has had nothing yet
+    desk.upload(second, pictures(10, seed=5))
     with pytest.raises(OverlapRefused):
-        upload(factory, second, np.concatenate([pictures(1, seed=0), pictures(10, seed=6)]))
+        desk.upload(second, np.concatenate([pictures(1, seed=0), pictures(10, seed=6)]))
 
 
-def delete(factory: SessionFactory, dataset_id: str, now: datetime) -> None:
-    with transaction(factory) as session:
-        deletion.begin(session, dataset_id, cancel_jobs=False, now=now)
-    with transaction(factory) as session:
-        assert deletion.finish(session, dataset_id).state is DatasetState.DELETED
-
-
-def test_many_digests_go_through_in_several_statements(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
+def test_many_digests_go_through_in_several_statements(desk):
     count = 2 * DIGESTS_PER_TRANSACTION + 3
     digests = frozenset(number.to_bytes(DIGEST_BYTES, "little") for number in range(1, count + 1))
-    first, second = open_account(factory, name="first"), open_account(factory, name="second")
-    with transaction(factory) as session:
-        assert not any_recorded(session)
-    assert accept(factory, declare(factory, first), first, digests, now).account_id == first
-    with transaction(factory) as session:
-        assert any_recorded(session)
-    assert accept(factory, declare(factory, second), second, frozenset([max(digests)]), now).account_id == first
-    assert len(stored(factory)) == count
+    first, second = desk.account("first"), desk.account("second")
+    for account_id, sent, known in ((first, digests, False), (second, frozenset([max(digests)]), True)):
+        with transaction(desk.factory) as session:
+            assert any_recorded(session) is known
+        assert desk.accept(desk.declare(account_id), account_id, sent).account_id == first
+    assert len(desk.stored()) == count
 
 
-def test_another_writer_gets_through_while_a_big_upload_is_recorded(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
+def test_another_writer_gets_through_while_a_big_upload_is_recorded(desk):
     """300,000 images took SQLite's only write lock for many seconds."""
     count = 300_000
     random = np.random.default_rng(0).bytes(DIGEST_BYTES * count)
     digests = frozenset(random[at : at + DIGEST_BYTES] for at in range(0, len(random), DIGEST_BYTES))
-    account_id = open_account(factory)
-    big, failures, accepted = declare(factory, account_id), list[Exception](), list[float]()
+    account_id = desk.account("first")
+    big, written = desk.declare(account_id), list[float]()
 
-    def record() -> None:
-        try:
-            accept(factory, big, account_id, digests, now)
-        except Exception as error:
-            failures.append(error)
-        accepted.append(time.monotonic())
+    def record() -> float:
+        desk.accept(big, account_id, digests)
+        return time.monotonic()
 
-    started, written = time.monotonic(), list[float]()
-    thread = threading.Thread(target=record)
-    thread.start()
-    while thread.is_alive():
-        open_account(factory, name=f"another {len(written)}")
-        written.append(time.monotonic())
-    thread.join()
-    assert failures == []
-    assert len(stored(factory)) == len(digests)
-    during = [at for at in written if at < accepted[0]]
-    longest = max(later - earlier for earlier, later in zip([started, *during], [*during, accepted[0]], strict=True))
+    started = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        recording = pool.submit(record)
+        while not recording.done():
+            desk.account(f"another {len(written)}")
+            written.append(time.monotonic())
+    accepted = recording.result()
+    assert len(desk.stored()) == len(digests)
+    during = [at for at in written if at < accepted]
+    longest = max(later - earlier for earlier, later in pairwise([started, *during, accepted]))
     assert len(during) > count / DIGESTS_PER_TRANSACTION / 4
-    assert longest < (accepted[0] - started) / 2, "the big upload kept others from writing for most of its time"
+    assert longest < (accepted - started) / 2, "the big upload kept others from writing for most of its time"
 
 
-def test_the_same_images_into_two_accounts_at_once_end_in_one(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
-    ids = [open_account(factory, name=f"account {number}") for number in range(4)]
+def test_the_same_images_into_two_accounts_at_once_end_in_one(desk):
+    ids = [desk.account(f"account {number}") for number in range(4)]
     images = pictures(200)
-    rows = [(declare(factory, account_id), account_id) for account_id in ids for _ in range(2)]
-    failures = at_once([lambda row=row: accept(factory, *row, prints(images), now) for row in rows])
-    assert failures == []
-    with transaction(factory, read_only=True) as session:
+    rows = [(desk.declare(account_id), account_id) for account_id in ids for _ in range(2)]
+    ends = at_once(*(lambda row=row: desk.accept(*row, prints(images)) for row in rows))
+    assert [type(end) for end in ends] == [Dataset] * len(rows)
+    with transaction(desk.factory, read_only=True) as session:
         found = session.scalars(select(Dataset)).all()
     assert len({dataset.account_id for dataset in found}) == 1
     assert sum(dataset.joined for dataset in found) == len(rows) - 2
-    assert len(stored(factory)) == 200
+    assert len(desk.stored()) == 200
 
 
-def test_an_image_that_comes_as_private_and_as_public_at_once_is_one_of_them(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
-    account_id = open_account(factory)
+def test_an_image_that_comes_as_private_and_as_public_at_once_is_one_of_them(desk):
+    account_id = desk.account("first")
     for seed in range(5):
-        rows = [(declare(factory, owner), owner) for owner in (account_id, None)]
+        rows = [(desk.declare(owner), owner) for owner in (account_id, None)]
         digests = prints(pictures(20, seed=seed))
-        failures = at_once([lambda row=row, digests=digests: accept(factory, *row, digests, now) for row in rows])
-        assert len(failures) == 1
-        assert isinstance(failures[0], KnownAsPrivate | KnownAsPublic)
-
-
-def at_once(acts: Sequence[Callable[[], object]]) -> list[Exception]:
-    """Do everything at the same time; returns what was raised."""
-    ready, failures = threading.Barrier(len(acts)), list[Exception]()
-
-    def run(act: Callable[[], object]) -> None:
-        ready.wait(60)
-        try:
-            act()
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return failures
+        ends = at_once(*(lambda row=row, digests=digests: desk.accept(*row, digests) for row in rows))
+        (failure,) = (end for end in ends if isinstance(end, Exception))
+        assert isinstance(failure, KnownAsPrivate | KnownAsPublic)
 
 
 # --- which account may pay for another's images ---------------------------------------------------------------------
@@ -347,138 +297,114 @@ class Promise:
     adjacency: Adjacency = Adjacency.ADD_REMOVE
 
 
+STRICT = [{}, {"epsilon": 0.5}, {"delta": 1e-7}, {"epsilon": 0.5, "delta": 1e-7}]
+LAX = [
+    {"epsilon": 1.0000001},
+    {"delta": 1.1e-6},
+    {"epsilon": 0.5, "delta": 1e-5},
+    {"epsilon": 2, "delta": 1e-9},
+    {"unit": Unit.SUBJECT},
+    {"epsilon": 0.1, "delta": 1e-9, "unit": Unit.SUBJECT},
+]
+
+
 @pytest.mark.parametrize(
-    ("payer", "strict"),
-    [
-        (Promise(), True),
-        (Promise(epsilon=0.5), True),
-        (Promise(delta=1e-7), True),
-        (Promise(epsilon=0.5, delta=1e-7), True),
-        (Promise(epsilon=1.0000001), False),
-        (Promise(delta=1.1e-6), False),
-        (Promise(epsilon=0.5, delta=1e-5), False),
-        (Promise(epsilon=2, delta=1e-9), False),
-        (Promise(unit=Unit.SUBJECT), False),
-        (Promise(epsilon=0.1, delta=1e-9, unit=Unit.SUBJECT), False),
-    ],
+    ("terms", "strict"), [*((terms, True) for terms in STRICT), *((terms, False) for terms in LAX)], ids=str
 )
-def test_as_strict_is_no_larger_epsilon_no_larger_delta_and_the_same_neighbours(payer: Promise, strict: bool) -> None:
-    assert at_least_as_strict(payer, Promise()) is strict
+def test_as_strict_is_no_larger_epsilon_no_larger_delta_and_the_same_neighbours(terms, strict):
+    assert at_least_as_strict(Promise(**terms), Promise()) is strict
 
 
 @pytest.mark.parametrize(
     "laxer",
     [{"epsilon": 1000.0}, {"delta": 1e-4}, {"epsilon": 1.0, "delta": 2e-5}, {"epsilon": 1.1}],
 )
-def test_one_shared_image_does_not_move_the_others_to_a_laxer_account(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], laxer: dict[str, object]
-) -> None:
-    lax, strict = open_account(factory, name="lax", **laxer), open_account(factory, name="strict", epsilon=1.0)
+def test_one_shared_image_does_not_move_the_others_to_a_laxer_account(desk, laxer):
+    lax, strict = desk.account("lax", **laxer), desk.account("strict", epsilon=1.0)
     placeholder = pictures(1, seed=7)
-    upload(factory, lax, placeholder)
-    before = stored(factory)
+    desk.upload(lax, placeholder)
+    before = desk.stored()
     with pytest.raises(OverlapRefused) as refused:
-        upload(factory, strict, np.concatenate([pictures(300), placeholder]))
+        desk.upload(strict, np.concatenate([pictures(300), placeholder]))
     assert refused.value.numbers == {"fault": "overlap"}
-    assert stored(factory) == before
+    assert desk.stored() == before
     # The other way round the stricter account is the one that pays, and the same terms are strict enough.
-    upload(factory, strict, pictures(5, seed=3))
-    assert upload(factory, lax, pictures(5, seed=3)).account_id == strict
+    desk.upload(strict, pictures(5, seed=3))
+    assert desk.upload(lax, pictures(5, seed=3)).account_id == strict
     # Its owner may decide otherwise, by declaring the dataset where the image is known.
-    assert upload(factory, lax, np.concatenate([pictures(20, seed=9), placeholder])).account_id == lax
+    assert desk.upload(lax, np.concatenate([pictures(20, seed=9), placeholder])).account_id == lax
 
 
-def test_the_filter_makes_no_difference_to_what_is_promised(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
-    first = open_account(factory, name="first")
-    second = open_account(factory, name="second")
-    upload(factory, first, pictures(5))
-    assert upload(factory, second, pictures(5)).account_id == first
+def test_the_filter_makes_no_difference_to_what_is_promised(desk):
+    first, second = desk.account("first"), desk.account("second")
+    desk.upload(first, pictures(5))
+    assert desk.upload(second, pictures(5)).account_id == first
 
 
 # --- what is public, and what is not --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shared", [1, 20])
-def test_a_private_image_does_not_come_back_as_public(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], now: datetime, shared: int
-) -> None:
-    account_id = open_account(factory)
-    private = upload(factory, account_id, pictures(20, seed=1))
+def test_a_private_image_does_not_come_back_as_public(desk, shared):
+    account_id = desk.account("first")
+    private = desk.upload(account_id, pictures(20, seed=1))
     copy = np.concatenate([pictures(5, seed=2), pictures(20, seed=1)[:shared]])
     for _ in range(2):
         with pytest.raises(KnownAsPrivate) as refused:
-            upload(factory, None, copy)
+            desk.upload(None, copy)
         assert refused.value.numbers == {"fault": "known_as_private"}
-        delete(factory, private.id, now) if private.state is DatasetState.READY else None
-    assert upload(factory, None, pictures(5, seed=2)).state is DatasetState.READY
+        desk.delete(private.id) if private.state is DatasetState.READY else None
+    assert desk.upload(None, pictures(5, seed=2)).state is DatasetState.READY
 
 
-def test_a_public_image_does_not_become_private_until_the_public_dataset_is_deleted(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset], now: datetime
-) -> None:
-    account_id = open_account(factory)
-    public = upload(factory, None, pictures(20, seed=1))
-    upload(factory, None, pictures(20, seed=1))  # two public datasets may share images
+def test_a_public_image_does_not_become_private_until_the_public_dataset_is_deleted(desk):
+    account_id = desk.account("first")
+    public = desk.upload(None, pictures(20, seed=1))
+    desk.upload(None, pictures(20, seed=1))  # two public datasets may share images
     with pytest.raises(KnownAsPublic) as refused:
-        upload(factory, account_id, np.concatenate([pictures(5, seed=2), pictures(1, seed=1)]))
+        desk.upload(account_id, np.concatenate([pictures(5, seed=2), pictures(1, seed=1)]))
     assert refused.value.numbers == {"fault": "known_as_public"}
-    with transaction(factory, read_only=True) as session:
+    with transaction(desk.factory, read_only=True) as session:
         ids = list(session.scalars(select(Dataset.id).where(Dataset.account_id.is_(None))))
     for dataset_id in ids:
-        delete(factory, dataset_id, now)
+        desk.delete(dataset_id)
     assert public.id in ids
-    assert upload(factory, account_id, pictures(20, seed=1)).account_id == account_id
+    assert desk.upload(account_id, pictures(20, seed=1)).account_id == account_id
 
 
-def test_blank_pages_are_neither_private_nor_public(
-    factory: SessionFactory, open_account: Open, upload: Callable[..., Dataset]
-) -> None:
+def test_blank_pages_are_neither_private_nor_public(desk):
     blank = np.stack([np.full((5, 7), value, np.uint8) for value in (0, 255)])
-    upload(factory, open_account(factory), np.concatenate([pictures(3, seed=1), blank]))
-    upload(factory, None, np.concatenate([pictures(3, seed=2), blank]))
+    desk.upload(desk.account("first"), np.concatenate([pictures(3, seed=1), blank]))
+    desk.upload(None, np.concatenate([pictures(3, seed=2), blank]))
 
 
 # --- uploads that do not come to their end --------------------------------------------------------------------------
 
 
-def test_fingerprints_of_an_upload_that_was_not_accepted_do_not_count_and_are_replaced(
-    factory: SessionFactory,
-    open_account: Open,
-    declare: Callable[..., str],
-    upload: Callable[..., Dataset],
-    now: datetime,
-) -> None:
-    first, second = open_account(factory, name="first"), open_account(factory, name="second")
-    died = declare(factory, first)
-    fingerprints.record(factory, died, 1, prints(pictures(20)))  # and then its process was killed
-    assert upload(factory, second, pictures(20)).account_id == second
-    with transaction(factory) as session:
-        session.get_one(Dataset, died).upload_attempt = 2
+def test_fingerprints_of_an_upload_that_was_not_accepted_do_not_count_and_are_replaced(desk):
+    first, second = desk.account("first"), desk.account("second")
+    died = desk.declare(first)
+    fingerprints.record(desk.factory, died, 1, prints(pictures(20)))  # and then its process was killed
+    assert desk.upload(second, pictures(20)).account_id == second
+    desk.begin_again(died)
     other = prints(pictures(20, seed=1))
-    accept(factory, died, first, other, now, attempt=2)
-    assert stored(factory) == {(digest, second) for digest in prints(pictures(20))} | {(d, first) for d in other}
+    desk.accept(died, first, other, attempt=2)
+    assert desk.stored() == {(digest, second) for digest in prints(pictures(20))} | {(d, first) for d in other}
 
 
-def test_a_crash_between_two_transactions_changes_nothing_for_whoever_does_it_again(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
-    account_id = open_account(factory)
-    dataset_id, digests = declare(factory, account_id), prints(pictures(50))
-    fingerprints.record(factory, dataset_id, 1, frozenset(sorted(digests)[:20]))
+def test_a_crash_between_two_transactions_changes_nothing_for_whoever_does_it_again(desk):
+    account_id = desk.account("first")
+    dataset_id, digests = desk.declare(account_id), prints(pictures(50))
+    fingerprints.record(desk.factory, dataset_id, 1, frozenset(sorted(digests)[:20]))
     for _ in range(2):  # the second time the answer to the first was lost
-        assert accept(factory, dataset_id, account_id, digests, now).state is DatasetState.READY
-    assert stored(factory) == {(digest, account_id) for digest in digests}
+        assert desk.accept(dataset_id, account_id, digests).state is DatasetState.READY
+    assert desk.stored() == {(digest, account_id) for digest in digests}
 
 
-def test_a_late_writer_is_refused(
-    factory: SessionFactory, open_account: Open, declare: Callable[..., str], now: datetime
-) -> None:
-    account_id = open_account(factory)
-    dataset_id = declare(factory, account_id)
-    with transaction(factory) as session:
-        session.get_one(Dataset, dataset_id).upload_attempt = 2
+def test_a_late_writer_is_refused(desk):
+    account_id = desk.account("first")
+    dataset_id = desk.declare(account_id)
+    desk.begin_again(dataset_id)
     with pytest.raises(Conflict, match="no longer"):
-        accept(factory, dataset_id, account_id, prints(pictures(5)), now)
-    assert stored(factory) == set()
+        desk.accept(dataset_id, account_id, prints(pictures(5)))
+    assert desk.stored() == set()

@@ -1,29 +1,23 @@
 """Receiving a body: limits hold, the reader is a process of its own, and whatever fails leaves nothing behind."""
 
-from __future__ import annotations
-
 import io
 import os
 import threading
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from service.artifacts import remove_directory
-from service.datasets.reading import (
-    Upload,
-    UploadFailed,
-    UploadRefused,
-    UploadTooLarge,
-    sweep,
-)
-from service.datasets.vault import make_fingerprint_key, open_dataset, shred
+from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadTooLarge, sweep
+from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects, shred
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import Fault, explain
 from service.ingest.request import IngestLimits, IngestRequest
@@ -72,6 +66,18 @@ def files_of(settings: Settings) -> list[str]:
     return [name for name in found if name != "keys/fingerprints.key"]
 
 
+def assert_refused(
+    settings: Settings, fault: Fault, body: Iterable[bytes], announced: int | None = None, **changes: Any
+) -> UploadRefused:
+    """The upload is refused for this reason, and leaves no file."""
+    facts, format = changes.get("facts", FACTS), changes.get("format", "npz")
+    with pytest.raises(UploadRefused) as refused:
+        receive(settings, facts, iter(body), announced, format)
+    assert refused.value.fault is fault
+    assert files_of(settings) == []
+    return refused.value
+
+
 def test_content_is_stored_and_described_without_its_count(settings):
     data = npz(labels=[0, 1, 1])
     received = receive(settings, FACTS, in_chunks(data), len(data), "npz")
@@ -97,27 +103,19 @@ def test_files_are_readable_by_their_owner_alone(settings):
 
 
 def test_a_refused_upload_changes_nothing_and_may_be_tried_again(settings):
-    with pytest.raises(UploadRefused) as refused:
-        receive(settings, FACTS, in_chunks(npz(labels=[0, 1, 2])), None, "npz")
-    assert refused.value.fault is Fault.LABEL_RANGE
-    assert refused.value.numbers == {"fault": "label_range"}
-    assert files_of(settings) == []
+    refused = assert_refused(settings, Fault.LABEL_RANGE, in_chunks(npz(labels=[0, 1, 2])))
+    assert refused.numbers == {"fault": "label_range"}
     assert list((settings.data_dir / "datasets").iterdir()) == []
     receive(settings, FACTS, in_chunks(npz()), None, "npz")
 
 
 @pytest.mark.parametrize("announced", [1, -1, 1000])
 def test_a_body_of_another_length_than_announced_is_refused(settings, announced):
-    data = npz()
-    with pytest.raises(UploadRefused) as refused:
-        receive(settings, FACTS, in_chunks(data), len(data) + announced, "npz")
-    assert refused.value.fault is Fault.INCOMPLETE
-    assert files_of(settings) == []
+    assert_refused(settings, Fault.INCOMPLETE, in_chunks(npz()), len(npz()) + announced)
 
 
 def test_the_byte_limit_holds_whatever_is_announced(tmp_path):
-    settings = prepared(tmp_path, upload_bytes_max=1000)
-    taken = []
+    settings, taken = prepared(tmp_path, upload_bytes_max=1000), []
 
     def endless() -> Iterator[bytes]:
         while True:
@@ -129,16 +127,12 @@ def test_the_byte_limit_holds_whatever_is_announced(tmp_path):
             receive(settings, FACTS, endless(), announced, "npz")
         assert refused.value.numbers["limit_bytes"] == 1000
     assert len(taken) == 11  # the second body, announced too large, was not read at all
-    with pytest.raises(UploadRefused):  # announced small, sent endless
-        receive(settings, FACTS, endless(), 500, "npz")
-    assert files_of(settings) == []
+    assert_refused(settings, Fault.INCOMPLETE, endless(), 500)  # announced small, sent endless
 
 
 def test_an_empty_body_is_refused(settings):
     for chunks in ([], [b""]):
-        with pytest.raises(UploadRefused) as refused:
-            receive(settings, FACTS, iter(chunks), None, "zip")
-        assert refused.value.fault is Fault.EMPTY
+        assert_refused(settings, Fault.EMPTY, chunks, format="zip")
 
 
 def test_a_connection_that_breaks_leaves_nothing_and_keeps_its_own_error(settings):
@@ -165,10 +159,8 @@ def test_unknown_formats_and_foreign_identifiers_are_refused(settings):
 
 def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_memory_bytes_max=32 * 2**20)
-    with pytest.raises(UploadRefused) as stopped:
-        receive(settings, FACTS, in_chunks(zipped(*((f"cat/{n}", b"") for n in range(3_000))), 2**20), None, "zip")
-    assert stopped.value.fault is Fault.TOO_COSTLY
-    assert files_of(settings) == []
+    data = zipped(*((f"cat/{n}", b"") for n in range(3_000)))
+    assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), format="zip")
 
 
 def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
@@ -178,11 +170,8 @@ def test_a_reader_that_takes_too_long_is_stopped(tmp_path):
     Image.effect_noise((1000, 1000), 50).save(buffer, "PNG")
     data = zipped(*((f"cat/{number}.png", buffer.getvalue()) for number in range(250)))
     started = time.monotonic()
-    with pytest.raises(UploadRefused) as stopped:
-        receive(settings, facts, in_chunks(data, 2**20), None, "zip")
-    assert stopped.value.fault is Fault.TOO_COSTLY
+    assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), facts=facts, format="zip")
     assert time.monotonic() - started < 5
-    assert files_of(settings) == []
 
 
 def test_a_disk_that_fails_is_reported_without_its_paths(settings):
@@ -292,20 +281,8 @@ def test_no_name_or_metadata_of_an_accepted_upload_is_stored(settings):
 
 
 def test_every_fault_has_a_message_of_public_facts(tmp_path):
-    request = IngestRequest(
-        DATASET,
-        (CANARY, "dog"),
-        4,
-        6,
-        1,
-        100,
-        source=tmp_path,
-        target=tmp_path,
-        format="zip",
-        limits=IngestLimits(),
-        source_key=bytes(32),
-        target_key=bytes(32),
-    )
+    places = {"source": tmp_path, "target": tmp_path, "source_key": bytes(32), "target_key": bytes(32)}
+    request = IngestRequest(DATASET, (CANARY, "dog"), 4, 6, 1, 100, format="zip", limits=IngestLimits(), **places)
     messages = {fault: explain(fault, request) for fault in Fault}
     assert len(set(messages.values())) == len(Fault)
     assert all(len(text) > 30 and str(tmp_path) not in text for text in messages.values())
@@ -335,3 +312,36 @@ def test_fashion_mnist_is_read_within_three_seconds(settings):
     images, labels = open_dataset(settings, DATASET)
     assert images.shape == (60_000, 28, 28)
     assert np.bincount(labels).tolist() == [6_000] * 10
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------
+
+OF_SUBJECTS = replace(FACTS, subjects_declared=3)
+NAMES = [f"{CANARY}-{name}" for name in ("anna", "bert", "anna", "carl", "bert")]
+
+
+def of(names: list[str] | None) -> bytes:
+    subjects = {} if names is None else {"subjects": np.array(names)}
+    return pack(np.zeros((5, 4, 6), np.uint8), [0, 1, 1, 0, 1], **subjects)
+
+
+def test_subjects_are_stored_beside_images_and_labels_as_numbers(settings):
+    receive(settings, OF_SUBJECTS, iter([of(NAMES)]), None, "npz")
+    numbers = open_subjects(settings, DATASET)
+    assert numbers.dtype == np.int64
+    owned = [np.flatnonzero(numbers == number).tolist() for number in dict.fromkeys(numbers.tolist())]
+    assert owned == [[0, 2], [1, 4], [3]]
+    assert len(open_dataset(settings, DATASET)[1]) == 5
+    assert not [path for path in settings.data_dir.rglob("*") if path.is_file() and CANARY in path.name]
+
+
+@pytest.mark.parametrize(
+    ("names", "fault"), [(None, Fault.SUBJECTS_ABSENT), ([*NAMES[:4], "dora"], Fault.SUBJECTS_TOO_MANY)]
+)
+def test_refusals_name_the_rule_and_no_subject(settings, capfd, names, fault):
+    refused = assert_refused(settings, fault, [of(names)], facts=OF_SUBJECTS)
+    told = " ".join([refused.message, repr(refused), str(refused.numbers), *capfd.readouterr()])
+    assert CANARY not in told
+    assert "dora" not in told
+    with pytest.raises(NotFound):
+        open_subjects(settings, DATASET)

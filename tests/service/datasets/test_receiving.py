@@ -1,10 +1,8 @@
 """The lease of an upload: who may go on, who takes over, and what a process that was given up can still do. Nothing."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -38,28 +36,8 @@ def settings(tmp_path: Path) -> Settings:
     return settings
 
 
-@pytest.fixture
-def declare(factory: SessionFactory, settings: Settings, now: datetime) -> Callable[..., str]:
-    def declared(account_id: str | None = None) -> str:
-        facts: dict[str, Any] = {"classes": ["a"], "height": 5, "width": 7, "channels": 1, "records_declared": 100}
-        visibility = "public" if account_id is None else "private"
-        with transaction(factory) as session:
-            return states.declare(
-                session,
-                settings,
-                name="pictures",
-                account_id=account_id,
-                visibility=visibility,
-                subjects_declared=None,
-                now=now,
-                **facts,
-            ).id
-
-    return declared
-
-
 def pictures(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (10, 5, 7), dtype=np.uint8)
+    return np.random.default_rng(seed).integers(0, 256, (10, 4, 4), dtype=np.uint8)
 
 
 def body_of(seed: int = 0) -> bytes:
@@ -67,9 +45,9 @@ def body_of(seed: int = 0) -> bytes:
 
 
 def upload(
-    settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **changes: Any
+    settings: Settings, factory: SessionFactory, dataset_id: str, chunks: Iterator[bytes], **more: Any
 ) -> Dataset:
-    clock = changes.pop("clock", lambda: datetime.now(UTC))
+    clock = more.get("clock", lambda: datetime.now(UTC))
     return receiving.receive(settings, factory, dataset_id, Sent(chunks, "npz"), clock=clock)
 
 
@@ -98,9 +76,7 @@ class Slow:
         yield self._body[half:]
 
 
-def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
-) -> None:
+def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, settings, declare):
     dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(upload, settings, factory, dataset_id, iter(body))
@@ -119,8 +95,8 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(
 
 @pytest.mark.parametrize("how", ["begun again", "ended"])
 def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str], how: str
-) -> None:
+    factory, settings, declare, open_account, how
+):
     dataset_id, body = declare(open_account(factory)), Slow(body_of(0))
     silent = settings.model_copy(update={"lease_seconds": 3600, "heartbeat_seconds": 1000})
     later = datetime.now(UTC) + timedelta(hours=2)
@@ -141,9 +117,7 @@ def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
         assert session.scalar(select(func.count()).select_from(Fingerprint)) == 10
 
 
-def test_a_writer_that_learns_that_it_was_given_up_stops_reading(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
-) -> None:
+def test_a_writer_that_learns_that_it_was_given_up_stops_reading(factory, settings, declare):
     dataset_id, taken = declare(), []
 
     def endless() -> Iterator[bytes]:
@@ -190,8 +164,8 @@ def impatient(database_url: str) -> Iterator[SessionFactory]:
 
 
 def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
-    database_url: str, engine: Engine, impatient: SessionFactory, settings: Settings, declare: Callable[..., str]
-) -> None:
+    database_url, engine, impatient, settings, declare
+):
     patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
     dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
@@ -206,13 +180,8 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
 
 
 def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
-    database_url: str,
-    engine: Engine,
-    factory: SessionFactory,
-    impatient: SessionFactory,
-    settings: Settings,
-    declare: Callable[..., str],
-) -> None:
+    database_url, engine, factory, impatient, settings, declare
+):
     """The dataset stayed RECEIVING, and answered 409 until a restart."""
     dataset_id, body = declare(), Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
@@ -228,9 +197,7 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], pictures(1))
 
 
-def test_an_upload_from_before_there_were_leases_is_ended(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
-) -> None:
+def test_an_upload_from_before_there_were_leases_is_ended(factory, settings, declare):
     dataset_id = declare()
     with transaction(factory) as session:
         session.get_one(Dataset, dataset_id).state = DatasetState.RECEIVING
@@ -238,9 +205,7 @@ def test_an_upload_from_before_there_were_leases_is_ended(
     assert state(factory, dataset_id) is DatasetState.DECLARED
 
 
-def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str]
-) -> None:
+def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(factory, settings, declare):
     (settings.data_dir / "quarantine").mkdir()
     (settings.data_dir / "datasets").mkdir()
     now, dead, live = datetime.now(UTC), declare(), declare()
@@ -258,13 +223,13 @@ def test_what_ended_uploads_left_is_removed_and_what_others_write_is_not(
 
 
 def test_public_datasets_from_before_are_compared_at_the_start_and_withdrawn_if_they_are_private(
-    factory: SessionFactory, settings: Settings, declare: Callable[..., str], open_account: Callable[..., str]
-) -> None:
+    factory, settings, declare, open_account
+):
     account_id = open_account(factory)
     upload(settings, factory, declare(account_id), iter([body_of(1)]))
     guilty, innocent, broken = declare(), declare(), declare()
     for dataset_id, seed in ((guilty, 1), (innocent, 2)):
-        facts = Upload(dataset_id, ("a",), 5, 7, 1, 100)
+        facts = Upload(dataset_id, ("a", "b"), 4, 4, 1, 500)
         store(settings, facts, iter([body_of(seed)]), None, "npz")
     with transaction(factory) as session:
         for dataset_id in (guilty, innocent, broken):

@@ -4,8 +4,6 @@ Such a process can lie about which pixels the upload held. It cannot give more r
 other shapes, types or labels, a record without a subject, or a file that is not its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -64,7 +62,7 @@ def assert_refused(settings: Settings, facts: Upload = FACTS) -> None:
     assert left == [fingerprint_key_path(settings)], "no key, no array and no quarantined file is left"
 
 
-def test_honest_arrays_pass(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honest_arrays_pass(settings, monkeypatch):
     """Control of everything below."""
     take_over(monkeypatch, lambda request: store(request, GOOD))
     receive(settings, FACTS, iter([b"anything"]), None, "npz")
@@ -102,20 +100,18 @@ BROKEN: dict[str, Arrays] = {
 
 
 @pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
-def test_arrays_that_break_a_declared_rule_are_not_believed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, changes: Arrays
-) -> None:
+def test_arrays_that_break_a_declared_rule_are_not_believed(settings, monkeypatch, changes):
     take_over(monkeypatch, lambda request: store(request, GOOD | changes))
     assert_refused(settings)
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_every_array_must_be_there(settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_every_array_must_be_there(settings, monkeypatch, name):
     take_over(monkeypatch, lambda request: store(request, {key: GOOD[key] for key in GOOD if key != name}))
     assert_refused(settings)
 
 
-def test_subjects_that_nobody_declared_are_not_believed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subjects_that_nobody_declared_are_not_believed(settings, monkeypatch):
     take_over(monkeypatch, lambda request: store(replace(request, subjects_declared=3), GOOD))
     assert_refused(settings, replace(FACTS, subjects_declared=None))
 
@@ -174,8 +170,6 @@ def cut_short(request: IngestRequest) -> None:
     ],
     ids=lambda act: act.__name__,
 )
-def test_files_that_are_not_the_arrays_are_not_believed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, act: Callable[[IngestRequest], None]
-) -> None:
+def test_files_that_are_not_the_arrays_are_not_believed(settings, monkeypatch, act):
     take_over(monkeypatch, act)
     assert_refused(settings)

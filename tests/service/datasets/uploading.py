@@ -1,7 +1,5 @@
 """Storing content without a database: what `service.datasets.receiving` does between lease and acceptance."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 

@@ -1,33 +1,37 @@
 """The schema: built from empty, unchanged by a check, down and up again; and how a database is opened."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import MetaData, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from alembic import command
 from service.db.access_tables import ApiKey
 from service.db.base import Base, new_id
 from service.db.schema import PROJECT_ROOT, migration_config, upgrade_schema
-from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.db.session import make_engine, transaction
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/a folder/with 100%/obscura.db"
-    url: str = request.getfixturevalue("empty_postgres")
-    return url
+    return str(request.getfixturevalue("empty_postgres"))
+
+
+@pytest.fixture
+def database(empty_url: str) -> Iterator[Engine]:
+    engine = make_engine(empty_url)
+    yield engine
+    engine.dispose()
 
 
 def tables(url: str) -> set[str]:
@@ -39,7 +43,7 @@ def tables(url: str) -> set[str]:
         engine.dispose()
 
 
-def test_up_check_down_and_up(empty_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_check_down_and_up(empty_url, capsys):
     expected = {"alembic_version", *Base.metadata.tables}
     upgrade_schema(empty_url)
     assert tables(empty_url) == expected
@@ -51,57 +55,51 @@ def test_up_check_down_and_up(empty_url: str, capsys: pytest.CaptureFixture[str]
     assert tables(empty_url) == expected
 
 
-def test_fingerprints_keep_their_account_and_public_datasets_are_to_be_checked(empty_url: str) -> None:
+def insert(connection: Connection, table: str, *rows: dict[str, object]) -> None:
+    known = MetaData()
+    known.reflect(connection, only=[table])
+    for row in rows:
+        connection.execute(known.tables[table].insert(), row)
+
+
+def test_fingerprints_keep_their_account_and_public_datasets_are_to_be_checked(empty_url, database):
     """From 0001 to 0004 and back, with what an installation has by then."""
     command.upgrade(migration_config(empty_url), "0001")
-    engine = make_engine(empty_url)
     known = {(bytes([number]) * 16, f"acc_{number % 2}") for number in range(6)}
-    with engine.begin() as connection:
-        tables = MetaData()
-        tables.reflect(connection, only=["accounts", "datasets", "fingerprints"])
-        accounts, datasets, prints = (tables.tables[name] for name in ("accounts", "datasets", "fingerprints"))
-        for name in ("acc_0", "acc_1"):
-            connection.execute(accounts.insert(), account_row(name))
-        for number, (account_id, ready) in enumerate(
-            [("acc_0", True), ("acc_0", True), ("acc_1", True), ("acc_1", False), (None, True), (None, False)]
-        ):
-            connection.execute(datasets.insert(), dataset_row(f"ds_{number}", account_id, ready=ready))
-        for digest, account_id in known:
-            connection.execute(prints.insert(), {"digest": digest, "account_id": account_id})
-    engine.dispose()
+    sets = [("acc_0", True), ("acc_0", True), ("acc_1", True), ("acc_1", False), (None, True), (None, False)]
+    with database.begin() as connection:
+        insert(connection, "accounts", *map(account_row, ("acc_0", "acc_1")))
+        rows = (dataset_row(f"ds_{n}", account_id, ready=ready) for n, (account_id, ready) in enumerate(sets))
+        insert(connection, "datasets", *rows)
+        insert(connection, "fingerprints", *({"digest": digest, "account_id": of} for digest, of in known))
+    database.dispose()
+    homes = (
+        "SELECT digest, account_id FROM fingerprints JOIN datasets ON datasets.id = dataset_id AND "
+        "datasets.upload_attempt = fingerprints.upload_attempt WHERE ready_at IS NOT NULL"
+    )
     for _ in range(2):
         command.upgrade(migration_config(empty_url), "0004")
-        with engine.begin() as connection:
-            homes = connection.execute(
-                text(
-                    "SELECT digest, account_id FROM fingerprints JOIN datasets ON datasets.id = dataset_id AND "
-                    "datasets.upload_attempt = fingerprints.upload_attempt WHERE ready_at IS NOT NULL"
-                )
-            )
-            assert {(bytes(digest), account_id) for digest, account_id in homes} == known
+        with database.begin() as connection:
+            assert {(bytes(digest), of) for digest, of in connection.execute(text(homes))} == known
             unchecked = connection.execute(text("SELECT id, unchecked FROM datasets")).all()
             assert {name for name, waiting in unchecked if waiting} == {"ds_4"}
         command.downgrade(migration_config(empty_url), "0001")
-        with engine.begin() as connection:
+        with database.begin() as connection:
             found = connection.execute(text("SELECT digest, account_id FROM fingerprints"))
-            assert {(bytes(digest), account_id) for digest, account_id in found} == known
-        engine.dispose()
+            assert {(bytes(digest), of) for digest, of in found} == known
+        database.dispose()
 
 
-def test_a_fingerprint_that_would_be_lost_stops_the_migration(empty_url: str) -> None:
+def test_a_fingerprint_that_would_be_lost_stops_the_migration(empty_url, database):
     command.upgrade(migration_config(empty_url), "0001")
-    engine = make_engine(empty_url)
-    with engine.begin() as connection:
-        tables = MetaData()
-        tables.reflect(connection, only=["accounts", "fingerprints"])
-        connection.execute(tables.tables["accounts"].insert(), account_row("acc_0"))
-        connection.execute(tables.tables["fingerprints"].insert(), {"digest": bytes(16), "account_id": "acc_0"})
-    engine.dispose()
+    with database.begin() as connection:
+        insert(connection, "accounts", account_row("acc_0"))
+        insert(connection, "fingerprints", {"digest": bytes(16), "account_id": "acc_0"})
+    database.dispose()
     with pytest.raises(RuntimeError, match="1 fingerprints"):
         command.upgrade(migration_config(empty_url), "0004")
-    with engine.connect() as connection:
+    with database.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM fingerprints")) == 1
-    engine.dispose()
 
 
 def account_row(name: str) -> dict[str, object]:
@@ -115,34 +113,24 @@ def account_row(name: str) -> dict[str, object]:
 def dataset_row(name: str, account_id: str | None, *, ready: bool) -> dict[str, object]:
     """A dataset as revision 0001 stores it."""
     moment = datetime(2030, 1, 1, tzinfo=UTC)
-    shape = {"classes": ["a"], "height": 1, "width": 1, "channels": 1, "records_declared": 1, "joined": False}
-    content = {"content_sha256": "0" * 64, "content_bytes": 1, "format": "npz"} if ready else {}
-    return {
-        "id": name,
-        "account_id": account_id,
-        "name": name,
-        "visibility": "public" if account_id is None else "private",
-        "state": "ready" if ready else "declared",
-        "ready_at": moment if ready else None,
-        "created_at": moment,
-        **shape,
-        **content,
-    }
+    facts = {"id": name, "name": name, "account_id": account_id, "created_at": moment, "joined": False}
+    facts |= {"visibility": "public" if account_id is None else "private", "state": "ready" if ready else "declared"}
+    shape = {"classes": ["a"], "height": 1, "width": 1, "channels": 1, "records_declared": 1}
+    content = {"content_sha256": "0" * 64, "content_bytes": 1, "format": "npz", "ready_at": moment}
+    return {**facts, **shape, **(content if ready else {"ready_at": None})}
 
 
-def test_constraints_have_the_same_names_in_code_and_database(empty_url: str) -> None:
+def test_constraints_have_the_same_names_in_code_and_database(empty_url, database):
     upgrade_schema(empty_url)
-    engine = make_engine(empty_url)
-    with engine.connect() as connection:
+    with database.connect() as connection:
         inspector = inspect(connection)
         for table in Base.metadata.sorted_tables:
             declared = {str(check.name) for check in table.constraints if type(check).__name__ == "CheckConstraint"}
             built = {str(check["name"]) for check in inspector.get_check_constraints(table.name)}
             assert built == declared, table.name
-    engine.dispose()
 
 
-def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
+def test_several_processes_may_migrate_at_once(empty_url):
     code = "import sys; from service.db.schema import upgrade_schema; upgrade_schema(sys.argv[1])"
 
     def migrate(_index: int) -> None:
@@ -153,17 +141,16 @@ def test_several_processes_may_migrate_at_once(empty_url: str) -> None:
     assert tables(empty_url) == {"alembic_version", *Base.metadata.tables}
 
 
-def test_a_failed_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(empty_url)
-    with engine.begin() as connection:
+def test_a_failed_migration_leaves_nothing_behind(empty_url, database):
+    with database.begin() as connection:
         connection.execute(text("CREATE TABLE samples (id INTEGER)"))  # the last table of the migration is in the way
-    engine.dispose()
+    database.dispose()
     with pytest.raises(Exception, match="samples"):
         upgrade_schema(empty_url)
     assert tables(empty_url) <= {"alembic_version", "samples"}
 
 
-def test_the_alembic_command_uses_the_settings(tmp_path: Path) -> None:
+def test_the_alembic_command_uses_the_settings(tmp_path):
     environment = {**os.environ, "OBSCURA_DATABASE_URL": f"sqlite:///{tmp_path}/obscura.db"}
     alembic = [sys.executable, "-m", "alembic"]
     for arguments in (["upgrade", "head"], ["check"]):
@@ -171,10 +158,9 @@ def test_the_alembic_command_uses_the_settings(tmp_path: Path) -> None:
     assert "accounts" in tables(f"sqlite:///{tmp_path}/obscura.db")
 
 
-def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_url: str) -> None:
+def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_url, database):
     config = migration_config(empty_url)
     command.upgrade(config, "0001")
-    engine = make_engine(empty_url)
     row = (
         "INSERT INTO jobs (id, kind, recipe, options, plan, state, attempt, attempts_lost, cancel_requested, progress, "
         "progress_version, secret, created_at) VALUES (:id, :kind, 'datalens', '{}', '{}', 'queued', 0, 0, :no, '{}', "
@@ -182,71 +168,60 @@ def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_u
     )
 
     def write(kind: str) -> None:
-        with engine.begin() as connection:
+        with database.begin() as connection:
             connection.execute(text(row), {"id": f"job_{kind}", "kind": kind, "no": False})
 
-    def kinds() -> set[str]:
-        with engine.begin() as connection:
-            return set(connection.execute(text("SELECT kind FROM jobs")).scalars())
+    def assert_kinds(*kept: str, refused: str) -> None:
+        with pytest.raises(IntegrityError):
+            write(refused)
+        with database.begin() as connection:
+            assert set(connection.execute(text("SELECT kind FROM jobs")).scalars()) == set(kept)
 
     write("sample")
-    with pytest.raises(IntegrityError):
-        write("evaluate")
+    assert_kinds("sample", refused="evaluate")
     command.upgrade(config, "head")
     write("evaluate")
-    with pytest.raises(IntegrityError):
-        write("other")
-    assert kinds() == {"sample", "evaluate"}
+    assert_kinds("sample", "evaluate", refused="other")
     command.downgrade(config, "0001")
-    assert kinds() == {"sample"}
-    with pytest.raises(IntegrityError):
-        write("evaluate")
+    assert_kinds("sample", refused="evaluate")
     command.upgrade(config, "head")
-    assert kinds() == {"sample"}
-    engine.dispose()
+    assert_kinds("sample", refused="other")
 
 
 # --- opening --------------------------------------------------------------------------------------------------------
 
 
-def test_sqlite_is_opened_durably(sqlite_url: str) -> None:
-    engine = make_engine(sqlite_url)
-    with engine.connect() as connection:
-        found = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        }
-    engine.dispose()
-    assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+def test_sqlite_is_opened_durably(sqlite_factory):
+    expected = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    with sqlite_factory.kw["bind"].connect() as connection:
+        found = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in expected}
+    assert found == expected
 
 
-def test_a_writing_transaction_on_sqlite_shuts_out_other_writers_from_its_start(sqlite_url: str) -> None:
-    engine = make_engine(sqlite_url)
-    factory = make_session_factory(engine)
+def test_a_writing_transaction_on_sqlite_shuts_out_other_writers_from_its_start(sqlite_url, sqlite_factory):
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), timeout=0)
-    with transaction(factory) as session:
+    with transaction(sqlite_factory) as session:
         session.execute(text("SELECT 1"))  # has only read so far, and yet
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("BEGIN IMMEDIATE")
-        with transaction(factory, read_only=True) as reader:
+        with transaction(sqlite_factory, read_only=True) as reader:
             assert reader.execute(text("SELECT count(*) FROM accounts")).scalar() == 0
     other.execute("BEGIN IMMEDIATE")
     other.close()
-    engine.dispose()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://localhost/x"])
-def test_other_databases_are_refused(url: str) -> None:
+def test_other_databases_are_refused(url):
     with pytest.raises(ValueError, match="obscura"):
         make_engine(url)
 
 
-def test_foreign_keys_hold(factory: SessionFactory, declare_dataset: Callable[..., str]) -> None:
+def test_foreign_keys_hold(factory, declare_dataset):
     with pytest.raises(Exception, match=r"(?i)foreign key"):
         declare_dataset(factory, account_id="acc_none")
 
 
-def test_times_are_aware_on_both_databases(factory: SessionFactory) -> None:
+def test_times_are_aware_on_both_databases(factory):
     moment = datetime(2030, 6, 1, 14, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
     with transaction(factory) as session:
         session.add(ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=moment))
@@ -256,13 +231,13 @@ def test_times_are_aware_on_both_databases(factory: SessionFactory) -> None:
     assert read.tzinfo is UTC or read.utcoffset() == timedelta(0)
 
 
-def test_a_naive_time_is_refused(factory: SessionFactory) -> None:
+def test_a_naive_time_is_refused(factory):
     key = ApiKey(id=new_id("key"), name="k", hash="0" * 64, scopes=[], created_at=datetime(2030, 1, 1))
     with pytest.raises(StatementError, match="naive"), transaction(factory) as session:
         session.add(key)
 
 
-def test_ids_are_random_and_of_one_form() -> None:
+def test_ids_are_random_and_of_one_form():
     ids = {new_id("job") for _ in range(1000)}
     assert len(ids) == 1000
     assert all(len(name) == 24 and name.startswith("job_") and name[4:].isalnum() for name in ids)

@@ -1,10 +1,7 @@
 """Statements on the driver's own cursor mean what SQLAlchemy's execution of them means, and fail as it does."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -24,7 +21,7 @@ def account_id(factory: SessionFactory, open_account: Callable[..., str]) -> str
     return open_account(factory)
 
 
-def test_rows_are_the_same_in_every_column(factory: SessionFactory, account_id: str) -> None:
+def test_rows_are_the_same_in_every_column(factory, account_id):
     entries = select(ENTRIES, literal(7)).where(ENTRIES.c.account_id == bindparam("account_id"))
     with transaction(factory, read_only=True) as session:
         for statement in (OF_ACCOUNT, entries):
@@ -36,7 +33,7 @@ def test_rows_are_the_same_in_every_column(factory: SessionFactory, account_id: 
         assert Prepared(OF_ACCOUNT).row(session, {"account_id": "acc_nobody"}) is None
 
 
-def test_it_runs_in_the_sessions_transaction(factory: SessionFactory, account_id: str, now: datetime) -> None:
+def test_it_runs_in_the_sessions_transaction(factory, account_id, now):
     rename = Prepared(ACCOUNTS.update().where(ACCOUNTS.c.id == bindparam("which")).values(name=bindparam("to")))
     with transaction(factory) as session:
         before = ledger.get_account(session, account_id).name
@@ -48,7 +45,7 @@ def test_it_runs_in_the_sessions_transaction(factory: SessionFactory, account_id
         assert ledger.get_account(session, account_id).name == before
 
 
-def test_errors_are_sqlalchemys_and_say_no_values(factory: SessionFactory, account_id: str) -> None:
+def test_errors_are_sqlalchemys_and_say_no_values(factory, account_id):
     again = Prepared(insert(ACCOUNTS).values({c.name: bindparam(f"a_{c.name}", type_=c.type) for c in ACCOUNTS.c}))
     with transaction(factory, read_only=True) as session:
         account = dataclasses.asdict(ledger.get_account(session, account_id))

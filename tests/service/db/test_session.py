@@ -1,21 +1,18 @@
 """Transactions on both databases: what a lock that cannot be had, an error and a second transaction lead to."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from service import ledger
 from service.db import session as sessions
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.db.writers import NestedTransaction
-
-SECONDS_MAX = 60
+from tests.together import PATIENCE_SECONDS, at_once
 
 
 @pytest.fixture
@@ -37,21 +34,19 @@ def elsewhere(factory: SessionFactory, account_id: str) -> Iterator[None]:
         with transaction(factory) as session:
             ledger.lock_account(session, account_id)
             locked.set()
-            enough.wait(SECONDS_MAX)
+            enough.wait(PATIENCE_SECONDS)
 
     thread = threading.Thread(target=lock)
     thread.start()
-    assert locked.wait(SECONDS_MAX)
+    assert locked.wait(PATIENCE_SECONDS)
     try:
         yield
     finally:
         enough.set()
-        thread.join(SECONDS_MAX)
+        thread.join(PATIENCE_SECONDS)
 
 
-def test_a_lock_that_cannot_be_had_is_a_typed_error(
-    factory: SessionFactory, impatient: SessionFactory, open_account: Callable[..., str]
-) -> None:
+def test_a_lock_that_cannot_be_had_is_a_typed_error(factory, impatient, open_account):
     account_id = open_account(factory)
     with elsewhere(factory, account_id):
         with pytest.raises(DatabaseBusy) as caught, transaction(impatient) as session:
@@ -63,41 +58,27 @@ def test_a_lock_that_cannot_be_had_is_a_typed_error(
 
 
 @pytest.mark.services
-def test_of_two_transactions_that_wait_for_each_other_one_is_told(
-    postgres_url: str, open_account: Callable[..., str]
-) -> None:
-    engine = make_engine(postgres_url)
-    factory = make_session_factory(engine)
-    accounts = [open_account(factory, name=name) for name in ("one", "other")]
-    meeting, told = threading.Barrier(2), list[DatabaseBusy]()
+def test_of_two_transactions_that_wait_for_each_other_one_is_told(postgres_factory, open_account):
+    one, other = (open_account(postgres_factory, name=name) for name in ("one", "other"))
+    meeting = threading.Barrier(2)
 
     def lock(first: str, second: str) -> None:
-        try:
-            with transaction(factory) as session:
-                ledger.lock_account(session, first)
-                meeting.wait(SECONDS_MAX)
-                ledger.lock_account(session, second)
-        except DatabaseBusy as error:
-            told.append(error)
+        with transaction(postgres_factory) as session:
+            ledger.lock_account(session, first)
+            meeting.wait(PATIENCE_SECONDS)
+            ledger.lock_account(session, second)
 
-    threads = [threading.Thread(target=lock, args=order) for order in (accounts, accounts[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
-    assert len(told) == 1
-    engine.dispose()
+    ends = at_once(lambda: lock(one, other), lambda: lock(other, one))
+    assert sorted(type(end).__name__ for end in ends) == ["DatabaseBusy", "NoneType"]
 
 
-def test_other_errors_of_the_database_stay_what_they_are(factory: SessionFactory) -> None:
+def test_other_errors_of_the_database_stay_what_they_are(factory):
     with pytest.raises(Exception, match="no_such_table") as caught, transaction(factory) as session:
         session.execute(text("SELECT * FROM no_such_table"))
     assert not isinstance(caught.value, DatabaseBusy)
 
 
-def test_whoever_fails_leaves_nothing_and_keeps_nobody_waiting(
-    factory: SessionFactory, impatient: SessionFactory, open_account: Callable[..., str]
-) -> None:
+def test_whoever_fails_leaves_nothing_and_keeps_nobody_waiting(factory, impatient, open_account):
     account_id = open_account(factory)
 
     def change_and_fail(error: type[BaseException]) -> None:
@@ -112,46 +93,36 @@ def test_whoever_fails_leaves_nothing_and_keeps_nobody_waiting(
         assert ledger.lock_account(session, account_id).owner == "clinic"
 
 
-def test_a_second_writer_in_one_thread_is_refused_on_sqlite_instead_of_waiting_for_itself(
-    sqlite_url: str, open_account: Callable[..., str]
-) -> None:
-    engine = make_engine(sqlite_url)
-    factory = make_session_factory(engine)
-    account_id = open_account(factory)
-    with transaction(factory) as session:
+def test_a_second_writer_in_one_thread_is_refused_on_sqlite_instead_of_waiting_for_itself(sqlite_factory, open_account):
+    account_id = open_account(sqlite_factory)
+    with transaction(sqlite_factory) as session:
         ledger.lock_account(session, account_id)
-        with pytest.raises(NestedTransaction), transaction(factory):
+        with pytest.raises(NestedTransaction), transaction(sqlite_factory):
             pass
-        with transaction(factory, read_only=True) as reading:  # reading is possible
+        with transaction(sqlite_factory, read_only=True) as reading:  # reading is possible
             assert ledger.balance(reading, account_id).spent_nano == 0
-    engine.dispose()
 
 
 @pytest.mark.services
-def test_what_refers_to_a_locked_account_need_not_wait(
-    postgres_url: str, open_account: Callable[..., str], declare_dataset: Callable[..., str]
-) -> None:
-    engine = make_engine(postgres_url)
-    factory = make_session_factory(engine)
-    account_id = open_account(factory)
-    with elsewhere(factory, account_id):
-        declare_dataset(factory, account_id=account_id)  # would otherwise fail after the lock timeout
-    engine.dispose()
+def test_what_refers_to_a_locked_account_need_not_wait(postgres_factory, open_account, declare_dataset):
+    account_id = open_account(postgres_factory)
+    with elsewhere(postgres_factory, account_id):
+        # It would otherwise fail after the lock timeout.
+        declare_dataset(postgres_factory, account_id=account_id)
 
 
 @pytest.mark.services
-def test_a_connection_that_the_server_has_closed_is_replaced(postgres_url: str, postgres_server: Engine) -> None:
-    engine = make_engine(postgres_url, pool_size=2)
-    factory = make_session_factory(engine)
+def test_a_connection_that_the_server_has_closed_is_replaced(postgres_factory, postgres_server):
     backend = text("SELECT pg_backend_pid()")
-    with transaction(factory, read_only=True) as session:
-        closed = session.scalar(backend)
-    with transaction(factory, read_only=True) as session:
-        assert session.scalar(backend) == closed  # one that is at rest is used again
+
+    def used() -> int:
+        with transaction(postgres_factory, read_only=True) as session:
+            return session.scalar(backend)
+
+    closed = used()
+    assert used() == closed  # one that is at rest is used again
     with postgres_server.connect() as server:
         server.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": closed})
         while server.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"), {"pid": closed}):
             time.sleep(0.01)
-    with transaction(factory, read_only=True) as session:
-        assert session.scalar(backend) != closed
-    engine.dispose()
+    assert used() != closed

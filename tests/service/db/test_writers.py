@@ -1,29 +1,23 @@
 """SQLite writers take turns, and nobody waits for ever."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from service.db.session import make_engine, make_session_factory, transaction
+from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.writers import NestedTransaction, WriterQueue
+from tests.together import PATIENCE_SECONDS, at_once, wait_until
 
-SECONDS_MAX = 60
 
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def queue_of(folder: Path) -> WriterQueue:
+    return WriterQueue(folder / "a.db", seconds_max=PATIENCE_SECONDS)
 
 
 def locked(path: Path) -> bool:
@@ -36,8 +30,8 @@ def locked(path: Path) -> bool:
     return False
 
 
-def test_writers_of_one_process_come_in_their_order(tmp_path: Path) -> None:
-    queue, came = WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX), []
+def test_writers_of_one_process_come_in_their_order(tmp_path):
+    queue, came = queue_of(tmp_path), []
 
     def write(number: int) -> None:
         with queue.turn():
@@ -50,12 +44,11 @@ def test_writers_of_one_process_come_in_their_order(tmp_path: Path) -> None:
             wait_until(lambda number=number: len(queue._waiting) == number + 2)
         assert came == []
     for thread in threads:
-        thread.join(SECONDS_MAX)
+        thread.join(PATIENCE_SECONDS)
     assert came == list(range(8))
 
 
-def test_two_queues_of_one_database_exclude_each_other(tmp_path: Path) -> None:
-    one, other = (WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX) for _ in range(2))
+def test_two_queues_of_one_database_exclude_each_other(tmp_path):
     inside = [0, 0]  # now, at most
 
     def write(queue: WriterQueue) -> None:
@@ -65,16 +58,13 @@ def test_two_queues_of_one_database_exclude_each_other(tmp_path: Path) -> None:
                 inside[1] = max(inside)
                 inside[0] -= 1
 
-    threads = [threading.Thread(target=write, args=(queue,)) for queue in (one, other, one, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS_MAX)
+    queues = [queue_of(tmp_path) for _ in range(2)] * 2
+    assert at_once(*(lambda queue=queue: write(queue) for queue in queues)) == [None] * 4
     assert inside == [0, 1]
 
 
-def test_a_turn_within_a_turn_is_refused_instead_of_waiting_for_itself(tmp_path: Path) -> None:
-    queue = WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX)
+def test_a_turn_within_a_turn_is_refused_instead_of_waiting_for_itself(tmp_path):
+    queue = queue_of(tmp_path)
     with queue.turn():
         with pytest.raises(NestedTransaction), queue.turn():
             pass
@@ -84,8 +74,8 @@ def test_a_turn_within_a_turn_is_refused_instead_of_waiting_for_itself(tmp_path:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_a_turn_ends_with_the_error_that_ends_it(tmp_path: Path, error: type[BaseException]) -> None:
-    one, other = (WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX) for _ in range(2))
+def test_a_turn_ends_with_the_error_that_ends_it(tmp_path, error):
+    one, other = (queue_of(tmp_path) for _ in range(2))
     with pytest.raises(error), one.turn():
         raise error
     assert not one._waiting
@@ -93,8 +83,8 @@ def test_a_turn_ends_with_the_error_that_ends_it(tmp_path: Path, error: type[Bas
         assert locked(tmp_path / "a.db-writers")
 
 
-def test_whoever_is_interrupted_in_the_queue_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX) for _ in range(2))
+def test_whoever_is_interrupted_in_the_queue_leaves_it(tmp_path, monkeypatch):
+    one, other = (queue_of(tmp_path) for _ in range(2))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -109,7 +99,7 @@ def test_whoever_is_interrupted_in_the_queue_leaves_it(tmp_path: Path, monkeypat
     wait_until(lambda: not locked(tmp_path / "a.db-writers"))  # not even what waited for it has it now
 
 
-def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path):
     code = (
         "import sys; from pathlib import Path; from service.db.writers import WriterQueue\n"
         "with WriterQueue(Path(sys.argv[1]), seconds_max=60).turn():\n"
@@ -124,11 +114,11 @@ def test_the_lock_of_a_process_that_is_killed_is_free(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"has it\n"
         assert locked(tmp_path / "a.db-writers")
         process.kill()
-    with WriterQueue(tmp_path / "a.db", seconds_max=SECONDS_MAX).turn():
+    with queue_of(tmp_path).turn():
         assert locked(tmp_path / "a.db-writers")
 
 
-def test_whoever_waited_too_long_goes_ahead(tmp_path: Path) -> None:
+def test_whoever_waited_too_long_goes_ahead(tmp_path):
     queue = WriterQueue(tmp_path / "a.db", seconds_max=0.05)
     with (tmp_path / "a.db-writers").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -137,30 +127,26 @@ def test_whoever_waited_too_long_goes_ahead(tmp_path: Path) -> None:
     wait_until(lambda: not locked(tmp_path / "a.db-writers"))  # what waited for it in vain has let go of it
 
 
-def test_without_a_lock_file_sqlite_decides(tmp_path: Path) -> None:
-    (tmp_path / "a.db-writers").mkdir()
+@pytest.fixture
+def factory(tmp_path) -> Iterator[SessionFactory]:
+    """Sessions on a database without a table."""
     engine = make_engine(f"sqlite:///{tmp_path}/a.db")
-    factory = make_session_factory(engine)
-    with transaction(factory) as session:
-        session.execute(text("CREATE TABLE t (a INTEGER)"))
-    with transaction(factory) as session:
-        session.execute(text("INSERT INTO t VALUES (1)"))
+    yield make_session_factory(engine)
     engine.dispose()
 
 
-def test_readers_do_not_queue(tmp_path: Path) -> None:
-    engine = make_engine(f"sqlite:///{tmp_path}/a.db")
-    factory, read = make_session_factory(engine), threading.Event()
+def test_without_a_lock_file_sqlite_decides(tmp_path, factory):
+    (tmp_path / "a.db-writers").mkdir()
+    for statement in ("CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1)"):
+        with transaction(factory) as session:
+            session.execute(text(statement))
 
+
+def test_readers_do_not_queue(factory):
     def look() -> None:
         with transaction(factory, read_only=True) as session:
             session.execute(text("SELECT 1"))
-        read.set()
 
-    with transaction(factory) as session:
+    with ThreadPoolExecutor(1) as pool, transaction(factory) as session:
         session.execute(text("CREATE TABLE t (a INTEGER)"))
-        reader = threading.Thread(target=look)
-        reader.start()
-        assert read.wait(SECONDS_MAX)
-    reader.join(SECONDS_MAX)
-    engine.dispose()
+        pool.submit(look).result(PATIENCE_SECONDS)

@@ -1,7 +1,5 @@
 """Real crafted files, and a way to hand them to the readers."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable
@@ -10,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from PIL import Image
 
 from service.datasets.vault import SealedArray
@@ -20,6 +20,9 @@ from service.ingest.request import IngestLimits, IngestRequest
 
 Ingest = Callable[..., str]
 DATASET, KEY = "ds_" + "a2" * 10, bytes(range(32))
+SHARED = hypothesis_settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
 
 
 @pytest.fixture
@@ -28,20 +31,9 @@ def declare(tmp_path: Path) -> Callable[..., IngestRequest]:
 
     def build(**changes: Any) -> IngestRequest:
         limits = IngestLimits(**changes.pop("limits", {}))
-        facts: dict[str, Any] = {
-            "dataset_id": DATASET,
-            "source_key": bytes(32),
-            "target_key": KEY,
-            "source": tmp_path / "source",
-            "target": tmp_path,
-            "format": "zip",
-            "classes": ("cat", "dog"),
-            "height": 4,
-            "width": 6,
-            "channels": 1,
-            "records_declared": 100,
-        }
-        return IngestRequest(**facts | changes, limits=limits)
+        facts: dict[str, Any] = {"dataset_id": DATASET, "source_key": bytes(32), "target_key": KEY, "format": "zip"}
+        facts |= {"classes": ("cat", "dog"), "height": 4, "width": 6, "channels": 1, "records_declared": 100}
+        return IngestRequest(**{"source": tmp_path / "source", "target": tmp_path, **facts, **changes}, limits=limits)
 
     return build
 
@@ -76,29 +68,53 @@ def stored(stored_array: Callable[[str], np.ndarray]) -> Callable[[], tuple[np.n
     return lambda: (stored_array(IMAGES_NAME), stored_array(LABELS_NAME))
 
 
-@pytest.fixture
-def picture() -> Callable[..., bytes]:
-    """Return a function that encodes a picture of the declared size."""
-
-    def encode(
-        kind: str = "PNG", mode: str = "L", size: tuple[int, int] = (6, 4), value: Any = 7, **options: Any
-    ) -> bytes:
-        buffer = io.BytesIO()
-        Image.new(mode, size, value).save(buffer, kind, **options)
-        return buffer.getvalue()
-
-    return encode
+def picture(
+    kind: str = "PNG", mode: str = "L", size: tuple[int, int] = (6, 4), value: Any = 7, **options: Any
+) -> bytes:
+    """Encode a picture of the declared size."""
+    buffer = io.BytesIO()
+    Image.new(mode, size, value).save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
-@pytest.fixture
-def archive() -> Callable[..., bytes]:
-    """Return a function that packs (name or ZipInfo, bytes) pairs into a zip file."""
+PICTURE = picture()
 
-    def pack(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", method) as file:
-            for name, data in members:
-                file.writestr(name, data)
-        return buffer.getvalue()
 
-    return pack
+def archive(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """Pack (name or ZipInfo, bytes) pairs into a zip file."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def pictures(*names: str) -> bytes:
+    """A zip file of pictures with these names."""
+    return archive(*((name, PICTURE) for name in names))
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def npy_header(descr: str, shape: tuple[int, ...], *, order: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": order, "shape": shape})
+    return buffer.getvalue()
+
+
+class Explosive:
+    """What ends a process that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('pickle was loaded')",))
+
+
+def pickled(count: int) -> bytes:
+    """An array of so many objects."""
+    array = np.empty(count, dtype=object)
+    array[:] = [Explosive()] * count
+    return npy(array, allow_pickle=True)

@@ -1,7 +1,5 @@
 """A new way to send a dataset is a module that reads it and a line in the registry; nothing else need change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +41,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_new_format_is_read_like_any_other(settings: Settings) -> None:
+def test_a_new_format_is_read_like_any_other(settings):
     receive(settings, UPLOAD, iter([LABELS.tobytes(), IMAGES.tobytes()]), None, "toy")
     images, labels = open_dataset(settings, UPLOAD.dataset_id)
     np.testing.assert_array_equal(images, IMAGES)
@@ -60,18 +58,18 @@ def test_a_new_format_is_read_like_any_other(settings: Settings) -> None:
         (bytes(101 * 25), Fault.RECORDS_TOO_MANY),
     ],
 )
-def test_a_new_format_is_held_to_the_declaration(settings: Settings, content: bytes, fault: Fault) -> None:
+def test_a_new_format_is_held_to_the_declaration(settings, content, fault):
     with pytest.raises(UploadRefused) as refused:
         receive(settings, UPLOAD, iter([content]), None, "toy")
     assert refused.value.fault is fault
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_can_be_read(name: str) -> None:
+def test_every_format_can_be_read(name):
     assert format_named(name).name == name
     assert callable(format_named(name).load())
 
 
-def test_other_formats_are_unknown() -> None:
+def test_other_formats_are_unknown():
     with pytest.raises(InvalidInput, match="zip, npz, idx"):
         format_named("tar")

@@ -1,7 +1,5 @@
 """Pictures: what is decoded, what is refused before decoding, and what never survives."""
 
-from __future__ import annotations
-
 import io
 import struct
 import tracemalloc
@@ -13,6 +11,7 @@ from PIL import Image
 
 from service.ingest.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
+from tests.service.ingest.conftest import picture
 
 CANARY = b"CANARY-7f3a"
 
@@ -31,38 +30,42 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
 @pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_the_four_formats_are_decoded(declare, picture, kind, mode):
+def test_the_four_formats_are_decoded(declare, kind, mode):
     options = {"lossless": True} if kind == "WEBP" else {}
     data = picture(kind, mode, value=7 if mode == "L" else (7, 7, 7), **options)
-    gray = decode_picture(data, declare())
-    assert gray.shape == (4, 6)
-    assert gray.dtype == np.uint8
-    assert gray.tolist() == np.full((4, 6), 7).tolist()
-    colour = decode_picture(data, declare(channels=3))
-    assert colour.shape == (4, 6, 3)
-    assert (colour == 7).all()
+    for channels, shape in ((1, (4, 6)), (3, (4, 6, 3))):
+        found = decode_picture(data, declare(channels=channels))
+        assert (found.shape, found.dtype) == (shape, np.uint8)
+        assert (found == 7).all()
 
 
 @pytest.mark.parametrize("lossless", [True, False])
 @pytest.mark.parametrize("exif", [b"", b"Exif\x00\x00" + CANARY])
-def test_each_kind_of_webp_header_is_read(declare, picture, lossless, exif):
+def test_each_kind_of_webp_header_is_read(declare, lossless, exif):
     data = picture("WEBP", "RGB", value=(10, 20, 30), lossless=lossless, exif=exif)
     assert verdict(data, declare(channels=3)) == "ok"
     assert verdict(data, declare(channels=3, width=7)) == Fault.IMAGE_SIZE
 
 
-def test_colour_is_not_silently_turned_into_gray(declare, picture):
-    assert verdict(picture("PNG", "RGB", value=(1, 2, 3)), declare()) == Fault.IMAGE_MODE
+GREY = (9, 9, 9)
+# What a picture is -> the verdict on it, where three channels were declared, or one.
+VERDICTS = {
+    "colour is not silently turned into gray": (Fault.IMAGE_MODE, 1, picture("PNG", "RGB", value=(1, 2, 3))),
+    "bilevel pictures are expanded": ("ok", 3, picture("PNG", "1", value=1)),
+    "palettes are expanded": ("ok", 3, picture("PNG", "P", value=1)),
+    "sixteen bits of gray are refused": (Fault.IMAGE_MODE, 3, picture("PNG", "I;16", value=700)),
+    "inks are refused": (Fault.IMAGE_MODE, 3, picture("JPEG", "CMYK", value=(1, 2, 3, 4))),
+    "opaque alpha is dropped": ("ok", 1, picture("PNG", "RGBA", value=(*GREY, 255))),
+    "transparency is refused": (Fault.IMAGE_TRANSPARENT, 1, picture("PNG", "RGBA", value=(*GREY, 254))),
+    "transparency of gray": (Fault.IMAGE_TRANSPARENT, 1, picture("PNG", "LA", value=(9, 0))),
+    "a transparent place of a palette": (Fault.IMAGE_TRANSPARENT, 3, picture("PNG", "P", value=0, transparency=0)),
+    "a transparent shade of gray": (Fault.IMAGE_TRANSPARENT, 1, picture("PNG", "L", value=7, transparency=7)),
+}
 
 
-@pytest.mark.parametrize("mode", ["1", "P"])
-def test_bilevel_and_palette_pictures_are_expanded(declare, picture, mode):
-    assert verdict(picture("PNG", mode, value=1), declare(channels=3)) == "ok"
-
-
-@pytest.mark.parametrize(("kind", "mode", "value"), [("PNG", "I;16", 700), ("JPEG", "CMYK", (1, 2, 3, 4))])
-def test_other_modes_are_refused(declare, picture, kind, mode, value):
-    assert verdict(picture(kind, mode, value=value), declare(channels=3)) == Fault.IMAGE_MODE
+@pytest.mark.parametrize(("expected", "channels", "data"), VERDICTS.values(), ids=VERDICTS)
+def test_modes_are_expanded_or_refused(declare, expected, channels, data):
+    assert verdict(data, declare(channels=channels)) == expected
 
 
 @pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
@@ -75,24 +78,16 @@ def test_sixteen_bits_a_channel_are_refused_and_not_cut_to_eight(declare, colour
         assert verdict(data, declare(channels=3)) == expected
 
 
-def test_twelve_bits_a_channel_of_a_jpeg_are_refused(declare, picture):
+def test_twelve_bits_a_channel_of_a_jpeg_are_refused(declare):
     data = bytearray(picture("JPEG", "RGB", value=(5, 5, 5)))
     frame = data.index(b"\xff\xc0")
     data[frame + 4] = 12
     assert verdict(bytes(data), declare(channels=3)) == Fault.IMAGE_MODE
 
 
-def test_opaque_alpha_is_dropped_and_transparency_refused(declare, picture):
-    assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 255)), declare()) == "ok"
-    assert verdict(picture("PNG", "RGBA", value=(9, 9, 9, 254)), declare()) == Fault.IMAGE_TRANSPARENT
-    assert verdict(picture("PNG", "LA", value=(9, 0)), declare()) == Fault.IMAGE_TRANSPARENT
-    assert verdict(picture("PNG", "P", value=0, transparency=0), declare(channels=3)) == Fault.IMAGE_TRANSPARENT
-    assert verdict(picture("PNG", "L", value=7, transparency=7), declare()) == Fault.IMAGE_TRANSPARENT
-
-
 @pytest.mark.parametrize("size", [(4, 6), (6, 5), (1, 1), (28, 28)])
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
-def test_a_picture_of_another_size_is_refused(declare, picture, kind, size):
+def test_a_picture_of_another_size_is_refused(declare, kind, size):
     assert verdict(picture(kind, "RGB", size, value=(5, 5, 5)), declare(channels=3)) == Fault.IMAGE_SIZE
 
 
@@ -125,14 +120,12 @@ def test_animations_are_refused(declare):
         assert verdict(buffer.getvalue(), declare()) == Fault.IMAGE_FRAMES
 
 
-@pytest.mark.parametrize("kind", ["GIF", "TIFF", "ICO", "PPM", "JPEG2000", "TGA", "PDF"])
-def test_other_formats_are_refused_whatever_they_are_called(declare, picture, kind):
-    assert verdict(picture(kind, "L"), declare()) == Fault.IMAGE_FORMAT
+NO_PICTURES = [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0", b"MZ"]
 
 
-@pytest.mark.parametrize("data", [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0", b"MZ"])
-def test_things_that_are_no_pictures_are_refused(declare, data):
-    assert verdict(data, declare()) == Fault.IMAGE_FORMAT
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "ICO", "PPM", "JPEG2000", "TGA", "PDF", *NO_PICTURES])
+def test_other_formats_are_refused_whatever_they_are_called(declare, kind):
+    assert verdict(picture(kind, "L") if isinstance(kind, str) else kind, declare()) == Fault.IMAGE_FORMAT
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
@@ -145,7 +138,7 @@ def test_every_truncation_is_refused_as_broken(declare, kind):
         assert verdict(data[:cut], declare(channels=3)) == Fault.IMAGE_BROKEN
 
 
-def test_a_polyglot_is_stored_as_pixels_only(declare, picture):
+def test_a_polyglot_is_stored_as_pixels_only(declare):
     data = picture(value=7) + b"PK\x03\x04" + CANARY + b"<script>"
     assert CANARY not in decode_picture(data, declare()).tobytes()
 

@@ -1,30 +1,26 @@
 """Subject ids in every format: who owns what survives, the ids themselves do not, and broken ones are refused."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, store
 from service.ingest.faults import Fault, Refused
-from service.ingest.request import IngestRequest
 from service.ingest.subjects import SubjectId, random_numbers, subject_numbers
+from tests.service.ingest.conftest import SHARED, archive, npy, npy_header, pickled, picture, pictures
 
-_SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 CANARY = "CANARY7f3a"
 NAMES = ["anna", "bert", "anna", "carl", "bert", "anna"]
 IMAGES = np.arange(6 * 24, dtype=np.uint8).reshape(6, 4, 6)
@@ -54,17 +50,19 @@ def npz(ingest: Ask) -> Ask:
 
 
 @pytest.fixture
-def idx(ingest: Ask, archive: Callable[..., bytes]) -> Ask:
+def idx(ingest: Ask) -> Ask:
     """Ingest an IDX bundle of six records with these bytes as the third file; None leaves it out."""
 
-    def run(subjects: bytes | None, **changes: Any) -> str:
-        members = [
-            ("train-images-idx3-ubyte", struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes()),
-            ("train-labels-idx1-ubyte", struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes()),
-        ]
+    def run(subjects: bytes | None, pack: Callable[[bytes], bytes] = bytes, **changes: Any) -> str:
+        members = {
+            "train-images-idx3-ubyte": struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes(),
+            "train-labels-idx1-ubyte": struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes(),
+        }
         if subjects is not None:
-            members.append(("train-subjects-idx1-int", subjects))
-        return ingest(archive(*members), **{"format": "idx", **SIX, **changes})
+            members["train-subjects-idx1-int"] = subjects
+        suffix = "" if pack is bytes else ".gz"
+        files = [(name + suffix, pack(content)) for name, content in sorted(members.items(), reverse=True)]
+        return ingest(archive(*files), **{"format": "idx", **SIX, **changes})
 
     return run
 
@@ -87,30 +85,18 @@ def assert_owned_as(numbers: Numbers, ids: Any) -> None:
     assert groups(numbers.tolist()) == groups(ids)
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        np.array(NAMES),
-        np.array(NAMES).astype(">U7"),
-        np.array(NAMES, dtype="S8"),
-        np.array([7, 1, 7, 0, 1, 7], dtype=np.uint8),
-        np.array([7, 1, 7, 0, 1, 7], dtype=">i4"),
-        np.array([2**64 - 1, 1, 2**64 - 1, 0, 1, 2**64 - 1], dtype=np.uint64),
-    ],
-    ids=lambda ids: str(ids.dtype),
-)
-def test_an_npz_with_subjects_keeps_who_owns_what(npz: Ask, numbers: Callable[[], Numbers], ids: Any) -> None:
+TYPES = [np.array(NAMES), np.array(NAMES).astype(">U7"), np.array(NAMES, dtype="S8")]
+TYPES += [np.array([7, 1, 7, 0, 1, 7], dtype=dtype) for dtype in (np.uint8, ">i4")]
+TYPES += [np.array([2**64 - 1, 1, 2**64 - 1, 0, 1, 2**64 - 1], dtype=np.uint64)]
+
+
+@pytest.mark.parametrize("ids", TYPES, ids=lambda ids: str(ids.dtype))
+def test_an_npz_with_subjects_keeps_who_owns_what(npz, numbers, ids):
     assert npz(ids) == "ok"
     assert_owned_as(numbers(), NAMES)
 
 
-def test_folders_inside_the_class_folders_are_subjects(
-    ingest: Ask,
-    archive: Callable[..., bytes],
-    picture: Callable[..., bytes],
-    numbers: Callable[[], Numbers],
-    stored: Any,
-) -> None:
+def test_folders_inside_the_class_folders_are_subjects(ingest, numbers, stored):
     """A person has one folder in each class; a folder around everything is accepted, as without subjects."""
     members = [("dog/anna/1.png", 9), ("cat/bert/1.png", 8), ("cat/anna/1.png", 7), ("cat/anna/2.png", 6)]
     for around in ("", "upload/"):
@@ -122,23 +108,14 @@ def test_folders_inside_the_class_folders_are_subjects(
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_third_idx_file_holds_subjects(
-    ingest: Ask, archive: Callable[..., bytes], numbers: Callable[[], Numbers], pack: Callable[[bytes], bytes]
-) -> None:
-    suffix = "" if pack is bytes else ".gz"
-    members = {
-        "train-subjects-idx1-int": idx_subjects([5, 2**31 - 1, 5, 0, 2**31 - 1, 5]),
-        "train-images-idx3-ubyte": struct.pack(">4I", 0x803, 6, 4, 6) + IMAGES.tobytes(),
-        "train-labels-idx1-ubyte": struct.pack(">2I", 0x801, 6) + LABELS.astype("u1").tobytes(),
-    }
-    data = archive(*((name + suffix, pack(content)) for name, content in members.items()))
-    assert ingest(data, format="idx", **SIX) == "ok"
+def test_a_third_idx_file_holds_subjects(idx, numbers, pack):
+    assert idx(idx_subjects([5, 2**31 - 1, 5, 0, 2**31 - 1, 5]), pack) == "ok"
     assert_owned_as(numbers(), NAMES)
 
 
-@_SHARED
+@SHARED
 @given(ids=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), min_size=1, max_size=6))
-def test_any_texts_are_told_apart_or_refused(npz: Ask, numbers: Callable[[], Numbers], ids: list[str]) -> None:
+def test_any_texts_are_told_apart_or_refused(npz, numbers, ids):
     array = np.array(ids)
     kept = [unicodedata.normalize("NFC", text.strip()) for text in array.tolist()]  # numpy cuts NULs at the end
     if not all(kept) or any(text.casefold() in ("nan", "nat", "none", "null", "<na>") for text in kept):
@@ -148,109 +125,90 @@ def test_any_texts_are_told_apart_or_refused(npz: Ask, numbers: Callable[[], Num
         assert_owned_as(numbers(), kept)
 
 
-def test_one_person_written_in_two_ways_is_one_subject(npz: Ask, numbers: Callable[[], Numbers]) -> None:
+def test_one_person_written_in_two_ways_is_one_subject(npz, numbers):
     assert npz(["Zoë", "Zoe\u0308", " Zoë ", "Zoe", "zoë", "Zoë\n"]) == "ok"
     assert groups(numbers().tolist()) == [[0, 1, 2, 5], [3], [4]]
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "nan", "NaN", "None", "NULL", "<NA>", b"", b" ", b"nan", -1, -(2**40)])
-def test_a_missing_id_is_refused(npz: Ask, blank: Any) -> None:
+def test_a_missing_id_is_refused(npz, blank):
     others: list[Any] = {str: ["anna"], bytes: [b"anna"], int: [1]}[type(blank)] * 5
     assert npz([*others, blank]) == Fault.SUBJECT_BLANK
     assert npz([blank, *others]) == Fault.SUBJECT_BLANK
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        np.arange(6.0),
-        np.zeros(6, bool),
-        np.zeros(6, complex),
-        np.zeros(6, "M8[s]"),
-        np.zeros(6, "V4"),
-        np.zeros(6, [("a", "i4")]),
-        np.array(NAMES)[:, None],
-        np.array(["x" * 65] * 6),
-        np.array([b"x" * 65] * 6),
-        np.array(5),
-        np.array([0x7FFFFFFF] * 6, "<u4").view("<U1"),
-        np.array([0x110000] * 6, ">u4").view(">U1"),
-    ],
-    ids=lambda ids: f"{ids.dtype}{ids.shape}",
-)
-def test_subjects_of_another_type_are_refused(npz: Ask, ids: Any) -> None:
+DTYPES: list[Any] = [bool, complex, "M8[s]", "V4", [("a", "i4")]]
+STRANGE = [np.arange(6.0), *(np.zeros(6, dtype) for dtype in DTYPES), np.array(NAMES)[:, None], np.array(5)]
+STRANGE += [np.array(["x" * 65] * 6), np.array([b"x" * 65] * 6)]
+STRANGE += [np.array([0x7FFFFFFF] * 6, "<u4").view("<U1"), np.array([0x110000] * 6, ">u4").view(">U1")]
+
+
+@pytest.mark.parametrize("ids", STRANGE, ids=lambda ids: f"{ids.dtype}{ids.shape}")
+def test_subjects_of_another_type_are_refused(npz, ids):
     assert npz(ids) == Fault.SUBJECT_TYPE
 
 
-def test_pickled_and_empty_types_are_refused_unread(ingest: Ask, archive: Callable[..., bytes]) -> None:
-    class Explosive:
-        def __reduce__(self) -> Any:
-            return (exec, ("raise SystemExit('pickle was loaded')",))
-
-    def npy(array: Any) -> bytes:
-        buffer = io.BytesIO()
-        np.lib.format.write_array(buffer, array, allow_pickle=True)
-        return buffer.getvalue()
-
-    objects = np.empty(6, dtype=object)
-    objects[:] = [Explosive()] * 6
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<U0", "fortran_order": False, "shape": (6,)})
-    for member in (npy(objects), header.getvalue()):
-        data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
-        assert ingest(data, format="npz", **SIX) == Fault.SUBJECT_TYPE
-    for member in (npy(np.array(NAMES))[:-1], npy(np.array(NAMES)) + b"x"):
-        data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
-        assert ingest(data, format="npz", **SIX) == Fault.ARRAY_LENGTH
+def test_pickled_and_empty_types_are_refused_unread(ingest):
+    names, empty = npy(np.array(NAMES)), npy_header("<U0", (6,))
+    for members, fault in (
+        ((pickled(6), empty), Fault.SUBJECT_TYPE),
+        ((names[:-1], names + b"x"), Fault.ARRAY_LENGTH),
+    ):
+        for member in members:
+            data = archive(("images.npy", npy(IMAGES)), ("labels.npy", npy(LABELS)), ("subjects.npy", member))
+            assert ingest(data, format="npz", **SIX) == fault
 
 
-def test_as_many_ids_as_images_and_no_more_subjects_than_declared(npz: Ask, idx: Ask) -> None:
-    assert npz(NAMES[:5]) == Fault.COUNTS_DIFFER
-    assert npz([*NAMES, "anna"]) == Fault.COUNTS_DIFFER
-    assert npz(NAMES, subjects_declared=2) == Fault.SUBJECTS_TOO_MANY
+ONE = [1] * 6
+# What is wrong with six records -> the rule that refuses them.
+REFUSED_NPZ = [
+    (Fault.COUNTS_DIFFER, NAMES[:5], {}),
+    (Fault.COUNTS_DIFFER, [*NAMES, "anna"], {}),
+    (Fault.SUBJECTS_TOO_MANY, NAMES, {"subjects_declared": 2}),
+    (Fault.SUBJECTS_ABSENT, None, {}),
+    (Fault.SUBJECTS_UNEXPECTED, NAMES, {"subjects_declared": None}),
+]
+REFUSED_IDX = [
+    (Fault.SUBJECTS_TOO_MANY, idx_subjects([1, 2, 3, 1, 2, 3]), {"subjects_declared": 2}),
+    (Fault.COUNTS_DIFFER, idx_subjects([1] * 5), {}),
+    (Fault.IDX_LENGTH, idx_subjects([1] * 5, count=6), {}),
+    (Fault.IDX_LENGTH, idx_subjects([1] * 7, count=6), {}),
+    (Fault.IDX_LENGTH, idx_subjects(ONE)[:-1], {}),
+    (Fault.IDX_MAGIC, struct.pack(">2I", 0x801, 6) + bytes(24), {}),
+    (Fault.SUBJECT_BLANK, idx_subjects([1] * 5 + [-1]), {}),
+    (Fault.SUBJECTS_ABSENT, None, {}),
+    (Fault.SUBJECTS_UNEXPECTED, idx_subjects(ONE), {"subjects_declared": None}),
+]
+
+
+def test_subjects_that_break_a_rule_are_refused_by_it(npz, idx):
     assert npz(NAMES, subjects_declared=3) == "ok"
-    assert idx(idx_subjects([1, 2, 3, 1, 2, 3]), subjects_declared=2) == Fault.SUBJECTS_TOO_MANY
-    assert idx(idx_subjects([1] * 5)) == Fault.COUNTS_DIFFER
+    for ask, refused in ((npz, REFUSED_NPZ), (idx, REFUSED_IDX)):
+        for fault, subjects, changes in refused:
+            assert ask(subjects, **changes) == fault, (subjects, changes)
 
 
-def test_broken_idx_subjects_are_refused(idx: Ask) -> None:
-    assert idx(idx_subjects([1] * 5, count=6)) == Fault.IDX_LENGTH
-    assert idx(idx_subjects([1] * 7, count=6)) == Fault.IDX_LENGTH
-    assert idx(idx_subjects([1] * 6)[:-1]) == Fault.IDX_LENGTH
-    assert idx(struct.pack(">2I", 0x801, 6) + bytes(24)) == Fault.IDX_MAGIC
-    assert idx(idx_subjects([1] * 5 + [-1])) == Fault.SUBJECT_BLANK
+ONE_CLASS = {"classes": ("cat",)}
 
 
-def test_subjects_come_exactly_when_they_were_declared(
-    npz: Ask, idx: Ask, ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes]
-) -> None:
-    assert npz(None) == Fault.SUBJECTS_ABSENT
-    assert npz(NAMES, subjects_declared=None) == Fault.SUBJECTS_UNEXPECTED
-    assert idx(None) == Fault.SUBJECTS_ABSENT
-    assert idx(idx_subjects([1] * 6), subjects_declared=None) == Fault.SUBJECTS_UNEXPECTED
-    flat = archive(("cat/1.png", picture()), ("dog/1.png", picture()))
-    around = archive(("all/cat/1.png", picture()), ("all/dog/1.png", picture()))
-    deep = archive(("cat/anna/1.png", picture()), ("dog/anna/1.png", picture()))
-    one_class = archive(("cat/anna/1.png", picture()), ("cat/bert/1.png", picture()))
-    assert ingest(flat, **SIX) == ingest(around, **SIX) == Fault.SUBJECTS_ABSENT
-    assert ingest(deep) == Fault.SUBJECTS_UNEXPECTED
-    assert ingest(one_class, classes=("cat",)) == Fault.SUBJECTS_UNEXPECTED
+@pytest.mark.parametrize(
+    ("fault", "names", "facts"),
+    [
+        (Fault.SUBJECTS_ABSENT, ("cat/1.png", "dog/1.png"), SIX),
+        (Fault.SUBJECTS_ABSENT, ("all/cat/1.png", "all/dog/1.png"), SIX),
+        (Fault.SUBJECTS_UNEXPECTED, ("cat/anna/1.png", "dog/anna/1.png"), {}),
+        (Fault.SUBJECTS_UNEXPECTED, ("cat/anna/1.png", "cat/bert/1.png"), ONE_CLASS),
+        (Fault.LAYOUT, ("cat/1.png", "cat/anna/2.png"), SIX),
+        (Fault.LAYOUT, ("cat/anna/x/y/1.png",), SIX),
+        (Fault.LAYOUT, ("1.png",), SIX),
+        (Fault.SUBJECT_BLANK, ("cat/anna/1.png", "cat/nan/1.png"), SIX),
+    ],
+)
+def test_folders_of_subjects_lie_one_level_deep_exactly_where_they_were_declared(ingest, fault, names, facts):
+    assert ingest(pictures(*names), **facts) == fault
 
 
-@pytest.mark.parametrize("names", [("cat/1.png", "cat/anna/2.png"), ("cat/anna/x/y/1.png",), ("1.png",)])
-def test_subject_folders_lie_exactly_one_level_deep(
-    ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes], names: tuple[str, ...]
-) -> None:
-    assert ingest(archive(*((name, picture()) for name in names)), **SIX) == Fault.LAYOUT
-
-
-def test_a_folder_name_that_stands_for_nobody_is_refused(
-    ingest: Ask, archive: Callable[..., bytes], picture: Callable[..., bytes]
-) -> None:
-    assert ingest(archive(("cat/anna/1.png", picture()), ("cat/nan/1.png", picture())), **SIX) == Fault.SUBJECT_BLANK
-
-
-def test_the_ids_themselves_are_stored_nowhere(npz: Ask, tmp_path: Path) -> None:
+def test_the_ids_themselves_are_stored_nowhere(npz, tmp_path):
     assert npz([f"{CANARY}{n}" for n in (1, 2, 1, 3, 2, 1)]) == "ok"
     assert npz([1_234_567_890] * 6) == "ok"
     for path in tmp_path.iterdir():
@@ -259,7 +217,7 @@ def test_the_ids_themselves_are_stored_nowhere(npz: Ask, tmp_path: Path) -> None
         assert np.int64(1_234_567_890).tobytes() not in path.read_bytes()
 
 
-def test_numbers_are_fresh_for_every_upload_and_in_no_order(npz: Ask, numbers: Callable[[], Numbers]) -> None:
+def test_numbers_are_fresh_for_every_upload_and_in_no_order(npz, numbers):
     drawn = []
     for _ in range(20):
         assert npz(list("abcdef")) == "ok"
@@ -269,7 +227,7 @@ def test_numbers_are_fresh_for_every_upload_and_in_no_order(npz: Ask, numbers: C
     assert not any(np.array_equal(np.sort(row), np.arange(6)) for row in drawn)
 
 
-def test_numbers_are_distinct_and_fill_their_range() -> None:
+def test_numbers_are_distinct_and_fill_their_range():
     drawn = random_numbers(20_000)
     assert len(np.unique(drawn)) == 20_000
     assert stats.kstest(drawn / 2.0**63, "uniform").pvalue > 1e-6
@@ -286,7 +244,7 @@ def shards_of_two(
     return counted
 
 
-def test_the_presence_of_a_subject_does_not_change_how_the_others_shards_are_distributed() -> None:
+def test_the_presence_of_a_subject_does_not_change_how_the_others_shards_are_distributed():
     """Under one fixed key, so nothing rests on the hash: all nine places of two others are equally likely, with and
     without a third subject that stands before, between and after their records.
     """
@@ -295,7 +253,7 @@ def test_the_presence_of_a_subject_does_not_change_how_the_others_shards_are_dis
         assert stats.chisquare([counted[place] for place in np.ndindex(3, 3)]).pvalue > 1e-6
 
 
-def test_numbers_that_count_the_subjects_would_fail_that_test() -> None:
+def test_numbers_that_count_the_subjects_would_fail_that_test():
     """Control: with numbers in order of appearance, and a key that someone learns, carl's presence moves the others."""
 
     def in_order(numbers: Numbers) -> Numbers:
@@ -306,7 +264,7 @@ def test_numbers_that_count_the_subjects_would_fail_that_test() -> None:
     assert set(alone) != set(joined)
 
 
-def test_a_refusal_carries_no_id(declare: Callable[..., IngestRequest]) -> None:
+def test_a_refusal_carries_no_id(declare):
     request = declare(records_declared=9, subjects_declared=1)
     with pytest.raises(Refused) as refused:
         store(request, np.zeros(2, np.int64), [CANARY, CANARY + "2"], [])

@@ -1,7 +1,5 @@
 """A format of upload that nobody has: a byte for each label, then the pixels of all images, gray."""
 
-from __future__ import annotations
-
 from typing import BinaryIO
 
 import numpy as np

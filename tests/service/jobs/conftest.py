@@ -1,7 +1,5 @@
 """A shop of jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 

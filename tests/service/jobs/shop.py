@@ -1,7 +1,5 @@
 """A small shop of jobs for the tests of their states: each step is a transaction, and the clock is turned by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,19 +54,11 @@ class Shop:
 
     def plan(self, **changes: Any) -> Any:
         request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, **changes}
-        with transaction(self.factory, read_only=True) as session:
-            return jobs.plan_job(session, **request)
+        return self.read(jobs.plan_job, **request)
 
     def train(self, *, key: str | None = None, principal: str = "key_me", **changes: Any) -> str:
-        request = {
-            "dataset_id": self.dataset_id,
-            "recipe": RECIPE,
-            "epsilon": 1.0,
-            "options": {},
-            "evaluation_dataset_id": None,
-            "now": self.now,
-            **changes,
-        }
+        request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, "now": self.now}
+        request |= {"evaluation_dataset_id": None, **changes}
         with transaction(self.factory) as session:
             return jobs.submit_training(session, principal=principal, idempotency_key=key, **request).id
 
@@ -78,22 +68,14 @@ class Shop:
         return self.train()
 
     def sample(self, release_id: str, *, key: str | None = None, **changes: Any) -> str:
-        request = {"count": 10, "classes": None, "seed": 7, "format": "npz", "now": self.now, **changes}
+        request = {"count": 10, "classes": None, "seed": 7, "format": "npz", "release_id": release_id, "now": self.now}
         with transaction(self.factory) as session:
-            return jobs.submit_sample(
-                session, principal="key_me", idempotency_key=key, release_id=release_id, **request
-            ).id
+            return jobs.submit_sample(session, principal="key_me", idempotency_key=key, **request | changes).id
 
     def submit_sweep(self, session: Any, epsilons: list[float], *, key: str | None = None, **changes: Any) -> Sweep:
-        request = {
-            "name": "vote shares",
-            "dataset_id": self.dataset_id,
-            "recipe": RECIPE,
-            "trials": [jobs.Trial(epsilon, {"vote_share": number / 100}) for number, epsilon in enumerate(epsilons)],
-            "evaluation_dataset_id": None,
-            "now": self.now,
-            **changes,
-        }
+        trials = [jobs.Trial(epsilon, {"vote_share": number / 100}) for number, epsilon in enumerate(epsilons)]
+        request = {"name": "vote shares", "dataset_id": self.dataset_id, "recipe": RECIPE, "trials": trials}
+        request |= {"evaluation_dataset_id": None, "now": self.now, **changes}
         return jobs.submit_sweep(session, principal="key_me", idempotency_key=key, **request)
 
     def sweep(self, *epsilons: float, **changes: Any) -> str:
@@ -135,18 +117,14 @@ class Shop:
         self.charge(claim, amount_nano)
         return claim
 
+    def facts_of(self, release_id: str, sha: str = SHA) -> dict[str, Any]:
+        """What a training says of its release."""
+        files = {"artifact_sha256": sha, "artifact_dir": f"releases/{release_id}"}
+        shown: dict[str, Any] = {"name": "first", "card": {"epsilon": 1.0}, "summary": {}}
+        return {"release_id": release_id, "key": KEY, "now": self.now, **files, **shown}
+
     def publish(self, claim: jobs.Claim, *, release_id: str, sha: str = SHA, **more: Any) -> Release:
-        release: dict[str, Any] = {
-            "release_id": release_id,
-            "name": "first",
-            "artifact_sha256": sha,
-            "artifact_dir": f"releases/{release_id}",
-            "card": {"epsilon": 1.0},
-            "summary": {},
-            "key": KEY,
-            "now": self.now,
-        }
-        return self._tell(jobs.publish, claim, **{**release, **more})
+        return self.tell(jobs.publish, claim, **self.facts_of(release_id, sha), **more)
 
     def released(self) -> str:
         """Train and publish."""
@@ -154,55 +132,61 @@ class Shop:
         return self.publish(self.charged(), release_id=new_id("rel")).id
 
     def heartbeat(self, claim: jobs.Claim) -> bool:
-        return self._tell(jobs.heartbeat, claim, now=self.now, lease_seconds=LEASE)
+        return self.tell(jobs.heartbeat, claim, now=self.now, lease_seconds=LEASE)
 
     def progress(self, claim: jobs.Claim, **progress: Any) -> None:
-        self._tell(jobs.report_progress, claim, progress=progress)
+        self.tell(jobs.report_progress, claim, progress=progress)
 
     def fail(self, claim: jobs.Claim, code: FailureCode = FailureCode.TRAINING_FAILED) -> Job:
-        return self._tell(jobs.finish_failed, claim, failure_code=code, now=self.now)
+        return self.tell(jobs.finish_failed, claim, failure_code=code, now=self.now)
 
     def cancelled(self, claim: jobs.Claim) -> Job:
-        return self._tell(jobs.finish_cancelled, claim, now=self.now)
+        return self.tell(jobs.finish_cancelled, claim, now=self.now)
 
     def unsaved(self, claim: jobs.Claim) -> Job:
-        return self._tell(jobs.finish_unsaved, claim, now=self.now)
+        return self.tell(jobs.finish_unsaved, claim, now=self.now)
 
     def wish(self, claim: jobs.Claim) -> jobs.Wish | None:
-        return self._tell(jobs.wish_for, claim)
+        return self.tell(jobs.wish_for, claim)
 
     def give_back(self, claim: jobs.Claim) -> None:
-        self._tell(jobs.give_back, claim, now=self.now)
+        self.tell(jobs.give_back, claim, now=self.now)
 
-    def _tell(self, what: Callable[..., Any], claim: jobs.Claim, **more: Any) -> Any:
+    def tell(self, what: Callable[..., Any], claim: jobs.Claim, **more: Any) -> Any:
         with transaction(self.factory) as session:
             return what(session, job_id=claim.job_id, attempt=claim.attempt, **more)
 
     # What can be looked at.
 
-    def job(self, job_id: str) -> Job:
+    def read(self, ask: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """What a function of a session says."""
         with transaction(self.factory, read_only=True) as session:
-            return jobs.get_job(session, job_id)
+            return ask(session, *given, **more)
+
+    def job(self, job_id: str) -> Job:
+        return self.read(jobs.get_job, job_id)
 
     def trials(self, sweep_id: str) -> list[Job]:
-        with transaction(self.factory, read_only=True) as session:
-            return list(jobs.jobs_of_sweep(session, sweep_id))
+        return list(self.read(jobs.jobs_of_sweep, sweep_id))
+
+    def hold_of(self, job_id: str) -> HoldRow:
+        return self.read(ledger.get_hold, self.job(job_id).hold_id)
 
     def hold_state(self, job_id: str) -> HoldState:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.get_hold(session, jobs.get_job(session, job_id).hold_id or "").state
+        return self.hold_of(job_id).state
 
     def balance(self) -> ledger.Balance:
-        with transaction(self.factory, read_only=True) as session:
-            return ledger.balance(session, self.account_id)
+        return self.read(ledger.balance, self.account_id)
 
     def money(self) -> tuple[int, int]:
         balance = self.balance()
         return balance.spent_nano, balance.held_nano
 
+    def entries(self) -> list[ledger.Entry]:
+        return self.read(ledger.entries, self.account_id, 0, 1000)
+
     def log_kinds(self) -> list[EntryKind]:
-        with transaction(self.factory, read_only=True) as session:
-            return [entry.kind for entry in ledger.entries(session, self.account_id, 0, 1000)]
+        return [entry.kind for entry in self.entries()]
 
     def counts(self) -> dict[str, int]:
         """How many rows there are of everything that a request may write."""

@@ -1,52 +1,33 @@
 """How jobs end: published, failed, cancelled, sampled. Each is one transaction, and replaying it changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 
-from service import jobs, ledger
+from service import jobs
 from service.db.base import new_id
-from service.db.session import transaction
 from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode
-from tests.service.jobs.shop import KEY, SHA, Shop
-
-# --- endings --------------------------------------------------------------------------------------------------------
+from tests.service.jobs.shop import SHA, Shop
 
 
-def test_publishing_captures_and_shows_the_release_in_one_transaction(shop: Shop) -> None:
+def test_publishing_captures_and_shows_the_release_in_one_transaction(shop):
     job_id, release_id = shop.submit(), new_id("rel")
     claim = shop.charged()
     with shop.factory() as session:  # the process dies before the commit
-        jobs.publish(
-            session,
-            job_id=job_id,
-            attempt=1,
-            release_id=release_id,
-            name="first",
-            artifact_sha256=SHA,
-            artifact_dir="x",
-            card={},
-            summary={},
-            key=KEY,
-            now=shop.now,
-        )
+        jobs.publish(session, job_id=job_id, attempt=1, **shop.facts_of(release_id))
         session.rollback()
-    assert shop.job(job_id).state is JobState.RUNNING
-    assert shop.hold_state(job_id) is HoldState.ARMED
+    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.RUNNING, HoldState.ARMED)
     release = shop.publish(claim, release_id=release_id)
     job = shop.job(job_id)
     assert (job.state, job.release_id, job.lease_until) == (JobState.SUCCEEDED, release_id, None)
     assert job.finished_at == shop.now
     assert shop.money() == (10, 0)
     assert (release.job_id, release.account_id, release.dataset_id) == (job_id, shop.account_id, shop.dataset_id)
-    with transaction(shop.factory, read_only=True) as session:
-        last = ledger.entries(session, shop.account_id, 0, 100)[-1]
+    last = shop.entries()[-1]
     assert (last.kind, last.details["artifact_sha256"]) == (EntryKind.CAPTURE, SHA)
 
 
-def test_replayed_messages_change_nothing(shop: Shop) -> None:
+def test_replayed_messages_change_nothing(shop):
     job_id, release_id = shop.submit(), new_id("rel")
     claim = shop.charged()
     shop.publish(claim, release_id=release_id)
@@ -66,7 +47,7 @@ def test_replayed_messages_change_nothing(shop: Shop) -> None:
     assert shop.money() == (10, 0)
 
 
-def test_what_was_not_paid_for_is_not_published(shop: Shop) -> None:
+def test_what_was_not_paid_for_is_not_published(shop):
     job_id = shop.submit()
     claim = shop.claimed()
     with pytest.raises(Conflict):  # never armed
@@ -80,21 +61,20 @@ def test_what_was_not_paid_for_is_not_published(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "change", [{"release_id": "rel_x"}, {"release_id": "../../etc"}, {"sha": "x"}, {"sha": "AB" * 32}]
 )
-def test_a_malformed_release_is_refused(shop: Shop, change: dict[str, str]) -> None:
+def test_a_malformed_release_is_refused(shop, change):
     shop.submit()
     claim = shop.claimed()
     with pytest.raises(InvalidInput):
         shop.publish(claim, **{"release_id": new_id("rel"), **change})
 
 
-def test_a_failure_before_the_data_was_read_returns_the_hold(shop: Shop) -> None:
+def test_a_failure_before_the_data_was_read_returns_the_hold(shop):
     job_id = shop.submit()
     claim = shop.claimed()
     for _ in range(2):
         job = shop.fail(claim, FailureCode.OUT_OF_MEMORY)
         assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)
-    assert shop.money() == (0, 0)
-    assert shop.hold_state(job_id) is HoldState.RETURNED
+    assert (shop.money(), shop.hold_state(job_id)) == ((0, 0), HoldState.RETURNED)
     assert shop.claim() is None
 
 
@@ -104,7 +84,7 @@ def charged(shop: Shop) -> jobs.Claim:
     return shop.charged()
 
 
-def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what_was_charged(shop: Shop) -> None:
+def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what_was_charged(shop):
     first = charged(shop)
     assert shop.fail(first, FailureCode.OUT_OF_MEMORY).state is JobState.QUEUED
     assert shop.money()[0] == 0
@@ -114,12 +94,11 @@ def test_a_failure_after_that_gets_one_attempt_to_publish_and_then_captures_what
     assert shop.wish(second) is None  # it charges nothing by itself
     job = shop.fail(second)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.OUT_OF_MEMORY)  # the first reason counts
-    assert shop.money() == (10, 0)
-    assert shop.hold_state(first.job_id) is HoldState.CAPTURED
+    assert (shop.money(), shop.hold_state(first.job_id)) == ((10, 0), HoldState.CAPTURED)
     assert shop.claim() is None
 
 
-def test_of_nothing_useful_the_end_is_the_one_that_was_coming(shop: Shop) -> None:
+def test_of_nothing_useful_the_end_is_the_one_that_was_coming(shop):
     lost = charged(shop)
     shop.fail(lost, FailureCode.WORKER_LOST)
     assert shop.unsaved(shop.claimed()).failure_code is FailureCode.WORKER_LOST
@@ -132,12 +111,12 @@ def test_of_nothing_useful_the_end_is_the_one_that_was_coming(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("code", [FailureCode.DATASET_UNAVAILABLE, FailureCode.LEDGER_UNAVAILABLE])
-def test_what_would_fail_again_is_not_tried(shop: Shop, code: FailureCode) -> None:
+def test_what_would_fail_again_is_not_tried(shop, code):
     assert shop.fail(charged(shop), code).state is JobState.FAILED
     assert shop.money() == (10, 0)
 
 
-def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop: Shop) -> None:
+def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop):
     claim = charged(shop)
     shop.fail(claim)
     for attempt in (2, 3):
@@ -152,7 +131,7 @@ def test_an_attempt_to_publish_that_was_handed_on_is_made_again(shop: Shop) -> N
     assert shop.money() == (10, 0)
 
 
-def test_only_the_closed_set_of_failures_exists(shop: Shop) -> None:
+def test_only_the_closed_set_of_failures_exists(shop):
     shop.submit()
     claim = shop.claimed()
     with pytest.raises(ValueError, match="KeyError"):
@@ -162,7 +141,7 @@ def test_only_the_closed_set_of_failures_exists(shop: Shop) -> None:
 # --- cancelling -----------------------------------------------------------------------------------------------------
 
 
-def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop: Shop) -> None:
+def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop):
     job_id = shop.submit()
     for _ in range(2):
         assert shop.cancel(job_id).state is JobState.CANCELLED
@@ -170,7 +149,7 @@ def test_cancelling_a_queued_job_ends_it_and_returns_its_hold(shop: Shop) -> Non
     assert shop.claim() is None
 
 
-def test_a_cancelled_training_that_has_charged_nothing_stops(shop: Shop) -> None:
+def test_a_cancelled_training_that_has_charged_nothing_stops(shop):
     job_id = shop.submit()
     claim = shop.claimed()
     shop.arm(claim)
@@ -185,7 +164,7 @@ def test_a_cancelled_training_that_has_charged_nothing_stops(shop: Shop) -> None
     assert shop.money() == (0, 0)
 
 
-def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stops(shop: Shop) -> None:
+def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stops(shop):
     claim = charged(shop)
     assert shop.wish(claim) is None
     for _ in range(2):
@@ -202,7 +181,7 @@ def test_a_cancelled_training_that_has_charged_winds_up_and_a_discarded_one_stop
     assert shop.money() == (10, 0)
 
 
-def test_a_cancellation_that_came_too_late_to_leave_anything_out_is_forgotten(shop: Shop) -> None:
+def test_a_cancellation_that_came_too_late_to_leave_anything_out_is_forgotten(shop):
     claim = charged(shop)
     shop.cancel(claim.job_id)
     shop.publish(claim, release_id=new_id("rel"))
@@ -210,16 +189,14 @@ def test_a_cancellation_that_came_too_late_to_leave_anything_out_is_forgotten(sh
     assert (job.state, job.ended_early, job.cancel_requested) == (JobState.SUCCEEDED, None, True)
 
 
-def test_a_job_that_has_ended_cannot_be_cancelled(shop: Shop) -> None:
+def test_a_job_that_has_ended_cannot_be_cancelled(shop):
     job_id = shop.submit()
     shop.fail(shop.claimed())
     with pytest.raises(Conflict, match="failed already"):
         shop.cancel(job_id)
 
 
-def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_and_captured_when_discarded(
-    shop: Shop,
-) -> None:
+def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_and_captured_when_discarded(shop):
     claim = charged(shop)
     shop.give_back(claim)
     assert shop.cancel(claim.job_id).state is JobState.QUEUED
@@ -236,19 +213,10 @@ def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_an
 
 
 def finish(shop: Shop, claim: jobs.Claim, *, sha: str = SHA, size_bytes: int = 5) -> None:
-    with transaction(shop.factory) as session:
-        jobs.finish_sample(
-            session,
-            job_id=claim.job_id,
-            attempt=claim.attempt,
-            path="samples/x.npz",
-            sha256=sha,
-            size_bytes=size_bytes,
-            now=shop.now,
-        )
+    shop.tell(jobs.finish_sample, claim, path="samples/x.npz", sha256=sha, size_bytes=size_bytes, now=shop.now)
 
 
-def test_a_sample_ends_with_one_entry_that_costs_nothing(shop: Shop) -> None:
+def test_a_sample_ends_with_one_entry_that_costs_nothing(shop):
     job_id = shop.sample(shop.released())
     claim = shop.claimed()
     assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, jobs.JobKind.SAMPLE)
@@ -260,15 +228,14 @@ def test_a_sample_ends_with_one_entry_that_costs_nothing(shop: Shop) -> None:
     finish(shop, claim)
     with pytest.raises(StaleAttempt):
         finish(shop, claim, sha="cd" * 32)
-    with transaction(shop.factory, read_only=True) as session:
-        sample = jobs.sample_of(session, job_id)
+    sample = shop.read(jobs.sample_of, job_id)
     assert (sample.path, sample.sha256, sample.bytes) == ("samples/x.npz", SHA, 5)
     assert shop.job(job_id).state is JobState.SUCCEEDED
     assert shop.log_kinds()[-2:] == [EntryKind.CAPTURE, EntryKind.SAMPLE]
     assert shop.money() == (10, 0)
 
 
-def test_a_sample_that_fails_touches_no_budget(shop: Shop) -> None:
+def test_a_sample_that_fails_touches_no_budget(shop):
     shop.sample(shop.released(), format="imagefolder")
     before = shop.log_kinds()
     shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)

@@ -1,25 +1,19 @@
 """Claims, leases and fencing; and what is left of a job after its worker was lost at each moment."""
 
-from __future__ import annotations
-
-import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from service import jobs
 from service.db.base import new_id
-from service.db.session import transaction
 from service.db.words import HoldState, JobState
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
 from tests.service.jobs.shop import LEASE, Shop
+from tests.together import at_once
 
-# --- claims and leases ----------------------------------------------------------------------------------------------
 
-
-def test_the_oldest_job_is_claimed_first_and_once(shop: Shop) -> None:
+def test_the_oldest_job_is_claimed_first_and_once(shop):
     first, second = shop.submit(), shop.submit()
     claims = [shop.claimed(), shop.claimed()]
     assert [claim.job_id for claim in claims] == [first, second]
@@ -30,7 +24,7 @@ def test_the_oldest_job_is_claimed_first_and_once(shop: Shop) -> None:
     assert job.started_at == shop.now
 
 
-def test_a_named_job_is_claimed_or_none(shop: Shop) -> None:
+def test_a_named_job_is_claimed_or_none(shop):
     first, second = shop.submit(), shop.submit()
     assert shop.claimed(second).job_id == second
     assert shop.claim(second) is None
@@ -38,28 +32,15 @@ def test_a_named_job_is_claimed_or_none(shop: Shop) -> None:
     assert shop.job(first).state is JobState.QUEUED
 
 
-def test_many_claimers_get_different_jobs(shop: Shop) -> None:
+def test_many_claimers_get_different_jobs(shop):
     submitted = {shop.submit() for _ in range(4)}
-    taken: list[str] = []
-    start = threading.Barrier(6)
-
-    def work() -> None:
-        start.wait()
-        claim = shop.claim()
-        if claim is not None:
-            taken.append(claim.job_id)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    taken = [claim.job_id for claim in at_once(*[shop.claim] * 6) if claim is not None]
     while (claim := shop.claim()) is not None:  # a claimer may have met only rows that others had locked
         taken.append(claim.job_id)
     assert sorted(taken) == sorted(submitted)
 
 
-def test_a_heartbeat_keeps_the_lease(shop: Shop) -> None:
+def test_a_heartbeat_keeps_the_lease(shop):
     shop.submit()
     claim = shop.claimed()
     for _ in range(4):
@@ -70,11 +51,9 @@ def test_a_heartbeat_keeps_the_lease(shop: Shop) -> None:
     assert shop.claimed().attempt == 2
 
 
-def test_a_superseded_attempt_may_do_nothing(shop: Shop) -> None:
+def test_a_superseded_attempt_may_do_nothing(shop):
     job_id = shop.submit()
-    old = shop.claimed()
-    shop.arm(old)
-    shop.charge(old, 10)
+    old = shop.charged()
     shop.later(LEASE)
     new = shop.claimed()
     assert (new.job_id, new.attempt) == (job_id, 2)
@@ -87,18 +66,16 @@ def test_a_superseded_attempt_may_do_nothing(shop: Shop) -> None:
         lambda: shop.fail(old),
         lambda: shop.cancelled(old),
         lambda: shop.give_back(old),
+        lambda: shop.read(jobs.secret_of, job_id=job_id, attempt=1),
     ):
         with pytest.raises(StaleAttempt):
             forbidden()
-    with transaction(shop.factory, read_only=True) as session, pytest.raises(StaleAttempt):
-        jobs.secret_of(session, job_id=job_id, attempt=1)
-    assert shop.job(job_id).state is JobState.RUNNING
-    assert shop.hold_state(job_id) is HoldState.ARMED
+    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.RUNNING, HoldState.ARMED)
     shop.arm(new)
     assert shop.charge(new, 5) == 15
 
 
-def test_unknown_jobs_are_not_found(shop: Shop) -> None:
+def test_unknown_jobs_are_not_found(shop):
     nobody = jobs.Claim("job_none", 1, jobs.JobKind.TRAIN, "datalens", None, None, None, shop.now)
     for step in (
         lambda: shop.heartbeat(nobody),
@@ -111,14 +88,11 @@ def test_unknown_jobs_are_not_found(shop: Shop) -> None:
             step()
 
 
-def test_a_job_that_was_given_back_is_claimed_at_once(shop: Shop) -> None:
+def test_a_job_that_was_given_back_is_claimed_at_once(shop):
     job_id = shop.submit()
-    first = shop.claimed()
-    shop.arm(first)
-    shop.charge(first, 10)
+    first = shop.charged()
     shop.give_back(first)
-    assert shop.job(job_id).state is JobState.QUEUED
-    assert shop.hold_state(job_id) is HoldState.ARMED
+    assert (shop.job(job_id).state, shop.hold_state(job_id)) == (JobState.QUEUED, HoldState.ARMED)
     with pytest.raises(StaleAttempt):
         shop.heartbeat(first)
     assert shop.claimed().attempt == 2
@@ -127,7 +101,7 @@ def test_a_job_that_was_given_back_is_claimed_at_once(shop: Shop) -> None:
 # --- progress -------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_replaced_and_numbered(shop: Shop) -> None:
+def test_progress_is_replaced_and_numbered(shop):
     job_id = shop.submit()
     claim = shop.claimed()
     before = shop.job(job_id).progress_version
@@ -153,7 +127,7 @@ def test_progress_is_replaced_and_numbered(shop: Shop) -> None:
         {"eta_seconds": float("inf")},
     ],
 )
-def test_progress_says_only_what_was_planned(shop: Shop, progress: dict[str, Any]) -> None:
+def test_progress_says_only_what_was_planned(shop, progress):
     job_id = shop.submit()
     claim = shop.claimed()
     with pytest.raises(InvalidInput, match="Progress"):
@@ -175,18 +149,17 @@ KILLED = {
 
 def die(shop: Shop, claim: jobs.Claim, moment: str) -> None:
     """Go as far as the moment, and no further."""
-    if moment == "claimed":
-        return
-    shop.arm(claim)
-    if moment == "armed":
-        return
-    shop.charge(claim, 10)
-    if moment != "charged":
+    reached = list(KILLED).index(moment)
+    if reached >= 1:
+        shop.arm(claim)
+    if reached >= 2:
+        shop.charge(claim, 10)
+    if reached >= 3:
         shop.progress(claim, stage="votes", step=1)
 
 
 @pytest.mark.parametrize("moment", KILLED)
-def test_after_a_kill_the_next_attempt_goes_on(shop: Shop, moment: str) -> None:
+def test_after_a_kill_the_next_attempt_goes_on(shop, moment):
     job_id, release_id = shop.submit(), new_id("rel")
     die(shop, shop.claimed(), moment)
     assert shop.claim() is None  # the lease still runs: nobody knows yet
@@ -201,7 +174,7 @@ def test_after_a_kill_the_next_attempt_goes_on(shop: Shop, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", KILLED)
-def test_after_the_last_kill_the_job_ends_towards_spent(shop: Shop, moment: str) -> None:
+def test_after_the_last_kill_the_job_ends_towards_spent(shop, moment):
     job_id = shop.submit()
     spent, end = KILLED[moment]
     for attempt in (1, 2, 3):
@@ -217,20 +190,17 @@ def test_after_the_last_kill_the_job_ends_towards_spent(shop: Shop, moment: str)
     assert shop.claim() is None
     job = shop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
-    assert shop.hold_state(job_id) is end
-    assert shop.money() == (spent, 0)
+    assert (shop.hold_state(job_id), shop.money()) == (end, (spent, 0))
     with pytest.raises(StaleAttempt):
         shop.heartbeat(claim)
     assert shop.claim() is None
 
 
-def test_only_lost_attempts_count(shop: Shop) -> None:
+def test_only_lost_attempts_count(shop):
     job_id = shop.submit()
     for attempt in range(1, 6):  # a worker that shuts down, as often as it likes
-        claim = shop.claimed()
+        claim = shop.charged(1)
         assert claim.attempt == attempt
-        shop.arm(claim)
-        shop.charge(claim, 1)
         shop.give_back(claim)
     for lost in range(3):
         assert shop.claimed().attempt == 6 + lost
@@ -239,11 +209,10 @@ def test_only_lost_attempts_count(shop: Shop) -> None:
     assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 9  # to publish what was paid for
     shop.later(LEASE)
     assert shop.claim() is None
-    assert shop.job(job_id).failure_code is FailureCode.WORKER_LOST
-    assert shop.money() == (5, 0)
+    assert (shop.job(job_id).failure_code, shop.money()) == (FailureCode.WORKER_LOST, (5, 0))
 
 
-def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop: Shop) -> None:
+def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop):
     job_id = shop.submit()
     shop.claimed()
     shop.later(LEASE)
@@ -252,9 +221,7 @@ def test_the_operator_sets_how_often_a_job_may_lose_its_worker(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("discard", [False, True])
-def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(
-    shop: Shop, discard: bool
-) -> None:
+def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_what_was_paid_for(shop, discard):
     """Not where that is to be discarded."""
     job_id = shop.submit()
     shop.charged()
@@ -264,11 +231,10 @@ def test_a_cancelled_job_whose_worker_was_lost_is_tried_once_more_to_publish_wha
         assert shop.claimed().attempt == shop.job(job_id).salvage_attempt == 2
         shop.later(LEASE)
     assert shop.claim() is None
-    assert shop.job(job_id).state is JobState.CANCELLED
-    assert shop.money() == (10, 0)
+    assert (shop.job(job_id).state, shop.money()) == (JobState.CANCELLED, (10, 0))
 
 
-def test_a_lost_job_does_not_keep_the_next_one_waiting(shop: Shop) -> None:
+def test_a_lost_job_does_not_keep_the_next_one_waiting(shop):
     lost, waiting = shop.submit(), shop.submit()
     shop.claimed(lost)
     shop.cancel(lost)

@@ -1,10 +1,7 @@
 """Planning a training: refusals before anything is written, and what delta is compared with."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,34 +10,29 @@ from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.db.words import DatasetState
-from service.errors import (
-    InvalidInput,
-)
-from tests.service.jobs.shop import UNREADY, Shop
+from service.errors import InvalidInput
+from tests.service.jobs.shop import UNREADY
 
 
-def test_a_plan_costs_at_most_what_was_offered_and_writes_nothing(shop: Shop) -> None:
+def test_a_plan_costs_at_most_what_was_offered_and_writes_nothing(shop):
     made = shop.plan()
-    with transaction(shop.factory, read_only=True) as session:
-        budget = ledger.filter_of(ledger.get_account(session, shop.account_id))
+    budget = ledger.filter_of(shop.read(ledger.get_account, shop.account_id))
     assert 0 < made.price_nano <= budget.nano_of(1.0)
     assert made.price_nano == sum(stage.price_nano for stage in made.stages)
     assert made.price_nano == sum(budget.price_nano(stage.event) for stage in made.stages)
     shop.assert_nothing_written()
 
 
-def test_a_plan_needs_no_content_and_no_budget(shop: Shop) -> None:
-    account_id = shop.open_account(name="nothing yet")
-    dataset_id = shop.declare(account_id=account_id, **UNREADY)
+def test_a_plan_needs_no_content_and_no_budget(shop):
+    dataset_id = shop.declare(account_id=shop.open_account(name="nothing yet"), **UNREADY)
     assert shop.plan(dataset_id=dataset_id, epsilon=20.0).price_nano > 0
 
 
 @pytest.mark.parametrize("epsilon", [0, 0.0, -1.0, math.nan, math.inf, -math.inf, True, "1", None, 1e9])
-def test_an_epsilon_that_is_no_budget_is_refused(shop: Shop, epsilon: Any) -> None:
-    with pytest.raises(InvalidInput, match="epsilon"):
-        shop.plan(epsilon=epsilon)
-    with pytest.raises(InvalidInput, match="epsilon"):
-        shop.train(epsilon=epsilon)
+def test_an_epsilon_that_is_no_budget_is_refused(shop, epsilon):
+    for ask in (shop.plan, shop.train):
+        with pytest.raises(InvalidInput, match="epsilon"):
+            ask(epsilon=epsilon)
     shop.assert_nothing_written()
 
 
@@ -55,7 +47,7 @@ def test_an_epsilon_that_is_no_budget_is_refused(shop: Shop, epsilon: Any) -> No
         {"options": {"x": "y" * 20_000}},
     ],
 )
-def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop: Shop, change: dict[str, Any]) -> None:
+def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop, change):
     with pytest.raises(InvalidInput):
         shop.plan(**change)
     with pytest.raises(InvalidInput):
@@ -63,7 +55,7 @@ def test_what_no_recipe_can_do_is_refused_and_changes_nothing(shop: Shop, change
     shop.assert_nothing_written()
 
 
-def test_delta_above_one_over_the_records_is_refused_with_both(shop: Shop) -> None:
+def test_delta_above_one_over_the_records_is_refused_with_both(shop):
     exact, above = (
         shop.declare(account_id=shop.open_account(name=f"{count} people"), records_declared=count)
         for count in (100_000, 100_001)
@@ -75,7 +67,7 @@ def test_delta_above_one_over_the_records_is_refused_with_both(shop: Shop) -> No
     shop.assert_nothing_written()
 
 
-def test_delta_is_compared_with_all_that_was_declared_in_the_account(shop: Shop) -> None:
+def test_delta_is_compared_with_all_that_was_declared_in_the_account(shop):
     """Two datasets of 60,000 records are one population of 120,000, and delta is for all of it."""
     shop.plan()
     waiting = shop.declare(account_id=shop.account_id, records_declared=50_000, **UNREADY)
@@ -94,7 +86,7 @@ def test_delta_is_compared_with_all_that_was_declared_in_the_account(shop: Shop)
     shop.assert_nothing_written()
 
 
-def test_what_was_published_about_a_deleted_dataset_still_counts(shop: Shop) -> None:
+def test_what_was_published_about_a_deleted_dataset_still_counts(shop):
     shop.released()
     shop.declare(account_id=shop.account_id, records_declared=40_001)
     with transaction(shop.factory) as session:
@@ -105,9 +97,8 @@ def test_what_was_published_about_a_deleted_dataset_still_counts(shop: Shop) -> 
 
 
 @pytest.mark.parametrize(("records", "remarked"), [(10_000, False), (10_001, True), (100_000, True)])
-def test_a_delta_above_a_tenth_of_one_over_n_is_remarked_on(shop: Shop, records: int, remarked: bool) -> None:
-    account_id = shop.open_account(name="some")
-    dataset_id = shop.declare(account_id=account_id, records_declared=records)
+def test_a_delta_above_a_tenth_of_one_over_n_is_remarked_on(shop, records, remarked):
+    dataset_id = shop.declare(account_id=shop.open_account(name="some"), records_declared=records)
     few = {"teachers": 100}
     notes = [note for note in shop.plan(dataset_id=dataset_id, options=few).notes if "tenth" in note]
     assert bool(notes) is remarked
@@ -116,7 +107,7 @@ def test_a_delta_above_a_tenth_of_one_over_n_is_remarked_on(shop: Shop, records:
     assert [note for note in stored if "tenth" in note] == notes
 
 
-def test_a_subject_account_counts_subjects(shop: Shop) -> None:
+def test_a_subject_account_counts_subjects(shop):
     """n is the number of subjects: for delta, and for the teachers that they support."""
 
     def declared(subjects: int | None) -> str:
@@ -136,9 +127,7 @@ def test_a_subject_account_counts_subjects(shop: Shop) -> None:
     shop.assert_nothing_written()
 
 
-def test_a_recipe_that_bounds_records_only_is_refused_where_subjects_are_protected(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_bounds_records_only_is_refused_where_subjects_are_protected(shop, monkeypatch):
     """Such as a clipped gradient for each record: a subject with fifty of them has fifty times the say."""
     record_only = replace(RECIPES["datalens"], units=frozenset({"record"}))
     monkeypatch.setitem(RECIPES, "clipped_gradients", record_only)

@@ -1,8 +1,5 @@
 """Accepting jobs: one transaction, refusals before anything is written, keys that make retries safe."""
 
-from __future__ import annotations
-
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -10,9 +7,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 
-from service import jobs, ledger
+from service import jobs
 from service.db.access_tables import Outbox
-from service.db.job_tables import Release
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.db.words import EntryKind, HoldState, JobKind, JobState
 from service.errors import (
@@ -24,10 +21,11 @@ from service.errors import (
     NotFound,
     StaleAttempt,
 )
-from tests.service.jobs.shop import RECIPE, UNREADY, Shop
+from tests.service.jobs.shop import RECIPE, UNREADY
+from tests.together import at_once
 
 
-def test_acceptance_writes_job_hold_and_doorbell_together(shop: Shop) -> None:
+def test_acceptance_writes_job_hold_and_doorbell_together(shop):
     job_id = shop.train(key="k", evaluation_dataset_id=shop.public_id)
     assert shop.counts() == {"sweeps": 0, "jobs": 1, "holds": 1, "outbox": 1, "idempotency": 1, "samples": 0}
     job = shop.job(job_id)
@@ -36,28 +34,25 @@ def test_acceptance_writes_job_hold_and_doorbell_together(shop: Shop) -> None:
     assert (job.account_id, job.dataset_id, job.epsilon) == (shop.account_id, shop.dataset_id, 1.0)
     assert job.plan["price_nano"] == price
     assert shop.balance().held_nano == price
-    with transaction(shop.factory, read_only=True) as session:
-        hold = ledger.get_hold(session, job.hold_id or "")
-        last = ledger.entries(session, shop.account_id, 1, 10)[-1]
-        message = session.scalars(select(Outbox)).one()
+    hold, last = shop.hold_of(job_id), shop.entries()[-1]
+    message = shop.read(lambda session: session.scalars(select(Outbox)).one())
     assert (hold.job_id, hold.amount_nano, hold.state) == (job_id, price, HoldState.HELD)
     assert (last.kind, last.details["recipe"], last.details["epsilon"]) == (EntryKind.HOLD, RECIPE, 1.0)
     assert sum(stage["price_nano"] for stage in last.details["stages"]) == price
     assert (message.args, message.sent_at) == ([job_id], None)
 
 
-def test_the_secret_is_not_carried_by_a_loaded_job(shop: Shop) -> None:
+def test_the_secret_is_not_carried_by_a_loaded_job(shop):
     job_id = shop.train()
     with transaction(shop.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
         with pytest.raises(InvalidRequestError):
             _ = job.secret
-    assert "secret" not in repr(job)
-    assert "secret" not in job.plan
-    assert "secret" not in job.options
+    for shown in (repr(job), job.plan, job.options):
+        assert "secret" not in shown
 
 
-def test_the_running_attempt_alone_reads_the_secret(shop: Shop) -> None:
+def test_the_running_attempt_alone_reads_the_secret(shop):
     first, second = shop.train(), shop.train()
     with transaction(shop.factory) as session:
         with pytest.raises(StaleAttempt):
@@ -69,14 +64,14 @@ def test_the_running_attempt_alone_reads_the_secret(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "affordable"), [(8.01, 8.0), (20.0, 8.0), (1000.0, 8.0)])
-def test_more_than_the_limit_is_refused_with_numbers(shop: Shop, epsilon: float, affordable: float) -> None:
+def test_more_than_the_limit_is_refused_with_numbers(shop, epsilon, affordable):
     with pytest.raises(InsufficientBudget, match=f"needs epsilon {epsilon:g}") as caught:
         shop.train(epsilon=epsilon, key="k")
     assert caught.value.affordable_epsilon == affordable
     shop.assert_nothing_written()
 
 
-def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop: Shop) -> None:
+def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop):
     release_id = shop.released()
     shop.train(epsilon=7.0)
     before = shop.counts()
@@ -89,18 +84,18 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop:
     shop.train(epsilon=error.affordable_epsilon)  # what the error offers is admitted
 
 
-def test_the_whole_budget_may_be_asked_for_at_once(shop: Shop) -> None:
+def test_the_whole_budget_may_be_asked_for_at_once(shop):
     shop.train(epsilon=8.0)
 
 
-def test_a_frozen_account_takes_no_job(shop: Shop) -> None:
+def test_a_frozen_account_takes_no_job(shop):
     shop.freeze()
     with pytest.raises(AccountFrozen):
         shop.train()
     shop.assert_nothing_written()
 
 
-def test_datasets_must_fit_their_role(shop: Shop) -> None:
+def test_datasets_must_fit_their_role(shop):
     private = shop.declare(account_id=shop.account_id, records_declared=100)
     waiting = shop.declare(account_id=shop.account_id, records_declared=100, **UNREADY)
     for error, change in [
@@ -120,7 +115,7 @@ def test_datasets_must_fit_their_role(shop: Shop) -> None:
     shop.assert_nothing_written()
 
 
-def test_a_gradient_basis_comes_from_public_images_alone(shop: Shop) -> None:
+def test_a_gradient_basis_comes_from_public_images_alone(shop):
     account_id = shop.open_account(name="steps")
     dataset_id = shop.declare(account_id=account_id)
 
@@ -148,7 +143,7 @@ def test_a_gradient_basis_comes_from_public_images_alone(shop: Shop) -> None:
 # --- idempotency ----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_key_and_body_give_the_same_job(shop: Shop) -> None:
+def test_the_same_key_and_body_give_the_same_job(shop):
     first = shop.train(key="k")
     assert shop.train(key="k", now=shop.now + timedelta(hours=1)) == first
     assert shop.counts()["jobs"] == 1
@@ -157,7 +152,7 @@ def test_the_same_key_and_body_give_the_same_job(shop: Shop) -> None:
     assert shop.train() != shop.train()
 
 
-def test_the_same_key_with_another_body_is_refused(shop: Shop) -> None:
+def test_the_same_key_with_another_body_is_refused(shop):
     shop.train(key="k")
     for change in ({"epsilon": 2.0}, {"recipe": "alchemy"}, {"evaluation_dataset_id": shop.public_id}):
         with pytest.raises(IdempotencyMismatch):
@@ -165,46 +160,35 @@ def test_the_same_key_with_another_body_is_refused(shop: Shop) -> None:
     assert shop.counts()["jobs"] == 1
 
 
-def test_a_retry_is_answered_after_the_world_has_changed(shop: Shop) -> None:
+def test_a_retry_is_answered_after_the_world_has_changed(shop):
     first = shop.train(key="k", epsilon=5.0)  # a second of the kind would not be affordable
     shop.freeze()
     assert shop.train(key="k", epsilon=5.0) == first
 
 
-def test_a_refused_request_does_not_use_up_its_key(shop: Shop) -> None:
+def test_a_refused_request_does_not_use_up_its_key(shop):
     with pytest.raises(InsufficientBudget):
         shop.train(key="k", epsilon=9.0)
     shop.train(key="k")
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201])
-def test_keys_are_bounded(shop: Shop, key: str) -> None:
+def test_keys_are_bounded(shop, key):
     with pytest.raises(InvalidInput, match="idempotency key"):
         shop.train(key=key)
 
 
-def test_the_same_key_at_the_same_moment_gives_one_job(shop: Shop) -> None:
-    made: list[str] = []
-    start = threading.Barrier(4)
-
-    def ask() -> None:
-        start.wait()
-        made.append(shop.train(key="k"))
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def test_the_same_key_at_the_same_moment_gives_one_job(shop):
+    made = at_once(*[lambda: shop.train(key="k")] * 4)
     assert len(made) == 4
-    assert len(set(made)) == 1
+    assert set(made) == {shop.read(lambda session: session.scalars(select(Job.id)).one())}
     assert shop.counts()["jobs"] == shop.counts()["holds"] == 1
 
 
 # --- accepting a sample ---------------------------------------------------------------------------------------------
 
 
-def test_a_sample_job_has_no_hold_and_costs_nothing(shop: Shop) -> None:
+def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
     release_id = shop.released()
     before = shop.balance()
     job_id = shop.sample(release_id, classes=["coat", "boot"], key="k")
@@ -212,29 +196,19 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop: Shop) -> None:
     job = shop.job(job_id)
     assert (job.kind, job.hold_id, job.release_id, job.recipe) == (JobKind.SAMPLE, None, release_id, RECIPE)
     assert shop.balance() == before
-    with transaction(shop.factory, read_only=True) as session:
-        sample = jobs.sample_of(session, job_id)
-        assert session.scalars(select(Release)).one().id == release_id
+    sample = shop.read(jobs.sample_of, job_id)
+    assert shop.read(lambda session: session.scalars(select(Release.id)).all()) == [release_id]
     assert (sample.count, sample.classes, sample.seed, sample.format.value) == (10, ["coat", "boot"], 7, "npz")
     assert (sample.path, sample.sha256, sample.bytes) == (None, None, None)
 
 
-def test_a_sample_that_cannot_be_drawn_is_refused(shop: Shop) -> None:
+def test_a_sample_that_cannot_be_drawn_is_refused(shop):
     release_id = shop.released()
     before = shop.counts()
-    changes: list[dict[str, Any]] = [
-        {"count": 0},
-        {"count": -1},
-        {"count": 11, "count_max": 10},
-        {"count": True},
-        {"seed": -1},
-        {"seed": 2**63},
-        {"format": "tar"},
-        {"classes": []},
-        {"classes": ["sock"]},
-        {"classes": ["coat", "coat"]},
-    ]
-    for change in changes:
+    counts = [{"count": 0}, {"count": -1}, {"count": 11, "count_max": 10}, {"count": True}]
+    seeds = [{"seed": -1}, {"seed": 2**63}]
+    classes = [{"classes": []}, {"classes": ["sock"]}, {"classes": ["coat", "coat"]}]
+    for change in (*counts, *seeds, *classes, {"format": "tar"}):
         with pytest.raises(InvalidInput):
             shop.sample(release_id, **change)
     with pytest.raises(NotFound):

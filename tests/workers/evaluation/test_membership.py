@@ -1,7 +1,5 @@
 """Membership inference finds what an overfitted model gives away, and nothing where there is nothing."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -32,20 +30,20 @@ def losses_of(trained_on: slice, seed: int) -> torch.Tensor:
         return nn.functional.cross_entropy(model(inputs), labels, reduction="none")
 
 
-def test_a_model_that_learned_its_records_by_heart_is_found_out() -> None:
+def test_a_model_that_learned_its_records_by_heart_is_found_out():
     losses = losses_of(slice(0, 400), seed=1)
     found = attack_by_loss(losses[:400], losses[400:], generator=stream(2))
     assert found.success_rate - 5 * found.standard_error > 0.6
 
 
-def test_a_model_that_saw_neither_side_is_attacked_at_chance() -> None:
+def test_a_model_that_saw_neither_side_is_attacked_at_chance():
     losses = losses_of(slice(0, 200), seed=1)[200:]
     found = attack_by_loss(losses[:300], losses[300:], generator=stream(2))
     assert abs(found.success_rate - 0.5) < 4 * found.standard_error
     assert 0.01 < found.standard_error < 0.05
 
 
-def test_the_threshold_is_chosen_and_measured_on_different_records() -> None:
+def test_the_threshold_is_chosen_and_measured_on_different_records():
     """On pure chance the best threshold looks better than 1/2 on the records that chose it; on others it is not."""
     rates = []
     for seed in range(300):
@@ -55,7 +53,7 @@ def test_the_threshold_is_chosen_and_measured_on_different_records() -> None:
     assert abs(sum(rates) / len(rates) - 0.5) < 4 * 0.5 / math.sqrt(12 * 300)
 
 
-def test_separate_losses_are_told_apart_and_larger_losses_of_members_are_no_success() -> None:
+def test_separate_losses_are_told_apart_and_larger_losses_of_members_are_no_success():
     low, high = torch.arange(10.0), torch.arange(20.0, 45.0)  # sides of different sizes
     found = attack_by_loss(low, high, generator=stream(0))
     assert found.success_rate == 1
@@ -64,7 +62,7 @@ def test_separate_losses_are_told_apart_and_larger_losses_of_members_are_no_succ
     assert attack_by_loss(high, low, generator=stream(0)).success_rate <= 0.5
 
 
-def test_the_threshold_is_the_best_of_all_on_the_half_that_chose_it() -> None:
+def test_the_threshold_is_the_best_of_all_on_the_half_that_chose_it():
     members, others = torch.rand(2, 30, generator=stream(5))
     others = others + 0.2
     losses = torch.cat([members, others])
@@ -77,12 +75,12 @@ def test_the_threshold_is_the_best_of_all_on_the_half_that_chose_it() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3, 10), (10, 3), (0, 0)])
-def test_too_few_records_are_refused(sizes: tuple[int, int]) -> None:
+def test_too_few_records_are_refused(sizes):
     with pytest.raises(ValueError, match="at least 4"):
         attack_by_loss(torch.rand(sizes[0]), torch.rand(sizes[1]), generator=stream(0))
 
 
-def test_losses_that_are_no_numbers_are_refused_and_infinite_ones_are_not() -> None:
+def test_losses_that_are_no_numbers_are_refused_and_infinite_ones_are_not():
     broken = torch.rand(10)
     broken[3] = torch.nan
     with pytest.raises(ValueError, match="not a number"):

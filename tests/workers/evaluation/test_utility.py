@@ -1,7 +1,5 @@
 """Usefulness: what can be learnt is learnt, what cannot is chance, and the answer follows from the seed alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -28,9 +26,17 @@ def stripes(n: int, seed: int) -> tuple[Tensor, Tensor]:
 TRAIN, TEST = stripes(900, 1), stripes(300, 2)
 
 
+FEW = TRAIN[0][:60], TRAIN[1][:60]
+
+
+def judged(kind: ClassifierKind, train: tuple[Tensor, Tensor] = TRAIN, **changes: Any) -> Utility:
+    """Trained on these images and tested on the others, with seed 0 where nothing else is said."""
+    return train_and_test(kind, *train, *changes.pop("test", TEST), **{"classes": CLASSES, "seed": 0} | changes)
+
+
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_separable_classes_are_told_apart(kind: ClassifierKind) -> None:
-    utility = train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=15)
+def test_separable_classes_are_told_apart(kind):
+    utility = judged(kind, epochs=15)
     assert utility.accuracy > 0.9
     confusion = np.array(utility.confusion)
     assert confusion.sum(axis=1).tolist() == [100, 100, 100]  # rows are true classes
@@ -38,54 +44,48 @@ def test_separable_classes_are_told_apart(kind: ClassifierKind) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_labels_at_random_teach_nothing(kind: ClassifierKind) -> None:
+def test_labels_at_random_teach_nothing(kind):
     labels = torch.randint(0, CLASSES, (900,), generator=torch.Generator().manual_seed(3))
-    utility = train_and_test(kind, TRAIN[0], labels, *TEST, classes=CLASSES, seed=0, epochs=2)
-    assert 0.1 < utility.accuracy < 0.6  # chance is a third
+    assert 0.1 < judged(kind, (TRAIN[0], labels), epochs=2).accuracy < 0.6  # chance is a third
 
 
-def test_confusion_counts_true_rows_and_predicted_columns() -> None:
+def test_confusion_counts_true_rows_and_predicted_columns():
     """A classifier that has only ever seen class 1 says class 1."""
     ones = torch.ones(900, dtype=torch.int64)
-    utility = train_and_test("logistic_regression", TRAIN[0], ones, *TEST, classes=CLASSES, seed=0, epochs=15)
+    utility = judged("logistic_regression", (TRAIN[0], ones), epochs=15)
     assert np.array(utility.confusion)[:, 1].tolist() == [100, 100, 100]
     assert utility.accuracy == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_the_seed_decides(kind: ClassifierKind) -> None:
-    one, two, other = (
-        train_and_test(kind, TRAIN[0][:60], TRAIN[1][:60], *TEST, classes=CLASSES, seed=seed, epochs=2)
-        for seed in (5, 5, 6)
-    )
+def test_the_seed_decides(kind):
+    one, two, other = (judged(kind, FEW, seed=seed, epochs=2) for seed in (5, 5, 6))
     assert one == two
     assert one.confusion != other.confusion
 
 
-def test_the_global_random_state_is_neither_read_nor_changed() -> None:
-    def run() -> object:
-        return train_and_test("cnn", TRAIN[0][:60], TRAIN[1][:60], *TEST, classes=CLASSES, seed=5, epochs=2)
-
+def test_the_global_random_state_is_neither_read_nor_changed():
     torch.manual_seed(1)
     before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].tolist()
-    first = run()
+    first = judged("cnn", FEW, seed=5, epochs=2)
     assert torch.equal(before, torch.get_rng_state())
     assert np.random.get_state()[1].tolist() == numpy_before
     torch.manual_seed(2)
-    assert run() == first
+    assert judged("cnn", FEW, seed=5, epochs=2) == first
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_bytes_and_fractions_are_the_same_images(kind: ClassifierKind) -> None:
-    train, test = ((images * 255).round().byte() for images in (TRAIN[0][:60], TEST[0]))
-    asked: dict[str, Any] = {"classes": CLASSES, "seed": 0, "epochs": 2}
-    bytes_used = train_and_test(kind, train, TRAIN[1][:60], test, TEST[1], **asked)
-    fractions = train_and_test(kind, train.float() / 255, TRAIN[1][:60], test.float() / 255, TEST[1], **asked)
-    assert bytes_used == fractions
+def test_bytes_and_fractions_are_the_same_images(kind):
+    train, test = ((images * 255).round().byte() for images in (FEW[0], TEST[0]))
+    found = [
+        judged(kind, (as_type(train), FEW[1]), test=(as_type(test), TEST[1]), epochs=2)
+        for as_type in (lambda images: images, lambda images: images.float() / 255)
+    ]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_training_and_test_can_be_ended_between_any_two_layers(kind: ClassifierKind) -> None:
+def test_training_and_test_can_be_ended_between_any_two_layers(kind):
     looks, last, told = 0, 10**9, list[int]()
 
     def look(step: int, steps: int) -> None:
@@ -96,44 +96,36 @@ def test_training_and_test_can_be_ended_between_any_two_layers(kind: ClassifierK
         if looks == last:
             raise InterruptedError
 
-    def run() -> Utility:
-        return train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1, look=look)
-
-    found, whole = run(), looks
+    found, whole = judged(kind, epochs=1, look=look), looks
     steps = TRAINING[kind].steps(900, epochs=1)
     assert sorted(set(told)) == list(range(steps + 1))  # the steps that are done, each told before its layers compute
-    assert found == train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0, epochs=1)
+    assert found == judged(kind, epochs=1)
     passes = 900 // TRAINING[kind].batch + 1  # the last of them is the test
     assert whole % passes == 0
     for last in (1, whole):
         looks = 0
         with pytest.raises(InterruptedError):
-            run()
+            judged(kind, epochs=1, look=look)
         assert looks == last
 
 
 @pytest.mark.parametrize("empty", ["train", "test"])
-def test_nothing_to_train_or_test_on_is_refused(empty: str) -> None:
-    train = TRAIN if empty == "test" else (TRAIN[0][:0], TRAIN[1][:0])
-    test = TEST if empty == "train" else (TEST[0][:0], TEST[1][:0])
+def test_nothing_to_train_or_test_on_is_refused(empty):
     with pytest.raises(ValueError, match="at least one"):
-        train_and_test("cnn", *train, *test, classes=CLASSES, seed=0)
+        judged("cnn", **{empty: (TRAIN[0][:0], TRAIN[1][:0])})
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_a_handful_of_images_is_enough_to_run(n: int) -> None:
-    images, labels = TRAIN
-    utility = train_and_test("cnn", images[:n], labels[:n], *TEST, classes=CLASSES, seed=0, epochs=1)
-    assert 0 <= utility.accuracy <= 1
+def test_a_handful_of_images_is_enough_to_run(n):
+    assert 0 <= judged("cnn", (TRAIN[0][:n], TRAIN[1][:n]), epochs=1).accuracy <= 1
 
 
-def test_colour_images_are_judged() -> None:
-    train, test = (images.repeat(1, 3, 1, 1) for images in (TRAIN[0], TEST[0]))
-    assert train_and_test("cnn", train, TRAIN[1], test, TEST[1], classes=CLASSES, seed=0, epochs=10).accuracy > 0.9
+def test_colour_images_are_judged():
+    train, test = ((images.repeat(1, 3, 1, 1), labels) for images, labels in (TRAIN, TEST))
+    assert judged("cnn", train, test=test, epochs=10).accuracy > 0.9
 
 
 @pytest.mark.parametrize("kind", CLASSIFIER_KINDS)
-def test_every_kind_is_trained_and_tested_alike_each_time(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_is_trained_and_tested_alike_each_time(kind, monkeypatch):
     monkeypatch.setitem(TRAINING, kind, dataclasses.replace(TRAINING[kind], images_seen=2000))
-    first, again = (train_and_test(kind, *TRAIN, *TEST, classes=CLASSES, seed=0) for _ in range(2))
-    assert first == again
+    assert judged(kind) == judged(kind)

@@ -37,7 +37,7 @@ from workers.supervise.attempts import ExitStatus
 from workers.train.runner import run
 
 SECRET = bytes(range(32))
-GDP = open_filter(8.0, 1e-5)
+ACCOUNT = open_filter(8.0, 1e-5)
 LABELS = st.lists(st.integers(0, 3), max_size=30)
 
 
@@ -59,7 +59,7 @@ def release(
 ) -> ClassHistogram:
     images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
     images[:, 0, 0] = np.arange(len(labels)) % 251
-    plan = plan or build_plan("class_histogram", {}, GDP, GDP.nano_of(0.5), facts)
+    plan = plan or build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
     data = TrainingData(images, labels, facts.classes, subjects)
     return train(Run(plan=plan, facts=facts, data=data, budget=purse or Purse(), secret=secret, attempt=attempt))
 
@@ -112,7 +112,7 @@ def p_value(noise: npt.NDArray[np.int64], stddev: float) -> float:
 
 def test_the_noise_is_the_planned_one_and_other_noise_is_recognised() -> None:
     facts = facts_of(2000)
-    plan = build_plan("class_histogram", {}, GDP, GDP.nano_of(0.5), facts)
+    plan = build_plan("class_histogram", {}, ACCOUNT, ACCOUNT.nano_of(0.5), facts)
     stddev = plan.noise_stddev[COUNTS]
     labels = np.repeat(np.arange(2000), 3)
     drawn = [release(labels, facts, attempt=attempt, plan=plan).noisy_counts for attempt in range(1, 4)]

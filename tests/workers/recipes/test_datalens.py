@@ -32,7 +32,7 @@ from workers.recipes.teacher_stage import start_teacher_stage
 from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
-GDP = open_filter(1.0, 1e-5)
+ACCOUNT = open_filter(1.0, 1e-5)
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
@@ -99,7 +99,7 @@ def train(data: TrainingData, tmp_path: Path) -> Callable[..., Generator]:
 
 
 def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
-    return build_plan("datalens", {**TINY, **options}, GDP, GDP.capacity_nano, facts)
+    return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
 
 
 def test_the_charges_are_the_plan_in_order(train: Callable[..., Generator]) -> None:
@@ -111,7 +111,7 @@ def test_the_charges_are_the_plan_in_order(train: Callable[..., Generator]) -> N
         planned = made.stage(stage)
         assert planned is not None
         assert dataclasses.replace(event, count=1) == dataclasses.replace(planned.event, count=1)
-    assert sum(GDP.price_nano(event) for _, event in purse.paid) == made.price_nano <= GDP.capacity_nano
+    assert sum(ACCOUNT.price_nano(event) for _, event in purse.paid) == made.price_nano <= ACCOUNT.capacity_nano
     assert reports.told[:4] == [("warm_start", step, 3) for step in range(4)]
     assert reports.told[4:] == [(VOTES, step, 12) for step in range(1, 13)]
     assert not generator.training
@@ -166,7 +166,7 @@ class Hold(Purse):
         self.left_nano = made.price_nano
 
     def charge(self, event: GaussianEvent, stage: str) -> None:
-        price_nano = GDP.price_nano(event)
+        price_nano = ACCOUNT.price_nano(event)
         if price_nano > self.left_nano:
             raise BudgetExceeded(price_nano, self.left_nano)
         self.left_nano -= price_nano

@@ -1,7 +1,5 @@
 """One small job through a real Redis and a real Celery worker process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -16,7 +14,7 @@ from celery.signals import worker_init
 from sqlalchemy import text
 
 from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
-from service import jobs, queue
+from service import queue
 from service.audit import arming
 from service.audit.findings import FindingCode
 from service.db.session import transaction
@@ -43,19 +41,16 @@ def work_on_message(workshop: Any, job_ids: list[str], tmp_path: Path, *command:
     """Let a Celery worker take messages for jobs; returns what it rang for."""
     sent: list[Any] = []
     settings = workshop.settings.model_copy(update=changes)
+    by_hand: dict[str, Any] = {"draining": lambda: False, "send": lambda *message: sent.append(message)}
     with (tmp_path / "slot").open("wb") as slot:
-        workplace = Workplace(
-            settings, slot, draining=lambda: False, send=lambda *message: sent.append(message), command=command
-        )
+        workplace = Workplace(settings, slot, command=command, **by_hand)
         for job_id in job_ids:
             work_on(workplace, workshop.factory, job_id)
     return sent
 
 
 @pytest.mark.services
-def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(
-    workshop: Any, redis_url: str, tmp_path: Path
-) -> None:
+def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(workshop, redis_url, tmp_path):
     settings = workshop.settings.model_copy(update={"mode": "celery", "redis_url": redis_url})
     app = make_app(settings)
 
@@ -75,10 +70,8 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(
         with transaction(workshop.factory, read_only=True) as session:  # the worker has verified the ledger first
             assert arming.verified_at(session, VerificationKind.FULL) is not None
 
-        long, waiting = (
-            workshop.train(images=4000, images_per_iteration=1, rounds=10, epsilon=0.5),
-            workshop.train(epsilon=0.5),
-        )
+        long = workshop.train(images=4000, images_per_iteration=1, rounds=10, epsilon=0.5)
+        waiting = workshop.train(epsilon=0.5)
         deliver()
         workshop.wait(lambda: workshop.job(long).progress.get("stage") == "votes")
         assert workshop.job(waiting).attempt == 0  # there are two processes, but one training at a time
@@ -96,7 +89,7 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(
     assert workshop.balance().held_nano == hold.amount_nano + workshop.hold(waiting).amount_nano
 
 
-def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop: Any) -> None:
+def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop):
     before = list(worker_init.receivers)
     make_app(workshop.settings)
     (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
@@ -118,15 +111,14 @@ def test_a_worker_that_starts_on_a_broken_ledger_stops_arming(workshop: Any) -> 
     assert claim_job(workshop.settings, workshop.factory, job_id=job_id, worker="w", now=datetime.now(UTC)) is None
 
 
-def test_a_message_for_a_job_that_is_not_there_or_has_ended_changes_nothing(workshop: Any, tmp_path: Path) -> None:
+def test_a_message_for_a_job_that_is_not_there_or_has_ended_changes_nothing(workshop, tmp_path):
     job_id = workshop.train()
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    workshop.cancel(job_id)
     assert work_on_message(workshop, [job_id, "job_aaaaaaaaaaaaaaaaaaaa"], tmp_path, "false") == []
     assert workshop.job(job_id).attempt == 0
 
 
-def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(workshop: Any, tmp_path: Path) -> None:
+def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(workshop, tmp_path):
     first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
     queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))  # while the slot was taken
     sent = work_on_message(workshop, [first], tmp_path, "false", attempts_max=1)
@@ -134,9 +126,7 @@ def test_a_training_that_waited_for_the_slot_is_rung_for_when_it_is_free(worksho
     assert sent == [(TASK_RUN_JOB, [second])]
 
 
-def test_the_evaluation_of_a_release_is_rung_for_at_once(
-    workshop: Any, tmp_path: Path, tiny_runner: tuple[str, ...]
-) -> None:
+def test_the_evaluation_of_a_release_is_rung_for_at_once(workshop, tmp_path, tiny_runner):
     job_id = workshop.train(evaluate=True)
     queue.deliver(workshop.factory, lambda *_: None, now=datetime.now(UTC))
     sent = work_on_message(workshop, [job_id], tmp_path, *tiny_runner)
@@ -144,17 +134,10 @@ def test_the_evaluation_of_a_release_is_rung_for_at_once(
     assert sent == [(TASK_RUN_JOB, [evaluation.job_id])]
 
 
-def test_the_celery_settings_never_run_a_training_twice(workshop: Any) -> None:
+def test_the_celery_settings_never_run_a_training_twice(workshop):
     app = make_app(workshop.settings)
-    expected = {
-        "task_acks_late": False,
-        "worker_prefetch_multiplier": 1,
-        "worker_disable_prefetch": True,
-        "worker_max_tasks_per_child": 1,
-        "accept_content": ["json"],
-        "task_serializer": "json",
-        "task_ignore_result": True,
-        "result_backend": None,
-    }
+    expected = {"task_acks_late": False, "task_ignore_result": True, "result_backend": None, "task_serializer": "json"}
+    expected |= {"worker_prefetch_multiplier": 1, "worker_disable_prefetch": True, "worker_max_tasks_per_child": 1}
+    expected |= {"accept_content": ["json"]}
     assert {name: app.conf[name] for name in expected} == expected
     assert {TASK_RUN_JOB, tasks.TASK_RECONCILE} <= set(app.tasks)

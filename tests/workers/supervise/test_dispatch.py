@@ -1,27 +1,18 @@
 """The embedded dispatcher with real runner processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Any
-
-import pytest
 
 from service import jobs, queue
-from service.db.session import transaction
 from service.db.words import JobKind, JobState
 from workers.supervise.attempts import claim_next
 from workers.supervise.dispatch import Dispatcher
-from workers.supervise.supervisor import Patience
 
 
-def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(workshop, tiny_runner, impatient, monkeypatch):
     def dispatcher() -> Dispatcher:
         return Dispatcher(workshop.settings, workshop.factory, command=tiny_runner, patience=impatient)
 
@@ -43,8 +34,7 @@ def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("obscura")]
 
     monkeypatch.setenv("TINY_PAUSE", "0")
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=third, now=datetime.now(UTC))
+    workshop.cancel(third)
     working = dispatcher()
     working.start()
     assert workshop.wait_for_end(second).state is JobState.SUCCEEDED
@@ -53,7 +43,7 @@ def test_samples_never_wait_for_a_training_and_stopping_loses_nothing(
     assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (spent_nano, 0)
 
 
-def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(workshop: Any) -> None:
+def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(workshop):
     Dispatcher(workshop.settings, workshop.factory).stop()
     idle = Dispatcher(workshop.settings, workshop.factory)
     idle.start()
@@ -62,22 +52,17 @@ def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(
     assert time.monotonic() - began < 2
 
 
-def test_the_oldest_job_of_a_kind_is_claimed_first_and_only_once(workshop: Any) -> None:
+def test_the_oldest_job_of_a_kind_is_claimed_first_and_only_once(workshop):
     first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
-    now = datetime.now(UTC)
-    claims = [
-        claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, worker="test", now=now) for _ in range(3)
-    ]
+    asked = {"worker": "test", "now": datetime.now(UTC)}
+    claims = [claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, **asked) for _ in range(3)]
     assert [claim.job_id if claim is not None else None for claim in claims] == [first, second, None]
-    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.SAMPLE, worker="test", now=now) is None
-    with transaction(workshop.factory, read_only=True) as session:
-        assert jobs.claimable(session, now=now) == []
+    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.SAMPLE, **asked) is None
+    assert workshop.do(jobs.claimable, now=asked["now"]) == []
 
 
-def test_the_dispatching_process_never_loads_torch() -> None:
-    code = (
-        "import sys\n"
-        "from workers.supervise import app, attempts, dispatch, reconcile, supervisor\n"
-        "sys.exit('torch' in sys.modules)"
+def test_the_dispatching_process_never_loads_torch():
+    code = "import sys; from workers.supervise import app, attempts, dispatch, reconcile, supervisor; "
+    assert (
+        subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], check=False).returncode == 0
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,5 @@
 """Recovery: lost jobs, lost messages and files that nobody will publish."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence
@@ -20,12 +18,13 @@ from service.db.access_tables import Outbox
 from service.db.base import new_id
 from service.db.session import transaction
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
+from tests.workers.conftest import on_either_database
 from workers.supervise.attempts import release_id_of, work_directory
-from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciler, reconcile, sweep
+from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep
 
 
 class Bell:
-    """Collects what would be sent to a broker."""
+    """Collects what would be sent to a broker, and reconciles a workshop with itself in the broker's place."""
 
     def __init__(self) -> None:
         self.rung: list[str] = []
@@ -33,6 +32,10 @@ class Bell:
     def send(self, task: str, args: Sequence[Any]) -> None:
         assert task == queue.TASK_RUN_JOB
         self.rung.append(str(args[0]))
+
+    def reconcile(self, workshop: Any, now: datetime, **changes: Any) -> Reconciled:
+        settings = workshop.settings.model_copy(update=changes)
+        return reconcile(settings, workshop.factory, send=self.send, now=now)
 
 
 @pytest.fixture
@@ -43,112 +46,85 @@ def bell() -> Bell:
 def publish(workshop: Any, job_id: str) -> str:
     """Do what an attempt does, without an artifact; returns the release's id."""
     attempt, hold, now = workshop.claim(job_id).number, workshop.hold(job_id), datetime.now(UTC)
+    release_id, key = release_id_of(job_id), open_signing_key(workshop.settings.ledger_key_path)
+    files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
+    shown = {"release_id": release_id, "name": "release", "card": {}, "summary": {}}
     with transaction(workshop.factory) as session:
         ledger.arm(session, hold_id=hold.id, attempt=attempt, now=now)
         ledger.charge(session, hold_id=hold.id, attempt=attempt, amount_nano=1000, stage="votes", now=now)
-        return jobs.publish(
-            session,
-            job_id=job_id,
-            attempt=attempt,
-            release_id=release_id_of(job_id),
-            name="release",
-            artifact_sha256="ab" * 32,
-            artifact_dir=f"releases/{release_id_of(job_id)}",
-            card={},
-            summary={},
-            key=open_signing_key(workshop.settings.ledger_key_path),
-            now=now,
-        ).id
+        return jobs.publish(session, job_id=job_id, attempt=attempt, key=key, now=now, **files, **shown).id
 
 
-def test_a_message_that_was_never_sent_is_sent_and_one_that_was_lost_is_sent_again(workshop: Any, bell: Bell) -> None:
+def test_a_message_that_was_never_sent_is_sent_and_one_that_was_lost_is_sent_again(workshop, bell):
     job_id = workshop.train()
     now, lease_seconds = datetime.now(UTC), workshop.settings.lease_seconds
-    assert reconcile(workshop.settings, workshop.factory, send=bell.send, now=now).delivered == 1
+    assert bell.reconcile(workshop, now).delivered == 1
     for seconds in (1, lease_seconds - 1):
-        reconcile(workshop.settings, workshop.factory, send=bell.send, now=now + timedelta(seconds=seconds))
+        bell.reconcile(workshop, now + timedelta(seconds=seconds))
     assert bell.rung == [job_id]
-    later = now + timedelta(seconds=lease_seconds + 1)
-    assert reconcile(workshop.settings, workshop.factory, send=bell.send, now=later).rung == 1
+    assert bell.reconcile(workshop, now + timedelta(seconds=lease_seconds + 1)).rung == 1
     assert bell.rung == [job_id, job_id]
 
 
-def test_a_job_whose_lease_ran_out_is_rung_for_at_once_and_a_running_one_is_not(workshop: Any, bell: Bell) -> None:
-    settings = workshop.settings.model_copy(update={"lease_seconds": 3600})
+def test_a_job_whose_lease_ran_out_is_rung_for_at_once_and_a_running_one_is_not(workshop, bell):
     lost, running = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
     now = datetime.now(UTC)
-    reconcile(settings, workshop.factory, send=bell.send, now=now)
+    bell.reconcile(workshop, now, lease_seconds=3600)
     bell.rung.clear()
     workshop.claim(lost)
     attempt = workshop.claim(running)
     later = now + timedelta(seconds=60)
-    with transaction(workshop.factory) as session:
-        jobs.heartbeat(session, job_id=running, attempt=attempt.number, now=later, lease_seconds=60)
+    workshop.do(jobs.heartbeat, job_id=running, attempt=attempt.number, now=later, lease_seconds=60)
     for _ in range(2):  # the message that was sent a minute ago is spent; the new one is believed
-        reconcile(settings, workshop.factory, send=bell.send, now=later)
+        bell.reconcile(workshop, later, lease_seconds=3600)
         assert bell.rung == [lost]
 
 
-def test_of_many_waiting_trainings_the_oldest_is_rung_for_and_every_sampling_is(workshop: Any, bell: Bell) -> None:
+def test_of_many_waiting_trainings_the_oldest_is_rung_for_and_every_sampling_is(workshop, bell):
     trainings = [workshop.train(epsilon=0.2) for _ in range(3)]
     release_id = publish(workshop, trainings[0])
     samples = [workshop.sample(release_id) for _ in range(2)]
     later = datetime.now(UTC) + timedelta(seconds=2 * workshop.settings.lease_seconds)
-    with transaction(workshop.factory) as session:
-        session.execute(delete(Outbox))  # as if the broker had lost everything
-    assert reconcile(workshop.settings, workshop.factory, send=bell.send, now=later).rung == 3
+    workshop.do(lambda session: session.execute(delete(Outbox)))  # as if the broker had lost everything
+    assert bell.reconcile(workshop, later).rung == 3
     assert sorted(bell.rung) == sorted([trainings[1], *samples])
 
 
-def test_a_job_lost_too_often_is_ended_and_what_it_charged_is_spent(workshop: Any, bell: Bell) -> None:
-    job_id = workshop.train()
-    settings = workshop.settings.model_copy(update={"attempts_max": 1})
-    attempt = workshop.claim(job_id)
-    hold, first = workshop.hold(job_id), plan_from_json(workshop.job(job_id).plan).stages[0]
-    with transaction(workshop.factory) as session:
-        ledger.arm(session, hold_id=hold.id, attempt=attempt.number, now=datetime.now(UTC))
-        ledger.charge(
-            session,
-            hold_id=hold.id,
-            attempt=attempt.number,
-            amount_nano=first.price_nano,
-            stage=first.name,
-            event=first.event.to_json(),
-            now=datetime.now(UTC),
-        )
+def test_a_job_lost_too_often_is_ended_and_what_it_charged_is_spent(workshop, bell):
+    job_id, now = workshop.train(), datetime.now(UTC)
+    paying = {"attempt": workshop.claim(job_id).number, "hold_id": workshop.hold(job_id).id, "now": now}
+    first = plan_from_json(workshop.job(job_id).plan).stages[0]
+    workshop.do(ledger.arm, **paying)
+    paid = {"amount_nano": first.price_nano, "stage": first.name, "event": first.event.to_json()}
+    workshop.do(ledger.charge, **paying, **paid)
     later = datetime.now(UTC) + timedelta(seconds=60)
-    assert reconcile(settings, workshop.factory, send=bell.send, now=later).ended == 1
+    assert bell.reconcile(workshop, later, attempts_max=1).ended == 1
     job = workshop.job(job_id)
     # One more attempt may publish what was paid for; when that is lost as well, it is spent.
     assert (job.state, job.ended_early, job.attempt) == (JobState.QUEUED, EarlyEnd.WORKER_LOST, 2)
     workshop.claim(job_id)
-    later += timedelta(seconds=60)
-    assert reconcile(settings, workshop.factory, send=bell.send, now=later).ended == 1
+    assert bell.reconcile(workshop, later + timedelta(seconds=60), attempts_max=1).ended == 1
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.WORKER_LOST)
     assert workshop.hold(job_id).state is HoldState.CAPTURED
     assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (first.price_nano, 0)
 
 
-def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_returned(
-    workshop: Any, bell: Bell
-) -> None:
+def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_returned(workshop, bell):
     job_id = workshop.train()
     workshop.claim(job_id)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-    reconcile(workshop.settings, workshop.factory, send=bell.send, now=datetime.now(UTC))
+    workshop.cancel(job_id)
+    bell.reconcile(workshop, datetime.now(UTC))
     assert workshop.job(job_id).state is JobState.RUNNING  # its worker may still be alive
-    reconcile(workshop.settings, workshop.factory, send=bell.send, now=datetime.now(UTC) + timedelta(seconds=60))
+    bell.reconcile(workshop, datetime.now(UTC) + timedelta(seconds=60))
     assert workshop.job(job_id).state is JobState.CANCELLED
     assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (0, 0)
 
 
-def test_files_are_removed_only_when_their_job_has_ended_without_them(workshop: Any) -> None:
+def test_files_are_removed_only_when_their_job_has_ended_without_them(workshop):
     data_dir: Path = workshop.settings.data_dir
     live, ended = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=ended, now=datetime.now(UTC))
+    workshop.cancel(ended)
     kept = [work_directory(data_dir, live), directory_of(data_dir, release_id_of(live))]
     doomed = [
         work_directory(data_dir, ended),
@@ -171,9 +147,8 @@ def test_files_are_removed_only_when_their_job_has_ended_without_them(workshop: 
     assert [path for path in (*kept, fresh, foreign) if not path.exists()] == []
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_a_release_that_is_published_while_the_sweep_looks_is_kept(request: pytest.FixtureRequest, kind: str) -> None:
-    workshop: Any = request.getfixturevalue(kind)
+@on_either_database
+def test_a_release_that_is_published_while_the_sweep_looks_is_kept(workshop):
     job_id = workshop.train()
     folder = directory_of(workshop.settings.data_dir, release_id_of(job_id))
     folder.mkdir(parents=True)
@@ -190,7 +165,7 @@ def test_a_release_that_is_published_while_the_sweep_looks_is_kept(request: pyte
     assert folder.is_dir()
 
 
-def test_the_reconciler_works_on_after_a_failure(workshop: Any) -> None:
+def test_the_reconciler_works_on_after_a_failure(workshop):
     calls: list[str] = []
 
     def send(task: str, args: Sequence[Any]) -> None:

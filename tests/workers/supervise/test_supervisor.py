@@ -1,7 +1,5 @@
 """The supervisor with real runner processes: crashes, cancellation, draining, limits."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,14 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service import jobs
-from service.db.session import transaction
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
+from tests.workers.conftest import alive
 from workers.supervise.attempts import Attempt
 from workers.supervise.supervisor import Patience, log_path, runner_environment, supervise
 
@@ -29,22 +25,26 @@ def supervise_here(workshop: Any, attempt: Attempt, command: tuple[str, ...], pa
     supervise(settings, workshop.factory, attempt, draining=draining, command=command, patience=patience)
 
 
-def in_thread(act: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=act)
+def at_work(workshop: Any, attempt: Attempt, *given: Any, **more: Any) -> threading.Thread:
+    """Supervise an attempt in a thread."""
+    thread = threading.Thread(target=supervise_here, args=(workshop, attempt, *given), kwargs=more)
     thread.start()
     return thread
 
 
+def steps_of(workshop: Any, job_id: str) -> int:
+    return workshop.job(job_id).progress.get("step", 0)
+
+
 def test_a_runner_killed_during_training_resumes_from_its_checkpoint_and_pays_for_what_it_repeats(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    workshop, tiny_runner, impatient, monkeypatch
+):
     monkeypatch.setenv("TINY_KILL", "18")  # three warm-start releases and 15 votes are paid, 15 steps are checkpointed
     job_id = workshop.train()
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
 
-    job, hold = workshop.job(job_id), workshop.hold(job_id)
-    assert job.state is JobState.RUNNING
-    assert hold.state is HoldState.ARMED
+    hold = workshop.hold(job_id)
+    assert (workshop.job(job_id).state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
     charged_nano = hold.charged_nano
     assert charged_nano > 0
     balance = workshop.balance()
@@ -54,13 +54,12 @@ def test_a_runner_killed_during_training_resumes_from_its_checkpoint_and_pays_fo
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     hold = workshop.hold(job_id)
     assert charged_nano < hold.charged_nano <= hold.amount_nano
-    with transaction(workshop.factory, read_only=True) as session:
-        card = jobs.get_release(session, workshop.job(job_id).release_id).card
+    card = workshop.release_of(job_id).card
     votes = next(event for event, stage in zip(card["events"], card["stages"], strict=True) if stage == "votes")
     assert votes["count"] == 30  # the hold was exhausted: the repeated votes shortened the run
 
 
-def test_a_runner_lost_too_often_ends_captured(workshop: Any, impatient: Patience) -> None:
+def test_a_runner_lost_too_often_ends_captured(workshop, impatient):
     job_id = workshop.train()
     dies = (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
     for _ in range(workshop.settings.attempts_max):
@@ -73,19 +72,13 @@ def test_a_runner_lost_too_often_ends_captured(workshop: Any, impatient: Patienc
 
 @pytest.mark.parametrize("discard", [False, True])
 def test_a_cancelled_training_publishes_what_it_charged_unless_that_is_discarded(
-    workshop: Any,
-    tiny_runner: tuple[str, ...],
-    impatient: Patience,
-    monkeypatch: pytest.MonkeyPatch,
-    discard: bool,
-) -> None:
+    workshop, tiny_runner, impatient, monkeypatch, discard
+):
     monkeypatch.setenv("TINY_PAUSE", "0.5")
     job_id = workshop.train()
-    attempt = workshop.claim(job_id)
-    thread = in_thread(lambda: supervise_here(workshop, attempt, tiny_runner, impatient))
-    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) >= 3)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC), discard=discard)
+    thread = at_work(workshop, workshop.claim(job_id), tiny_runner, impatient)
+    workshop.wait(lambda: steps_of(workshop, job_id) >= 3)
+    workshop.cancel(job_id, discard=discard)
     thread.join(timeout=300)
     workshop.assert_settled(job_id, JobState.CANCELLED if discard else JobState.SUCCEEDED)
     assert not (workshop.settings.data_dir / "work" / job_id).exists()
@@ -93,9 +86,7 @@ def test_a_cancelled_training_publishes_what_it_charged_unless_that_is_discarded
     assert (workshop.job(job_id).release_id is None) is discard
 
 
-def test_a_training_whose_time_is_over_publishes_what_was_paid_for(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tiny_runner, impatient, monkeypatch):
     monkeypatch.setenv("TINY_KILL", "18")
     job_id = workshop.train()
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
@@ -105,21 +96,17 @@ def test_a_training_whose_time_is_over_publishes_what_was_paid_for(
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.TIME_LIMIT)
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        release = jobs.get_release(session, workshop.job(job_id).release_id)
+    release = workshop.release_of(job_id)
     assert release.incomplete["reason"] == "time_limit"
     assert workshop.hold(job_id).captured_nano == charged_nano  # the last attempt charged nothing
 
 
-def test_draining_leaves_the_job_to_be_resumed(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draining_leaves_the_job_to_be_resumed(workshop, tiny_runner, impatient, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.1")
     job_id = workshop.train()
-    attempt = workshop.claim(job_id)
     drain = threading.Event()
-    thread = in_thread(lambda: supervise_here(workshop, attempt, tiny_runner, impatient, draining=drain.is_set))
-    workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 5)
+    thread = at_work(workshop, workshop.claim(job_id), tiny_runner, impatient, draining=drain.is_set)
+    workshop.wait(lambda: steps_of(workshop, job_id) > 5)
     drain.set()
     thread.join(timeout=300)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
@@ -127,7 +114,7 @@ def test_draining_leaves_the_job_to_be_resumed(
     assert workshop.balance().held_nano == hold.amount_nano
 
 
-def test_a_runner_that_ignores_the_time_limit_is_killed_with_its_children(workshop: Any, tmp_path: Path) -> None:
+def test_a_runner_that_ignores_the_time_limit_is_killed_with_its_children(workshop, tmp_path):
     child_file = tmp_path / "child"
     script = (
         "import pathlib, signal, subprocess, sys, time\n"
@@ -141,14 +128,13 @@ def test_a_runner_that_ignores_the_time_limit_is_killed_with_its_children(worksh
     supervise_here(workshop, workshop.claim(job_id), (sys.executable, "-c", script), patience, job_seconds_max=1)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TIME_LIMIT)
-    workshop.wait(lambda: not _alive(int(child_file.read_text())), seconds=60)
+    workshop.wait(lambda: not alive(int(child_file.read_text())), seconds=60)
 
 
-def test_a_superseded_attempt_loses_its_runner_at_once(workshop: Any) -> None:
+def test_a_superseded_attempt_loses_its_runner_at_once(workshop):
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=attempt.number, now=datetime.now(UTC))
+    workshop.give_back(job_id, attempt.number)
     second = workshop.claim(job_id)
     sleeps = (sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)")
     patience = Patience(grace_seconds=60, look_seconds=0.05)
@@ -159,24 +145,19 @@ def test_a_superseded_attempt_loses_its_runner_at_once(workshop: Any) -> None:
     assert (job.state, job.attempt) == (JobState.RUNNING, second.number)
 
 
-def test_the_lease_is_renewed_while_the_runner_works(workshop: Any, impatient: Patience) -> None:
-    job_id = workshop.train()
+def test_the_lease_is_renewed_while_the_runner_works(workshop, impatient):
+    job_id, drain = workshop.train(), threading.Event()
     attempt = workshop.claim(job_id)
     first = workshop.job(job_id).lease_until
     sleeps = (sys.executable, "-c", "import time; time.sleep(600)")
-    drain = threading.Event()
-    thread = in_thread(
-        lambda: supervise_here(workshop, attempt, sleeps, impatient, draining=drain.is_set, heartbeat_seconds=0.2)
-    )
+    thread = at_work(workshop, attempt, sleeps, impatient, draining=drain.is_set, heartbeat_seconds=0.2)
     workshop.wait(lambda: workshop.job(job_id).lease_until > first, seconds=60)
     drain.set()
     thread.join(timeout=300)
     assert workshop.job(job_id).state is JobState.QUEUED
 
 
-def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(
-    workshop: Any, tiny_runner: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, tiny_runner, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.2")
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
@@ -202,16 +183,14 @@ def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    workshop.wait(lambda: not _alive(runner), seconds=60)
-    assert workshop.job(job_id).state is JobState.RUNNING  # until the lease ends; nothing was lost or refunded
-    assert workshop.hold(job_id).state is HoldState.ARMED
+    workshop.wait(lambda: not alive(runner), seconds=60)
+    # Until the lease ends; nothing was lost or refunded.
+    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.ARMED)
     workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
     assert workshop.claim(job_id).number == attempt.number + 1
 
 
-def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(
-    workshop: Any, tiny_runner: tuple[str, ...], impatient: Patience, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop, tiny_runner, impatient, monkeypatch):
     monkeypatch.setenv("TINY_CANARY", CANARY)
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
@@ -222,22 +201,12 @@ def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(
     assert path.stat().st_mode & 0o777 == 0o600
     assert "tiny_runner.py" in path.read_text()
     assert CANARY not in path.read_text()
-    engine = workshop.factory.kw["bind"]
-    with engine.connect() as connection:
-        dump = "\n".join(connection.connection.iterdump())
-    assert CANARY not in dump
+    with workshop.factory.kw["bind"].connect() as connection:
+        assert CANARY not in "\n".join(connection.connection.iterdump())
 
 
-def test_the_runner_reads_the_same_settings(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runner_reads_the_same_settings(workshop, monkeypatch):
     for name, value in runner_environment(workshop.settings, {}).items():
         monkeypatch.setenv(name, value)
     again = type(workshop.settings)()
     assert again == workshop.settings.model_copy(update={"data_dir": workshop.settings.data_dir.resolve()})
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"

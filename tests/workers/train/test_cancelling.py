@@ -1,12 +1,9 @@
 """A job that draws images or tests classifiers, and is cancelled, ends within seconds and not when it is done."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 import time
-from datetime import UTC, datetime
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,9 +11,7 @@ import torch
 
 from models.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from service import jobs
 from service.datasets.vault import open_dataset
-from service.db.session import transaction
 from service.db.words import JobState
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import DIGITS, work
@@ -31,20 +26,15 @@ from workers.train.runner import run
 SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes
 
 
-def quick_to_draw(*given: Any, **more: Any) -> Any:
-    """The small recipe: pays, and is done."""
-    return tiny_runner.train(*given, **more)
-
-
 def slow_to_draw(*given: Any, **more: Any) -> EdmDenoiser:
     """It pays likewise; 256 images of a batch go through its network in four blocks, a thousand times each."""
-    quick_to_draw(*given, **more)
+    tiny_runner.train(*given, **more)
     return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=10_000, churn=0.0, guidance=0.0))
 
 
 def slow_to_draw_later(*given: Any, **more: Any) -> EdmDenoiser:
     """A few images are drawn within seconds, the many of an evaluation are not."""
-    quick_to_draw(*given, **more)
+    tiny_runner.train(*given, **more)
     return EdmDenoiser(EdmConfig(10, 1, 8, 8, 16, 1, sampling_steps=4, churn=0.0, guidance=0.0))
 
 
@@ -58,34 +48,29 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cancelled_at(workshop: Any, job_id: str, stage: str, trainers: Any, *, discard: bool) -> ExitStatus:
     """Run a job until it says that it is at a stage, cancel it, and see that it ends within seconds."""
-    attempt, stop, statuses = workshop.claim(job_id), threading.Event(), list[ExitStatus]()
-    thread = threading.Thread(
-        target=lambda: statuses.append(run(workshop.settings, attempt, stop=stop, trainers=trainers))
-    )
-    thread.start()
-    workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC), discard=discard)
-    asked = time.monotonic()
-    stop.set()
-    thread.join(timeout=600)
+    attempt, stop = workshop.claim(job_id), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, workshop.settings, attempt, stop=stop, trainers=trainers)
+        workshop.wait(lambda: workshop.job(job_id).progress.get("stage") == stage, seconds=120)
+        workshop.cancel(job_id, discard=discard)
+        asked = time.monotonic()
+        stop.set()
+        status = running.result(timeout=600)
     assert time.monotonic() - asked < SECONDS_MAX
-    return statuses[0]
+    return status
 
 
-def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop: Any) -> None:
+def test_a_discarded_training_ends_within_seconds_while_it_draws_what_it_would_show(workshop):
     job_id = workshop.train(warm_start=False)
     assert cancelled_at(workshop, job_id, DRAWING, {"datalens": slow_to_draw}, discard=True) is ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)
 
 
 @pytest.mark.parametrize("stage", [DRAWING, EVALUATION])
-def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(
-    workshop: Any, endless: None, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(workshop, endless, stage, monkeypatch):
     training = workshop.train(warm_start=False, evaluate=True, evaluation_samples=200_000 if stage == DRAWING else 300)
     monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 1)
-    work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else quick_to_draw})
+    work(workshop, training, {"datalens": slow_to_draw_later if stage == DRAWING else tiny_runner.train})
     release_id = workshop.job(training).release_id
     job_id = workshop.evaluation(release_id).job_id
     assert cancelled_at(workshop, job_id, stage, {}, discard=False) is ExitStatus.ENDED
@@ -94,7 +79,7 @@ def test_a_cancelled_evaluation_ends_within_seconds_and_its_release_stays(
     workshop.assert_settled(training, JobState.SUCCEEDED)
 
 
-def test_a_classifiers_test_can_be_ended_between_its_layers(workshop: Any, tmp_path: Path) -> None:
+def test_a_classifiers_test_can_be_ended_between_its_layers(workshop, tmp_path):
     PrivateClassifier(ClassifierConfig("cnn", DIGITS, 1, 8, 8)).save(tmp_path)
     test = public_images(*open_dataset(workshop.settings, workshop.public_id))
     looks = 0

@@ -1,7 +1,5 @@
 """Checkpoints: whole or absent, and unreadable to anybody who lacks the key of the dataset they were made from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ def private_state() -> dict[str, Any]:
     return {"weights": torch.from_numpy(np.frombuffer(CANARY, np.uint8).copy()), "more": torch.arange(50_000)}
 
 
-def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
+def test_a_checkpoint_is_whole_or_absent(tmp_path):
     place = folder(tmp_path)
     assert load_checkpoint(place) is None
     state = {"weights": torch.arange(4), "optimizer": {"lr": [0.1]}}
@@ -45,7 +43,7 @@ def test_a_checkpoint_is_whole_or_absent(tmp_path: Path) -> None:
     assert (tmp_path / CHECKPOINT_FILE).stat().st_mode & 0o077 == 0
 
 
-def test_nothing_shows_what_it_holds(tmp_path: Path) -> None:
+def test_nothing_shows_what_it_holds(tmp_path):
     place = folder(tmp_path)
     save_checkpoint(place, step=1, state=private_state())
     found = load_checkpoint(place)
@@ -59,14 +57,14 @@ def test_nothing_shows_what_it_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"key": new_key()}, {"context": "job two"}])
-def test_another_key_or_another_job_opens_nothing(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_another_key_or_another_job_opens_nothing(tmp_path, change):
     save_checkpoint(folder(tmp_path), step=1, state=private_state())
     with pytest.raises(CheckpointDamaged):
         load_checkpoint(folder(tmp_path, **change))
 
 
 @pytest.mark.parametrize("at", [0, 60, CHUNK_BYTES + 500, -1])
-def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path: Path, at: int) -> None:
+def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path, at):
     save_checkpoint(folder(tmp_path), step=1, state=private_state())
     path = tmp_path / CHECKPOINT_FILE
     content = bytearray(path.read_bytes())
@@ -77,7 +75,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path: Path, at: int) -> No
         load_checkpoint(folder(tmp_path))
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_is_not_followed(tmp_path):
     save_checkpoint(folder(tmp_path / "real"), step=1, state=private_state())
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / CHECKPOINT_FILE).symlink_to(tmp_path / "real" / CHECKPOINT_FILE)

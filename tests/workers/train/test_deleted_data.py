@@ -3,13 +3,10 @@
 The control of every unreadable copy is the destroyed key itself: with it, the same files open.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,41 +18,24 @@ from service.artifacts import digest_directory
 from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Release
 from service.db.session import find, transaction
 from service.db.words import DatasetState, FailureCode, HoldState, JobState
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
+from tests.workers.small_trainings import published_by
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
 from workers.supervise.attempts import ExitStatus, work_root
 from workers.supervise.reconcile import reconcile
-from workers.supervise.supervisor import Patience, supervise
+from workers.supervise.supervisor import supervise
 from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
 
 
-def state(workshop: Any) -> DatasetState:
-    with transaction(workshop.factory, read_only=True) as session:
-        return find(session, Dataset, workshop.dataset_id).state
-
-
-def released(workshop: Any) -> Release:
-    job_id = workshop.train()
-    workshop.work(job_id, TINY)
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        return jobs.get_release(session, workshop.job(job_id).release_id)
-
-
 def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can_be_read(
-    workshop: Any,
-    tiny_runner: tuple[str, ...],
-    impatient: Patience,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    workshop, tiny_runner, impatient, monkeypatch, tmp_path
+):
     settings, dataset_id = workshop.settings, workshop.dataset_id
-    release = released(workshop)
+    release = published_by(workshop, workshop.train(), TINY)
     before = workshop.balance()
     images = open_dataset(settings, dataset_id)[0].copy()
 
@@ -84,7 +64,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     assert 0 < hold.charged_nano == hold.captured_nano < hold.amount_nano
     assert (balance.spent_nano, balance.held_nano) == (before.spent_nano + hold.charged_nano, 0)
     reconcile(settings, workshop.factory, send=lambda *_: None, now=datetime.now(UTC))
-    assert state(workshop) is DatasetState.DELETED
+    assert workshop.do(find, Dataset, dataset_id).state is DatasetState.DELETED
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in kept if key in path.read_bytes()]
     assert not [path for path in kept if dataset_id in str(path) or path.is_relative_to(work_root(settings.data_dir))]
@@ -111,7 +91,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     assert workshop.job(drawing).state is JobState.SUCCEEDED
 
 
-def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charged(workshop: Any) -> None:
+def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charged(workshop):
     """The first attempt is interrupted while it trains, the key goes, and nobody has cancelled anything."""
 
     def interrupted(training: Run) -> Any:
@@ -123,8 +103,7 @@ def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charg
 
     job_id = workshop.train()
     assert workshop.work(job_id, {"datalens": interrupted}) is ExitStatus.INTERRUPTED
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    workshop.give_back(job_id)
     charged_nano = workshop.hold(job_id).charged_nano
     assert charged_nano > 0
     destroy_file(key_path(workshop.settings, workshop.dataset_id))
@@ -135,7 +114,7 @@ def test_an_attempt_that_finds_the_key_destroyed_fails_and_spends_what_was_charg
     assert workshop.balance().spent_nano == charged_nano
 
 
-def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(workshop: Any) -> None:
+def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(workshop):
     """A recipe's secret is the same in every attempt at a job, and nobody has it who lacks the dataset's key."""
     job_id = workshop.train()
     seen: list[tuple[bytes, bytes]] = []
@@ -148,8 +127,7 @@ def test_the_noise_of_a_training_cannot_be_computed_from_the_database_alone(work
 
     for _ in range(2):
         assert workshop.work(job_id, {"datalens": spy}) is ExitStatus.INTERRUPTED
-        with transaction(workshop.factory) as session:
-            jobs.give_back(session, job_id=job_id, attempt=workshop.job(job_id).attempt, now=datetime.now(UTC))
+        workshop.give_back(job_id, workshop.job(job_id).attempt)
     (secret, stored), again = seen
     assert again == (secret, stored)
     assert secret != stored

@@ -1,7 +1,5 @@
 """A training that ends early publishes what was paid for: cancelled at any moment, killed, or out of time."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable
@@ -10,18 +8,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
 from models.private_classifier import load_classifier
 from models.released import load_released
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
-from service import jobs, ledger
+from service import jobs
 from service.api import job_views
 from service.artifacts import digest_directory
-from service.db.job_tables import Release
+from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.words import EarlyEnd, EntryKind, HoldState, JobState
+from service.db.words import EarlyEnd, HoldState, JobState
 from service.wording import FAILURES
+from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import TRAINERS
 from workers.recipes import private_steps
 from workers.recipes.interface import Cancelled
@@ -33,13 +33,11 @@ from workers.train.spending import HeldBudget
 
 MOMENTS = 10
 VOTES: dict[str, Any] = {"images": 120, "images_per_iteration": 4}
-CLASSIFIER: dict[str, Any] = {
-    "recipe": "dp_classifier",
-    "epsilon": 8.0,
-    "architecture": "cnn",
-    "expected_batch": 100,
-    "epochs": 3.0,
-}
+CLASSIFIER: dict[str, Any] = {"recipe": "dp_classifier", "epsilon": 8.0, "architecture": "cnn"}
+CLASSIFIER |= {"expected_batch": 100, "epochs": 3.0}
+DPGAN = {"recipe": "dpgan", "epsilon": 8.0, "epochs": 2.0, "features": 4, "latent": 4, "expected_batch": 100}
+DIFFUSION = {"recipe": "dp_diffusion", "epsilon": 8.0, "epochs": 1.0, "features": 4, "blocks": 1}
+DIFFUSION |= {"sampling_steps": 4, "expected_batch": 100, "multiplicity": 1}
 
 
 @dataclass
@@ -101,21 +99,15 @@ def canceller(workshop: Any, job_id: str, stop: threading.Event) -> Callable[[],
     """What a user who cancels does, and then the supervisor."""
 
     def cancel() -> None:
-        with transaction(workshop.factory) as session:
-            jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+        workshop.cancel(job_id)
         stop.set()
 
     return cancel
 
 
-def attempt_ends(workshop: Any, job_id: str, code: jobs.FailureCode | None = None) -> None:
-    """The supervisor's verdict on the first attempt: that it failed, or that it is handed on."""
-    this: dict[str, Any] = {"job_id": job_id, "attempt": 1, "now": datetime.now(UTC)}
-    with transaction(workshop.factory) as session:
-        if code is None:
-            jobs.give_back(session, **this)
-        else:
-            jobs.finish_failed(session, failure_code=code, **this)
+def attempt_ends(workshop: Any, job_id: str, code: jobs.FailureCode) -> None:
+    """The supervisor's verdict on the first attempt."""
+    workshop.do(jobs.finish_failed, job_id=job_id, attempt=1, failure_code=code, now=datetime.now(UTC))
 
 
 def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: pytest.MonkeyPatch) -> JobState:
@@ -150,112 +142,76 @@ def workshop_holds_nothing(workshop: Any, job_id: str) -> None:
     assert workshop.balance().held_nano == 0
 
 
-def assert_published(workshop: Any, job_id: str, *, reason: str) -> Release:
+def assert_published(workshop: Any, job_id: str, *, reason: str) -> None:
     """The release can be downloaded, says what was made, and its card is that of what was charged."""
-    job, hold = workshop.job(job_id), workshop.hold(job_id)
-    with transaction(workshop.factory, read_only=True) as session:
-        release = jobs.get_release(session, job.release_id)
-        entries = [entry for entry in ledger.entries(session, workshop.account_id, 0, 1000) if entry.job_id == job_id]
+    job, hold, release = workshop.job(job_id), workshop.hold(job_id), workshop.release_of(job_id)
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
     (load_classifier if release.kind == "classifier" else load_released)(directory)
     assert release.card["price_nano"] == hold.captured_nano > 0
     assert release.card["incomplete"] == release.incomplete
-    charged = sum(entry.details["event"]["count"] for entry in entries if entry.kind is EntryKind.CHARGE)
+    charged = sum(entry.details["event"]["count"] for entry in workshop.charges(job_id))
     planned = sum(stage.event.count for stage in plan_from_json(job.plan).stages)
-    assert (release.incomplete is None) is (charged == planned)
-    assert (job.ended_early is None) is (charged == planned)
+    assert (release.incomplete is None) is (job.ended_early is None) is (charged == planned)
     if release.incomplete is not None:
         assert (release.incomplete["reason"], release.incomplete["made"]) == (reason, charged)
         assert release.incomplete["share"] == pytest.approx(charged / planned, abs=1e-3)
         assert job.ended_early.value == reason
-    return release
 
 
-def ten_moments(workshop: Any, options: dict[str, Any], patch: pytest.MonkeyPatch, *, seed: int) -> None:
-    """Count the moments of a training, then cancel others of its kind at ten of them."""
-    patch.setattr(publishing, "_REPORT_PER_CLASS", 10)
-    with patch.context() as patched:
+@on_either_database
+def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monkeypatch):
+    """The moments of one training are counted; others of its kind are cancelled at ten of them."""
+    options = {**VOTES, "epsilon": 0.5}
+    monkeypatch.setattr(publishing, "_REPORT_PER_CLASS", 10)
+    with monkeypatch.context() as patched:
         counted = Moments(patched)
         job_id = workshop.train(**options)
         workshop.work(job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
     assert counted.passed > 2 * MOMENTS
-    dice = random.Random(seed)
+    dice = random.Random(9)
     # Three of them among the first charges, where there may be nothing yet; the others anywhere.
     moments = [*dice.sample(range(8), 3), *dice.sample(range(8, counted.passed), MOMENTS - 3)]
-    ends = [cancel_and_look(workshop, options, moment, patch) for moment in moments]
+    ends = [cancel_and_look(workshop, options, moment, monkeypatch) for moment in moments]
     assert set(ends) == {JobState.CANCELLED, JobState.SUCCEEDED}
-    with transaction(workshop.factory, read_only=True) as session:
-        everything = {job.id for job in session.query(type(workshop.job(job_id)))}
+    everything = set(workshop.do(lambda session: session.scalars(select(Job.id)).all()))
     sweep(workshop.settings.data_dir, workshop.factory)
     found = audit(workshop.settings, everything, {})
     assert found.sound, found
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(
-    request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {**VOTES, "epsilon": 0.5}
-    ten_moments(request.getfixturevalue(kind), options, monkeypatch, seed=9)
-
-
-@pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dpgan", "dp_diffusion"])
-def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(
-    request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "options", [VOTES, CLASSIFIER, DPGAN, DIFFUSION], ids=lambda given: given.get("recipe", "votes")
+)
+def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges_nothing(request, options, monkeypatch):
     shop = request.getfixturevalue("workshop")
-    options: dict[str, Any] = {
-        "datalens": VOTES,
-        "dp_classifier": {**CLASSIFIER},
-        "dpgan": {"recipe": "dpgan", "epsilon": 8.0, "epochs": 2.0, "features": 4, "latent": 4, "expected_batch": 100},
-        "dp_diffusion": {
-            "recipe": "dp_diffusion",
-            "epsilon": 8.0,
-            "epochs": 1.0,
-            "features": 4,
-            "blocks": 1,
-            "sampling_steps": 4,
-            "expected_batch": 100,
-            "multiplicity": 1,
-        },
-    }[recipe]
     job_id = shop.train(**options)
     shop.settings = shop.settings.model_copy(update={"attempts_max": 1})
     die_at(shop, monkeypatch, job_id, 16)  # after some charges and checkpoints
-    charged_nano, lines = shop.hold(job_id).charged_nano, len(charges(shop, job_id))
+    charged_nano, charges = shop.hold(job_id).charged_nano, shop.charges(job_id)
     assert useful_from_nano(plan_from_json(shop.job(job_id).plan)) <= charged_nano < shop.hold(job_id).amount_nano
     attempt_ends(shop, job_id, jobs.FailureCode.WORKER_LOST)
     assert shop.work(job_id) == ExitStatus.ENDED
     assert_published(shop, job_id, reason="worker_lost")
-    assert shop.hold(job_id).charged_nano == charged_nano
-    assert len(charges(shop, job_id)) == lines
+    assert (shop.hold(job_id).charged_nano, shop.charges(job_id)) == (charged_nano, charges)
     workshop_holds_nothing(shop, job_id)
 
 
-def charges(workshop: Any, job_id: str) -> list[Any]:
-    with transaction(workshop.factory, read_only=True) as session:
-        rows = ledger.entries(session, workshop.account_id, 0, 1000)
-    return [entry for entry in rows if entry.job_id == job_id and entry.kind is EntryKind.CHARGE]
-
-
-def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_died_before_its_first_checkpoint_ends_as_it_would_have(workshop, monkeypatch):
     job_id = workshop.train()
     die_at(workshop, monkeypatch, job_id, 2)  # the first charge is there, and its release is not
-    assert len(charges(workshop, job_id)) == 1
+    assert len(workshop.charges(job_id)) == 1
     attempt_ends(workshop, job_id, jobs.FailureCode.TIME_LIMIT)
     workshop.work(job_id)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, jobs.FailureCode.TIME_LIMIT)
     assert "nothing that could be published" in FAILURES[job.failure_code]
-    assert len(charges(workshop, job_id)) == 1
+    assert len(workshop.charges(job_id)) == 1
     workshop_holds_nothing(workshop, job_id)
 
 
-def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop, monkeypatch):
     job_id = workshop.train(**VOTES)
 
     def broken() -> None:
@@ -267,12 +223,11 @@ def test_a_training_that_breaks_publishes_what_it_had_paid_for(workshop: Any, mo
     assert_published(workshop, job_id, reason="out_of_memory")
 
 
-def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop, monkeypatch):
     job_id, stop = workshop.train(**VOTES), threading.Event()
 
     def over() -> None:
-        with transaction(workshop.factory) as session:
-            assert jobs.end_early(session, job_id=job_id, attempt=1, why=EarlyEnd.TIME_LIMIT)
+        assert workshop.do(jobs.end_early, job_id=job_id, attempt=1, why=EarlyEnd.TIME_LIMIT)
         stop.set()
 
     work_until(workshop, monkeypatch, job_id, {16: over}, stop)
@@ -280,32 +235,28 @@ def test_a_time_limit_ends_a_training_as_a_cancellation_does(workshop: Any, monk
     assert workshop.job(job_id).attempt == 1
 
 
-def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_training_that_is_then_told_to_drain_leaves_its_release_to_the_next_attempt(workshop, monkeypatch):
     job_id, stop = workshop.train(**VOTES), threading.Event()
     # The first report after the cancellation closes the budget, and the one after that is told to stop.
     acts = {14: canceller(workshop, job_id, stop), 17: stop.set, 18: stop.set, 19: stop.set}
     assert work_until(workshop, monkeypatch, job_id, acts, stop) == ExitStatus.INTERRUPTED
-    attempt_ends(workshop, job_id)
+    workshop.give_back(job_id)
     workshop.work(job_id)
     assert_published(workshop, job_id, reason="cancelled")
 
 
-def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(workshop, monkeypatch):
     """Its budget is closed from the start, and then the supervisor tells it so."""
     job_id, stop = workshop.train(**VOTES), threading.Event()
     die_at(workshop, monkeypatch, job_id, 16)
-    attempt_ends(workshop, job_id)
+    workshop.give_back(job_id)
     second = workshop.claim(job_id)
     canceller(workshop, job_id, stop)()
     assert workshop.work(second, TRAINERS, stop) == ExitStatus.ENDED
     assert_published(workshop, job_id, reason="cancelled")
 
 
-def test_a_training_of_many_steps_stops_within_one_of_them(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_of_many_steps_stops_within_one_of_them(workshop, monkeypatch):
     """What is paid for together may be minutes of work."""
     monkeypatch.setattr(private_steps, "_CHUNKS", 2)
     job_id, stop = workshop.train(**CLASSIFIER), threading.Event()
@@ -314,14 +265,12 @@ def test_a_training_of_many_steps_stops_within_one_of_them(workshop: Any, monkey
     monkeypatch.setattr(private_steps.PrivateSteps, "step", lambda self: (steps.append(1), make(self))[1])
     work_until(workshop, monkeypatch, job_id, {5: canceller(workshop, job_id, stop)}, stop)
     assert len(steps) == 4  # two moments are those of the one charge
-    assert len(charges(workshop, job_id)) == 1
+    assert len(workshop.charges(job_id)) == 1
     assert_published(workshop, job_id, reason="cancelled")
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(
-    request: pytest.FixtureRequest, recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(request, recipe, monkeypatch):
     """Every recipe says so by itself when there is nothing useful yet."""
     shop = request.getfixturevalue("workshop")
     job_id = shop.train(recipe=recipe, epsilon=8.0)
@@ -341,7 +290,7 @@ def test_a_budget_that_refuses_everything_makes_nothing_of_nothing(
     assert shop.hold(job_id).captured_nano == 0
 
 
-def test_progress_that_was_told_to_stop_asks_why(workshop: Any) -> None:
+def test_progress_that_was_told_to_stop_asks_why(workshop):
     """Somebody who cancels a job that costs nothing stops it at once."""
     job_id = workshop.train()
     attempt, stop = workshop.claim(job_id), threading.Event()

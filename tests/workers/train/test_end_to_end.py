@@ -1,35 +1,26 @@
 """The real DataLens recipe on real digits, from the accepted job to downloaded samples, through the dispatcher."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-import pytest
 
 from service import jobs, queue
 from service.artifacts import digest_directory
-from service.db.session import transaction
 from service.db.words import JobState
+from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
-from workers.supervise.supervisor import Patience
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_a_job_becomes_a_release_and_the_release_becomes_images(
-    request: pytest.FixtureRequest, kind: str, impatient: Patience
-) -> None:
-    workshop: Any = request.getfixturevalue(kind)
-    evaluate = kind == "workshop"
+@on_either_database
+def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impatient):
+    evaluate = workshop.settings.database_url.startswith("sqlite")
     job_id = workshop.train(epsilon=7.0, evaluate=evaluate, evaluation_samples=1500)
     dispatcher = Dispatcher(workshop.settings, workshop.factory, patience=impatient)
     dispatcher.start()
     try:
         workshop.wait_for_end(job_id)
         workshop.assert_settled(job_id, JobState.SUCCEEDED)
-        with transaction(workshop.factory, read_only=True) as session:
-            release = jobs.get_release(session, workshop.job(job_id).release_id)
+        release = workshop.release_of(job_id)
         assert digest_directory(workshop.settings.data_dir / release.artifact_dir) == release.artifact_sha256
         assert release.card["epsilon"] <= 7.0
         if not evaluate:
@@ -45,8 +36,7 @@ def test_a_job_becomes_a_release_and_the_release_becomes_images(
         assert digest_directory(workshop.settings.data_dir / release.artifact_dir) == release.artifact_sha256
     finally:
         dispatcher.stop()
-    with transaction(workshop.factory, read_only=True) as session:
-        samples = [jobs.sample_of(session, sample) for sample in (first, second)]
+    samples = [workshop.do(jobs.sample_of, sample) for sample in (first, second)]
     assert samples[0].sha256 == samples[1].sha256
     with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
         assert arrays["images"].shape == (30, 8, 8)

@@ -1,7 +1,5 @@
 """An evaluation as a job: what it measures, what it may be asked for, and that nothing paid for hangs on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import threading
@@ -19,7 +17,8 @@ from service.db.session import transaction
 from service.db.words import DatasetState, FailureCode, JobState
 from service.errors import Conflict
 from service.reports import PAGE, read_report
-from tests.workers.small_trainings import evaluated, work
+from tests.workers.conftest import on_either_database
+from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
 from workers.supervise.attempts import ExitStatus
@@ -38,31 +37,29 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def released(workshop: Any, **options: Any) -> Release:
     """A release whose training has named the public dataset."""
-    job_id = workshop.train(evaluate=True, **options)
-    work(workshop, job_id, TINY)
-    workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        return jobs.get_release(session, workshop.job(job_id).release_id)
+    return published_by(workshop, workshop.train(evaluate=True, **options), TINY)
 
 
 def ask(workshop: Any, release: Release, **changes: Any) -> str:
-    facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, **changes}
-    with transaction(workshop.factory) as session:
-        return jobs.submit_evaluation(
-            session,
-            principal="key_test",
-            idempotency_key=None,
-            release_id=release.id,
-            now=datetime.now(UTC),
-            **facts,
-        ).id
+    facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, "principal": "key_test"}
+    facts |= {"release_id": release.id, "idempotency_key": None, "now": datetime.now(UTC)}
+    return str(workshop.do(jobs.submit_evaluation, **facts | changes).id)
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(
-    request: pytest.FixtureRequest, kind: str
-) -> None:
-    workshop = request.getfixturevalue(kind)
+def delete(workshop: Any, dataset_id: str, *, cancel_jobs: bool = False) -> Dataset:
+    now = datetime.now(UTC)
+    return deletion.delete(workshop.settings, workshop.factory, dataset_id, cancel_jobs=cancel_jobs, now=now)
+
+
+def assert_unavailable(workshop: Any, job_id: str) -> None:
+    """The evaluation runs, and fails for want of its dataset."""
+    work(workshop, job_id)
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+
+
+@on_either_database
+def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop):
     release = released(workshop, evaluation_samples=200)
     directory = directory_of(workshop.settings.data_dir, release.id)
     assert "accuracy" not in release.summary
@@ -83,67 +80,55 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(
     assert order == sorted(order)
 
 
-def test_it_can_be_asked_for_again_with_other_numbers(workshop: Any) -> None:
+def test_it_can_be_asked_for_again_with_other_numbers(workshop):
     release = released(workshop, evaluation_samples=200)
     first = evaluated(workshop, release)
-    job_id = ask(workshop, release, samples=300, seed=5)
-    work(workshop, job_id)
+    work(workshop, ask(workshop, release, samples=300, seed=5))
     second = workshop.evaluation(release.id).results
     assert (second["evaluation"]["train_images"], second["evaluation"]["seeds"]) == (300, [5])
-    with transaction(workshop.factory, read_only=True) as session:
-        newest = jobs.newest_evaluations(session, [release.id])[release.id]
-        assert jobs.with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
+    newest = workshop.do(jobs.newest_evaluations, [release.id])[release.id]
+    assert jobs.with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
     assert first["evaluation"]["seeds"] == [0]
 
 
-def test_the_same_seed_finds_the_same(workshop: Any) -> None:
+def test_the_same_seed_finds_the_same(workshop):
     release = released(workshop, evaluation_samples=200)
     first = evaluated(workshop, release)
     work(workshop, ask(workshop, release))
     assert workshop.evaluation(release.id).results["accuracy"] == first["accuracy"]
 
 
-def test_a_broken_evaluation_fails_alone_and_can_be_repeated(workshop: Any) -> None:
+def test_a_broken_evaluation_fails_alone_and_can_be_repeated(workshop):
     release = released(workshop, evaluation_samples=200)
     images = directory_of(workshop.settings.data_dir, workshop.public_id) / "images.npy.sealed"
     content = images.read_bytes()
     images.unlink()
-    job_id = workshop.evaluation(release.id).job_id
-    work(workshop, job_id)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+    assert_unavailable(workshop, workshop.evaluation(release.id).job_id)
     images.write_bytes(content)
     again = ask(workshop, release)
     work(workshop, again)
     assert workshop.job(again).state is JobState.SUCCEEDED
 
 
-def test_a_public_dataset_that_was_deleted_before_its_evaluation_costs_only_that(workshop: Any) -> None:
+def test_a_public_dataset_that_was_deleted_before_its_evaluation_costs_only_that(workshop):
     job_id = workshop.train(evaluate=True)
-    now = datetime.now(UTC)
-    gone = deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=False, now=now)
-    assert gone.state is DatasetState.DELETED
+    assert delete(workshop, workshop.public_id).state is DatasetState.DELETED
     work(workshop, job_id, TINY)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    evaluation = workshop.evaluation(workshop.job(job_id).release_id)
-    work(workshop, evaluation.job_id)
-    assert workshop.job(evaluation.job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
+    assert_unavailable(workshop, workshop.evaluation(workshop.job(job_id).release_id).job_id)
 
 
-def test_a_dataset_is_not_deleted_under_an_evaluation_unless_that_is_cancelled(workshop: Any) -> None:
-    release, now = released(workshop), datetime.now(UTC)
-    job_id = workshop.evaluation(release.id).job_id
+def test_a_dataset_is_not_deleted_under_an_evaluation_unless_that_is_cancelled(workshop):
+    job_id = workshop.evaluation(released(workshop).id).job_id
     with pytest.raises(Conflict, match=job_id):
-        deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=False, now=now)
-    deletion.delete(workshop.settings, workshop.factory, workshop.public_id, cancel_jobs=True, now=now)
+        delete(workshop, workshop.public_id)
+    delete(workshop, workshop.public_id, cancel_jobs=True)
     assert workshop.job(job_id).state is JobState.CANCELLED
     # The private images are not needed to measure: they may go at any time.
-    deletion.delete(workshop.settings, workshop.factory, workshop.dataset_id, cancel_jobs=False, now=now)
+    delete(workshop, workshop.dataset_id)
 
 
-def test_progress_moves_on_within_every_classifier_and_never_back(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_moves_on_within_every_classifier_and_never_back(workshop, monkeypatch):
     release, seen = released(workshop, evaluation_samples=200), list[tuple[int, int]]()
     say = ReportedProgress.__call__
 
@@ -164,24 +149,20 @@ def test_progress_moves_on_within_every_classifier_and_never_back(
         assert len(set(part)) > 10
 
 
-def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop: Any) -> None:
+def test_a_stopped_worker_leaves_an_evaluation_to_the_next_one(workshop):
     release = released(workshop, evaluation_samples=200)
     job_id, stop = workshop.evaluation(release.id).job_id, threading.Event()
     stop.set()
     assert workshop.work(job_id, TINY, stop) is ExitStatus.INTERRUPTED
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+    workshop.give_back(job_id)
     work(workshop, job_id)
     assert workshop.job(job_id).state is JobState.SUCCEEDED
 
 
-def test_a_public_dataset_that_nobody_has_compared_with_private_ones_is_not_measured_on(workshop: Any) -> None:
+def test_a_public_dataset_that_nobody_has_compared_with_private_ones_is_not_measured_on(workshop):
     """It may hold the private images themselves. The release stays."""
     release = released(workshop, evaluation_samples=200)
     with transaction(workshop.factory) as session:
         session.get_one(Dataset, workshop.public_id).unchecked = True
-    job_id = workshop.evaluation(release.id).job_id
-    work(workshop, job_id)
-    job = workshop.job(job_id)
-    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.DATASET_UNAVAILABLE)
+    assert_unavailable(workshop, workshop.evaluation(release.id).job_id)
     assert workshop.evaluation(release.id).results is None

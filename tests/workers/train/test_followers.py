@@ -1,7 +1,5 @@
 """Real jobs whose runner starts a second process to train with: what is charged, and who is left when somebody dies."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,17 +8,16 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from service import jobs, ledger
-from service.db.session import transaction
-from service.db.words import EntryKind, HoldState, JobState
+from service import ledger
+from service.db.words import HoldState, JobState
 from service.errors import Conflict
 from service.settings import Settings
+from tests.workers.conftest import alive
 from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TOGETHER, TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
@@ -36,14 +33,7 @@ def classifier(workshop: Any, *, epochs: float, epsilon: float) -> str:
 
 
 def charges(workshop: Any, job_id: str) -> list[tuple[int, Any]]:
-    with transaction(workshop.factory, read_only=True) as session:
-        found = ledger.entries(session, workshop.account_id, 0, 1000)
-    hold_id = workshop.hold(job_id).id
-    return [
-        (entry.amount_nano, entry.details)
-        for entry in found
-        if entry.kind is EntryKind.CHARGE and entry.hold_id == hold_id
-    ]
+    return [(entry.amount_nano, entry.details) for entry in workshop.charges(job_id)]
 
 
 def followers(workshop: Any) -> list[int]:
@@ -52,22 +42,13 @@ def followers(workshop: Any) -> list[int]:
     return [line["pid"] for line in lines]
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
     settings = workshop.settings.model_copy(update={"processes": 2})
     supervise(settings, workshop.factory, attempt, draining=lambda: False, command=RUNNER_COMMAND, patience=patience)
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_job_for_the_charges_of_one(workshop: Any, impatient: Patience) -> None:
-    workshop = workshop
+def test_two_processes_train_a_job_for_the_charges_of_one(workshop, impatient):
     alone, together = (classifier(workshop, epochs=1.0, epsilon=5.5) for _ in range(2))
     assert workshop.work(alone) == ExitStatus.ENDED
     supervise_two(workshop, workshop.claim(together), impatient)
@@ -83,8 +64,7 @@ def test_two_processes_train_a_job_for_the_charges_of_one(workshop: Any, impatie
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop: Any, impatient: Patience) -> None:
-    workshop = workshop
+def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop, impatient):
     job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     thread = threading.Thread(target=supervise_two, args=(workshop, attempt, impatient))
@@ -111,8 +91,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
 
 
 @pytest.mark.slow
-def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop: Any, impatient: Patience) -> None:
-    workshop = workshop
+def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop, impatient):
     job_id = classifier(workshop, epochs=200.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     log = workshop.settings.data_dir / "logs" / "alone.log"
@@ -139,8 +118,7 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop:
     thread.start()
     paid = workshop.hold(job_id).charged_nano
     workshop.wait(lambda: workshop.hold(job_id).charged_nano > paid)
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    workshop.cancel(job_id)
     began = time.monotonic()
     thread.join(timeout=60)
     assert time.monotonic() - began < impatient.grace_seconds, "it left by itself"
@@ -150,20 +128,17 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop:
     assert not any(map(alive, followers(workshop)))
 
 
-def test_a_lost_rank_is_no_verdict_about_the_training(workshop: Any) -> None:
+def test_a_lost_rank_is_no_verdict_about_the_training(workshop):
     def loses(*args: Any, **kwargs: Any) -> Any:
         raise RankLost
 
     job_id = workshop.train()
     assert workshop.work(job_id, {"datalens": loses}) == ExitStatus.LOST
-    assert workshop.job(job_id).state is JobState.RUNNING
-    assert workshop.hold(job_id).state is HoldState.ARMED
+    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.ARMED)
 
 
 @pytest.mark.parametrize(("status", "ends_in_time", "leaves"), [(1, False, True), (1, True, False), (0, True, False)])
-def test_a_runner_whose_exchange_hangs_is_taken_out(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch, status: int, ends_in_time: bool, leaves: bool
-) -> None:
+def test_a_runner_whose_exchange_hangs_is_taken_out(workshop, monkeypatch, status, ends_in_time, leaves):
     monkeypatch.setattr(ranks, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(ranks, "_VERDICT_SECONDS", 60.0 if ends_in_time else 0.1)
     left, over = list[int](), threading.Event()
@@ -182,16 +157,16 @@ def test_a_runner_whose_exchange_hangs_is_taken_out(
     assert left == ([ExitStatus.LOST] if leaves else [])
 
 
-def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop: Any) -> None:
+def test_a_follower_reads_nothing_before_the_runner_has_armed(workshop):
     attempt = workshop.claim(workshop.train())
     with pytest.raises(Conflict, match="not armed"):
         read_armed_training(workshop.context(attempt))
-    with transaction(workshop.factory) as session:
-        ledger.arm(session, hold_id=workshop.hold(attempt.job_id).id, attempt=attempt.number, now=datetime.now(UTC))
+    hold_id = workshop.hold(attempt.job_id).id
+    workshop.do(ledger.arm, hold_id=hold_id, attempt=attempt.number, now=datetime.now(UTC))
     assert read_armed_training(workshop.context(attempt)).job.id == attempt.job_id
 
 
-def test_a_follower_neither_pays_nor_keeps() -> None:
+def test_a_follower_neither_pays_nor_keeps():
     business: Any = RankZeroOnly()
     for ask in (lambda: business.charge(None, "votes"), lambda: business.replace(None), business.open):
         with pytest.raises(AssertionError, match="only rank 0"):
@@ -202,16 +177,14 @@ def test_a_follower_neither_pays_nor_keeps() -> None:
     ("processes", "device", "gpus", "wanted"),
     [(0, "cpu", 0, 1), (2, "cpu", 0, 2), (0, "cuda", 1, 1), (0, "cuda", 8, 8), (3, "cuda", 8, 3), (9, "cuda", 8, 8)],
 )
-def test_a_training_takes_all_gpus_or_what_was_set(
-    processes: int, device: str, gpus: int, wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_takes_all_gpus_or_what_was_set(processes, device, gpus, wanted, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     settings = Settings(processes=processes)
     assert {ranks.processes_wanted(settings, trainer, torch.device(device)) for trainer in TOGETHER} == {wanted}
     assert ranks.processes_wanted(settings, TRAINERS["class_histogram"], torch.device(device)) == 1
 
 
-def test_processes_share_the_cores_unless_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_cores_unless_the_environment_says_how_many(monkeypatch):
     threads = torch.get_num_threads()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     try:

@@ -1,7 +1,5 @@
 """The time left: it falls where the weights are right, is never negative, and is silent while nothing is known."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -38,14 +36,14 @@ def estimates(pieces: tuple[Piece, ...], pace: Any) -> list[int | None]:
 
 
 @pytest.mark.parametrize("slowness", [0.3, 1.0, 40.0])
-def test_it_falls_from_piece_to_piece_and_ends_at_nothing(slowness: float) -> None:
+def test_it_falls_from_piece_to_piece_and_ends_at_nothing(slowness):
     shown = [value for value in estimates(PIECES, lambda _: slowness) if value is not None]
     assert all(later <= earlier for earlier, later in pairwise(shown))
     assert shown[-1] == 0
     assert shown[0] == pytest.approx(slowness * WHOLE, rel=0.2, abs=60)
 
 
-def test_uneven_pace_is_not_shown_but_a_wrong_weight_is_mended() -> None:
+def test_uneven_pace_is_not_shown_but_a_wrong_weight_is_mended():
     """The second piece takes four times as long as was thought."""
     shown = [value for value in estimates(PIECES, lambda index: 4.0 if index == 1 else 1.0) if value is not None]
     rises = [(earlier, later) for earlier, later in pairwise(shown) if later > earlier]
@@ -54,7 +52,7 @@ def test_uneven_pace_is_not_shown_but_a_wrong_weight_is_mended() -> None:
     assert shown[-1] == 0
 
 
-def test_nothing_is_said_while_nothing_is_known() -> None:
+def test_nothing_is_said_while_nothing_is_known():
     start = Place(0, 0)
     assert seconds_left(PIECES, start, start, 100) is None
     assert seconds_left(PIECES, start, Place(0, 5), 4) is None
@@ -63,14 +61,14 @@ def test_nothing_is_said_while_nothing_is_known() -> None:
     assert find_place((), None, "draw", 0, 100) is None
 
 
-def test_an_attempt_that_goes_on_from_a_checkpoint_counts_its_own_time() -> None:
+def test_an_attempt_that_goes_on_from_a_checkpoint_counts_its_own_time():
     resumed = find_place(PIECES, None, "steps", 100, 300)
     assert resumed == Place(1, 100)
     assert work_done(PIECES, resumed) == 70.0
     assert seconds_left(PIECES, resumed, Place(1, 200), 10) == 20
 
 
-def test_pieces_of_one_name_are_told_apart() -> None:
+def test_pieces_of_one_name_are_told_apart():
     twice = (Piece("draw", 10, 1.0), Piece("evaluate", 100, 9.0)) * 2
     place = None
     for index, (stage, steps) in enumerate([("draw", 10), ("evaluate", 100)] * 2):
@@ -83,7 +81,7 @@ def test_pieces_of_one_name_are_told_apart() -> None:
     st.lists(st.tuples(st.integers(1, 50), st.floats(0, 1e6)), min_size=1, max_size=4),
     st.integers(0, 3), st.integers(0, 60), st.integers(0, 10**7), st.none() | st.integers(0, 10**6),
 )  # fmt: skip
-def test_it_is_never_negative(sizes: Any, piece: int, step: int, elapsed: int, before: int | None) -> None:
+def test_it_is_never_negative(sizes, piece, step, elapsed, before):
     pieces = tuple(Piece(f"stage {n}", steps, work) for n, (steps, work) in enumerate(sizes))
     index = min(piece, len(pieces) - 1)
     left = seconds_left(pieces, Place(0, 0), Place(index, min(step, pieces[index].steps)), elapsed, before)
@@ -91,7 +89,7 @@ def test_it_is_never_negative(sizes: Any, piece: int, step: int, elapsed: int, b
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_every_recipe_has_its_pieces_from_declared_numbers(recipe: str) -> None:
+def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
     """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
     options = {"images": 30, "teachers": 40, "images_per_iteration": 10} if recipe == "datalens" else {}
     plan = plan_of(recipe, options)
@@ -100,10 +98,10 @@ def test_every_recipe_has_its_pieces_from_declared_numbers(recipe: str) -> None:
     assert all(piece.work > 0 and piece.steps > 0 for piece in pieces)
 
 
-def test_an_evaluation_counts_the_warm_start_too() -> None:
+def test_an_evaluation_counts_the_warm_start_too():
     assert sum(EVALUATION_SHARES.values()) == 100
-    gdp = open_filter(8.0, 1e-5)
-    plan = build_plan("datalens", {"images": 30, "teachers": 40}, gdp, gdp.capacity_nano, FACTS)
+    account = open_filter(8.0, 1e-5)
+    plan = build_plan("datalens", {"images": 30, "teachers": 40}, account, account.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
     assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100]
     assert once.work < evaluation_work(plan, FACTS, 500)[1].work

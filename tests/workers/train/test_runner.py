@@ -1,7 +1,5 @@
 """The runner, in this process and on both databases: what it spends, publishes, resumes and keeps to itself."""
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace
@@ -22,11 +20,12 @@ from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Job
 from service.db.session import transaction
 from service.db.words import EntryKind, FailureCode, HoldState, JobState
 from service.errors import StaleAttempt
 from service.sealing import new_key
+from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
@@ -37,45 +36,35 @@ from workers.train.spending import HeldBudget, Journal, journal_path, journalled
 CANARY = "canary-4711-patient-smith"
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
-def test_a_training_is_charged_captured_and_published_and_sampling_is_free(
-    request: pytest.FixtureRequest, kind: str
-) -> None:
-    workshop = request.getfixturevalue(kind)
+@on_either_database
+def test_a_training_is_charged_captured_and_published_and_sampling_is_free(workshop):
     job_id = workshop.train()
     assert workshop.work(job_id, TINY) == ExitStatus.ENDED
 
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     job, hold = workshop.job(job_id), workshop.hold(job_id)
     assert hold.charged_nano == hold.amount_nano
-    with transaction(workshop.factory, read_only=True) as session:
-        release = session.get_one(Release, job.release_id)
-        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
+    release, kinds = workshop.release_of(job_id), [entry.kind for entry in workshop.entries()]
     directory = workshop.settings.data_dir / release.artifact_dir
     assert digest_directory(directory) == release.artifact_sha256
     assert {path.name for path in directory.iterdir()} >= {"generator.safetensors", "grid.png", "report.html"}
     assert kinds.index(EntryKind.ARM) < kinds.index(EntryKind.CHARGE) < kinds.index(EntryKind.CAPTURE)
     assert release.card["price_nano"] == hold.charged_nano
-    assert [event_from_json(event) for event in release.card["events"]] == [
-        stage.event for stage in plan_from_json(job.plan).stages
-    ]
+    planned = [stage.event for stage in plan_from_json(job.plan).stages]
+    assert [event_from_json(event) for event in release.card["events"]] == planned
     assert list(work_directory(workshop.settings.data_dir, job_id).iterdir()) == []
 
     sample_job = workshop.sample(release.id)
     assert workshop.work(sample_job, TINY) == ExitStatus.ENDED
-    with transaction(workshop.factory, read_only=True) as session:
-        sample = jobs.sample_of(session, sample_job)
+    sample = workshop.do(jobs.sample_of, sample_job)
     assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
     assert workshop.balance().spent_nano == hold.captured_nano
 
 
-@pytest.mark.parametrize("kind", ["workshop", pytest.param("postgres_workshop", marks=pytest.mark.services)])
+@on_either_database
 @pytest.mark.parametrize("edit", ["other data", "other options", "another secret", "wider bounds", "another key"])
-def test_a_job_that_is_not_what_was_held_for_opens_nothing(
-    request: pytest.FixtureRequest, kind: str, edit: str
-) -> None:
+def test_a_job_that_is_not_what_was_held_for_opens_nothing(workshop, edit):
     """What was found: A's budget pays for a training on B's data, if somebody changes a column of the job."""
-    workshop = request.getfixturevalue(kind)
     dataset_id = workshop.dataset_id
     path = key_path(workshop.settings, dataset_id)
     with transaction(workshop.factory) as session:
@@ -102,12 +91,10 @@ def test_a_job_that_is_not_what_was_held_for_opens_nothing(
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).state is HoldState.RETURNED
-    with transaction(workshop.factory, read_only=True) as session:
-        kinds = [entry.kind for entry in ledger.entries(session, workshop.account_id, 0, 1000)]
-    assert EntryKind.ARM not in kinds
+    assert EntryKind.ARM not in [entry.kind for entry in workshop.entries()]
 
 
-def test_nothing_private_is_read_before_the_hold_is_armed(workshop: Any) -> None:
+def test_nothing_private_is_read_before_the_hold_is_armed(workshop):
     job_id = workshop.train()
     seen: list[HoldState] = []
 
@@ -119,7 +106,7 @@ def test_nothing_private_is_read_before_the_hold_is_armed(workshop: Any) -> None
     assert seen == [HoldState.ARMED]
 
 
-def test_missing_content_fails_without_a_word_about_it(workshop: Any) -> None:
+def test_missing_content_fails_without_a_word_about_it(workshop):
     job_id = workshop.train()
     (directory_of(workshop.settings.data_dir, workshop.dataset_id) / "labels.npy.sealed").unlink()
     workshop.work(job_id, TINY)
@@ -137,9 +124,7 @@ def test_missing_content_fails_without_a_word_about_it(workshop: Any) -> None:
         (BudgetExceeded(2, 1), FailureCode.HOLD_EXHAUSTED),
     ],
 )
-def test_errors_become_closed_codes_and_their_text_stays_inside(
-    workshop: Any, error: Exception, code: FailureCode, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_become_closed_codes_and_their_text_stays_inside(workshop, error, code, capfd):
     def trainer(*args: Any, **kwargs: Any) -> Any:
         private_images = CANARY
         raise error from RuntimeError(private_images)
@@ -155,7 +140,7 @@ def test_errors_become_closed_codes_and_their_text_stays_inside(
     assert CANARY not in json.dumps([job.progress, job.options, job.plan], default=str)
 
 
-def test_a_stale_attempt_touches_nothing(workshop: Any) -> None:
+def test_a_stale_attempt_touches_nothing(workshop):
     job_id = workshop.train()
     workshop.claim(job_id)
     assert workshop.work(Attempt(job_id, 2), TINY) == ExitStatus.STALE
@@ -163,14 +148,13 @@ def test_a_stale_attempt_touches_nothing(workshop: Any) -> None:
     assert workshop.hold(job_id).state is HoldState.HELD
 
 
-def test_a_later_attempt_fences_charges_and_publication(workshop: Any) -> None:
+def test_a_later_attempt_fences_charges_and_publication(workshop):
     job_id = workshop.train()
     first = workshop.claim(job_id)
     trainer = TINY["datalens"]
 
     def overtaken(*args: Any, **kwargs: Any) -> Any:
-        with transaction(workshop.factory) as session:
-            jobs.give_back(session, job_id=job_id, attempt=first.number, now=datetime.now(UTC))
+        workshop.give_back(job_id, first.number)
         workshop.claim(job_id)
         return trainer(*args, **kwargs)
 
@@ -178,46 +162,46 @@ def test_a_later_attempt_fences_charges_and_publication(workshop: Any) -> None:
     assert workshop.hold(job_id).charged_nano == 0
 
 
-def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = workshop.train()
+def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
+    """A training whose process is gone at a step, as after kill -9, and whose job is given back."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    job_id: str = workshop.train()
     with monkeypatch.context() as patched:
-        patched.setattr("workers.train.training.publish", _die)
+        patched.setattr(f"workers.train.training.{step}", die)
         with pytest.raises(SystemExit):
             workshop.work(job_id, TINY)
+    workshop.give_back(job_id)
+    return job_id
+
+
+def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(workshop, monkeypatch):
+    job_id = dies_at(workshop, monkeypatch, "publish")
     assert directory_of(workshop.settings.data_dir, release_id_of(job_id)).is_dir()
     charged_nano = workshop.hold(job_id).charged_nano
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.hold(job_id).charged_nano == charged_nano
 
 
-def test_a_finished_generator_is_not_trained_again(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = workshop.train()
-    with monkeypatch.context() as patched:
-        patched.setattr("workers.train.training.write_artifact", _die)
-        with pytest.raises(SystemExit):
-            workshop.work(job_id, TINY)
-    with transaction(workshop.factory) as session:
-        jobs.give_back(session, job_id=job_id, attempt=1, now=datetime.now(UTC))
+def test_a_finished_generator_is_not_trained_again(workshop, monkeypatch):
+    job_id = dies_at(workshop, monkeypatch, "write_artifact")
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     directory = directory_of(workshop.settings.data_dir, release_id_of(job_id))
     assert load_generator(directory).config.classes == 10
 
 
-def test_stopping_cancels_only_when_somebody_asked(workshop: Any) -> None:
+def test_stopping_cancels_only_when_somebody_asked(workshop):
     job_id = workshop.train()
     stop = threading.Event()
     stop.set()
     attempt = workshop.claim(job_id)
     assert workshop.work(attempt, TINY, stop) == ExitStatus.INTERRUPTED
     assert workshop.job(job_id).state is JobState.RUNNING
-    with transaction(workshop.factory) as session:
-        jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
+    workshop.cancel(job_id)
     assert workshop.work(attempt, TINY, stop) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.CANCELLED)  # nothing was charged, so nothing is published
 
@@ -225,12 +209,12 @@ def test_stopping_cancels_only_when_somebody_asked(workshop: Any) -> None:
 def armed(workshop: Any) -> Training:
     """A training that has armed its hold and charged nothing."""
     training = read_training(workshop.context(workshop.claim(workshop.train())))
-    with transaction(workshop.factory) as session:
-        ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
+    paying = {"hold_id": training.hold_id, "attempt": training.attempt.number, "now": datetime.now(UTC)}
+    workshop.do(ledger.arm, **paying)
     return training
 
 
-def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
+def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     training = armed(workshop)
     budget, stage, job_id = HeldBudget(training), training.plan.stages[0], training.job.id
     budget.close()
@@ -239,14 +223,13 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop: Any) -> None:
     assert workshop.hold(job_id).charged_nano == journalled_nano(workshop.settings.data_dir, job_id) == 0
 
 
-def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
+def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
     training = armed(workshop)
     budget, plan, job_id = HeldBudget(training), training.plan, training.job.id
     votes = plan.stages[-1]
-    with pytest.raises(EventRefused):
-        budget.charge(votes.event, "another stage")
-    with pytest.raises(EventRefused):
-        budget.charge(plan.stages[0].event, votes.name)
+    for event, stage in ((votes.event, "another stage"), (plan.stages[0].event, votes.name)):
+        with pytest.raises(EventRefused):
+            budget.charge(event, stage)
     budget.charge(votes.event, votes.name)
     assert budget.charged_nano == workshop.hold(job_id).charged_nano == votes.price_nano
     with pytest.raises(BudgetExceeded) as refused:
@@ -256,39 +239,36 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop: Any) -> None:
     assert journalled_nano(workshop.settings.data_dir, job_id) == votes.price_nano
 
 
-def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "job_a", 1)
-    journal.write(stage="votes", count=5, price_nano=70)
+def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
+    journal = Journal(data_dir, job_id, attempt)
+    journal.write(stage="votes", count=count, price_nano=price_nano)
     journal.close()
+
+
+def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path):
+    write_journal(tmp_path, "job_a", 1, count=5, price_nano=70)
     path = journal_path(tmp_path, "job_a")
     with path.open("ab") as file:
         file.write(b'\n{"attempt": 1, "stage": "vo')  # its writer died before it could release anything
-    again = Journal(tmp_path, "job_a", 2)
-    again.write(stage="votes", count=1, price_nano=14)
-    again.close()
-    assert [(line.attempt, line.count, line.price_nano) for line in read_journal(tmp_path, "job_a")] == [
-        (1, 5, 70),
-        (2, 1, 14),
-    ]
-    assert journalled_nano(tmp_path, "job_a") == 84
-    assert journalled_nano(tmp_path, "job_b") == 0
+    write_journal(tmp_path, "job_a", 2, count=1, price_nano=14)
+    lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(tmp_path, "job_a")]
+    assert lines == [(1, 5, 70), (2, 1, 14)]
+    assert (journalled_nano(tmp_path, "job_a"), journalled_nano(tmp_path, "job_b")) == (84, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop: Any) -> None:
+def test_a_release_that_the_ledger_has_forgotten_is_not_published(workshop):
     """As after the restoring of an old backup: the journal shows more than the account has paid."""
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
-    lost = Journal(workshop.settings.data_dir, job_id, attempt.number)
-    lost.write(stage="votes", count=1, price_nano=1)
-    lost.close()
+    write_journal(workshop.settings.data_dir, job_id, attempt.number, count=1, price_nano=1)
     assert workshop.work(attempt, TINY) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
     assert workshop.hold(job_id).captured_nano == workshop.hold(job_id).amount_nano
 
 
-def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_public_numbers(workshop: Any) -> None:
+def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_public_numbers(workshop):
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
     seconds = [0.0]
@@ -309,7 +289,7 @@ def test_which_steps_are_reported_depends_on_the_plan_alone_and_reports_hold_pub
         progress(stage="votes", step=102, steps=200)
 
 
-def test_a_superseded_attempt_is_told_by_its_next_report(workshop: Any) -> None:
+def test_a_superseded_attempt_is_told_by_its_next_report(workshop):
     job_id = workshop.train()
     workshop.claim(job_id)
     progress = ReportedProgress(workshop.context(Attempt(job_id, 0)))
@@ -317,12 +297,7 @@ def test_a_superseded_attempt_is_told_by_its_next_report(workshop: Any) -> None:
         progress(stage="votes", step=0, steps=1)
 
 
-def _die(*args: Any, **kwargs: Any) -> Any:
-    """The process is gone here, as after kill -9."""
-    raise SystemExit
-
-
-def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop: Any) -> None:
+def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop):
     job_id = workshop.train()
     first = workshop.claim(job_id)
     target = directory_of(workshop.settings.data_dir, release_id_of(job_id))
@@ -336,6 +311,5 @@ def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop: Any) -> Non
 
     assert workshop.work(first, {"datalens": slow}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    with transaction(workshop.factory, read_only=True) as session:
-        release = session.get_one(Release, workshop.job(job_id).release_id)
+    release = workshop.release_of(job_id)
     assert (release.name, release.artifact_sha256) == ("other", digest_directory(target))

@@ -1,7 +1,5 @@
 """Samples as files: the same bytes for the same seed, harmless names, and what a reader finds inside."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -49,9 +47,7 @@ def write(path: Path, generator: Generator, **changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("sample_format", ["imagefolder", "npz"])
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
-    tmp_path: Path, generator: Generator, sample_format: str
-) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path, generator, sample_format):
     first = write(tmp_path / "a", generator, sample_format=sample_format)
     threads = torch.get_num_threads()
     try:
@@ -63,7 +59,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
     assert write(tmp_path / "c", generator, sample_format=sample_format, seed=6) != first
 
 
-def test_more_images_begin_with_the_same_images(generator: Generator) -> None:
+def test_more_images_begin_with_the_same_images(generator):
     few, _ = draw_arrays(generator, SampleRequest(count=IMAGES_PER_BATCH, seed=0, names=NAMES))
     many, _ = draw_arrays(generator, SampleRequest(count=IMAGES_PER_BATCH + 9, seed=0, names=NAMES))
     assert np.array_equal(many[: len(few)], few)
@@ -71,9 +67,7 @@ def test_more_images_begin_with_the_same_images(generator: Generator) -> None:
 
 
 @pytest.mark.parametrize("sample_format", ["imagefolder", "npz"])
-def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
-    tmp_path: Path, generator: Generator, sample_format: Any
-) -> None:
+def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(tmp_path, generator, sample_format):
     request, told = SampleRequest(count=300, seed=5, names=NAMES), list[int]()
     file = SampleFile(SampleFormat(sample_format), "A", CARD)
     write_sample(tmp_path / "a", generator, request, file, told.append)
@@ -98,12 +92,12 @@ def test_it_tells_how_many_images_there_are_and_stops_when_it_is_told(
     assert told[-1] == IMAGES_PER_BATCH, "in the middle of the second batch"
 
 
-def test_classes_take_turns(generator: Generator) -> None:
+def test_classes_take_turns(generator):
     _, labels = draw_arrays(generator, SampleRequest(count=7, seed=0, names=NAMES, chosen=(2, 0)))
     assert labels.tolist() == [2, 0, 2, 0, 2, 0, 2]
 
 
-def test_an_image_folder_holds_what_it_says(tmp_path: Path, generator: Generator) -> None:
+def test_an_image_folder_holds_what_it_says(tmp_path, generator):
     write(tmp_path / "sample.zip", generator, count=10)
     with zipfile.ZipFile(tmp_path / "sample.zip") as archive:
         assert archive.testzip() is None
@@ -124,7 +118,7 @@ def test_an_image_folder_holds_what_it_says(tmp_path: Path, generator: Generator
     assert "A \\| title" in readme
 
 
-def test_an_npz_opens_without_pickle(tmp_path: Path, generator: Generator) -> None:
+def test_an_npz_opens_without_pickle(tmp_path, generator):
     write(tmp_path / "sample.npz", generator, sample_format="npz")
     expected, labels = draw_arrays(generator, SampleRequest(count=300, seed=5, names=NAMES))
     with np.load(tmp_path / "sample.npz", allow_pickle=False) as arrays:
@@ -133,7 +127,7 @@ def test_an_npz_opens_without_pickle(tmp_path: Path, generator: Generator) -> No
         assert arrays["classes"].tolist() == list(NAMES)
 
 
-def test_colour_images_keep_their_channels(tmp_path: Path) -> None:
+def test_colour_images_keep_their_channels(tmp_path):
     generator = Generator(GeneratorConfig(classes=3, channels=3, height=4, width=4, components=2, features=0))
     write(tmp_path / "sample.npz", generator, sample_format="npz", count=3)
     write(tmp_path / "sample.zip", generator, count=3)
@@ -144,7 +138,7 @@ def test_colour_images_keep_their_channels(tmp_path: Path) -> None:
         assert Image.open(io.BytesIO(archive.read(name))).mode == "RGB"
 
 
-def test_memory_does_not_grow_with_the_count(generator: Generator, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_count(generator, tmp_path):
     peaks = []
     for count in (1_000, 8_000):
         tracemalloc.start()
@@ -154,7 +148,7 @@ def test_memory_does_not_grow_with_the_count(generator: Generator, tmp_path: Pat
     assert peaks[1] < peaks[0] + 4 * 8 * 7_000 + 2**16  # labels and sums grow, images (30 bytes each) do not pile up
 
 
-def test_folders_are_harmless_distinct_and_in_label_order() -> None:
+def test_folders_are_harmless_distinct_and_in_label_order():
     assert folder_names(("0", "1", "2")) == ("0", "1", "2")
     assert folder_names(NAMES) == ("0_T-shirt_top", "1_etc_passwd", "2_Ankle_boot")
     assert folder_names(("b", "a")) == ("0_b", "1_a")
@@ -169,11 +163,11 @@ def test_folders_are_harmless_distinct_and_in_label_order() -> None:
     "wrong",
     [{"count": 0}, {"seed": -1}, {"seed": 2**63}, {"chosen": ()}, {"chosen": (0, 0)}, {"chosen": (3,)}],
 )
-def test_requests_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
+def test_requests_outside_their_range_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         SampleRequest(**{"count": 1, "seed": 0, "names": NAMES, **wrong})
 
 
-def test_batches_have_a_bounded_size(generator: Generator) -> None:
+def test_batches_have_a_bounded_size(generator):
     sizes = [len(labels) for _, labels in draw(generator, SampleRequest(count=600, seed=0, names=NAMES))]
     assert sizes == [256, 256, 88]

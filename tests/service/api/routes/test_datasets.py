@@ -1,12 +1,9 @@
 """Datasets over HTTP: declaring, streaming content, refusals that change nothing, what is not shown."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import socket
 import zipfile
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,105 +21,96 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.inspection import inspect_ledger
+from tests.service.api.conftest import DATASET
+from tests.together import wait_until
 
 
 def read(served: Any, dataset_id: str) -> dict[str, Any]:
-    return dict(served.client("read").get(f"/v1/datasets/{dataset_id}").json())
+    return dict(served.read(f"datasets/{dataset_id}"))
 
 
-def test_declaring_and_uploading(served: Any, make_npz: Callable[..., bytes]) -> None:
+def private(served: Any, **changes: Any) -> str:
+    """A private dataset of an account of its own, by its id."""
+    facts = {"visibility": "private", **changes}
+    return str(served.dataset(**{"account_id": changes.get("account_id") or served.account()["id"], **facts})["id"])
+
+
+def assert_refused(answer: Any, code: str = "upload_refused", *, status: int = 422, **facts: Any) -> None:
+    assert answer.status_code == status, answer.text
+    problem = answer.json()
+    assert {name: problem[name] for name in ("code", *facts)} == {"code": code, **facts}
+
+
+def test_declaring_and_uploading(served, make_npz):
     dataset = served.dataset()
     assert dataset["state"] == "declared"
     answer = served.upload(dataset["id"], make_npz(10))
     assert answer.status_code == 200, answer.text
-    assert answer.json()["state"] == "ready"
-    assert len(answer.json()["content_sha256"]) == 64
+    assert (answer.json()["state"], len(answer.json()["content_sha256"])) == ("ready", 64)
     assert read(served, dataset["id"])["ready_at"] is not None
 
 
-def test_a_streamed_zip_without_content_length(served: Any) -> None:
-    picture = io.BytesIO()
+def test_a_streamed_zip_without_content_length(served):
+    picture, archive = io.BytesIO(), io.BytesIO()
     Image.new("L", (4, 4), 90).save(picture, "PNG")
-    archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as target:
         for name in ("cat/1.png", "dog/1.png"):
             target.writestr(name, picture.getvalue())
     body = archive.getvalue()
-
-    def chunks() -> Iterator[bytes]:
-        for start in range(0, len(body), 100):
-            yield body[start : start + 100]
-
-    dataset = served.dataset()
-    answer = served.client("data").put(
-        f"/v1/datasets/{dataset['id']}/content", params={"format": "zip"}, content=chunks()
-    )
+    chunks = (body[start : start + 100] for start in range(0, len(body), 100))
+    answer = served.upload(served.dataset()["id"], chunks, "zip", scope="data")
     assert answer.status_code == 200, answer.text
 
 
-def test_size_and_digest_of_private_content_stay_inside(served: Any, make_npz: Callable[..., bytes]) -> None:
-    dataset = served.dataset(visibility="private", account_id=served.account()["id"])
-    made = served.upload(dataset["id"], make_npz(10)).json()
+def test_size_and_digest_of_private_content_stay_inside(served, make_npz):
+    dataset_id = private(served)
+    made = served.upload(dataset_id, make_npz(10)).json()
     assert made["state"] == "ready"
-    for shown in (made, read(served, dataset["id"])):
-        assert shown["content_sha256"] is None
-        assert shown["content_bytes"] is None
+    for shown in (made, read(served, dataset_id)):
+        assert (shown["content_sha256"], shown["content_bytes"]) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("body", "fault"),
-    [(b"", "empty"), (b"this is no npz", None), (b"PK\x03\x04 truncated", None)],
+    [(b"", {"fault": "empty"}), (b"this is no npz", {}), (b"PK\x03\x04 truncated", {})],
 )
-def test_a_refused_upload_changes_nothing_and_may_be_repeated(
-    served: Any, make_npz: Callable[..., bytes], body: bytes, fault: str | None
-) -> None:
-    dataset = served.dataset()
-    refused = served.upload(dataset["id"], body)
-    assert refused.status_code == 422
-    assert refused.json()["code"] == "upload_refused"
-    assert fault is None or refused.json()["fault"] == fault
-    after = read(served, dataset["id"])
-    assert after["state"] == "declared"
-    assert after["failure_code"] == "upload_refused"
-    assert served.upload(dataset["id"], make_npz(10)).status_code == 200
-    assert read(served, dataset["id"])["failure_code"] is None
+def test_a_refused_upload_changes_nothing_and_may_be_repeated(served, make_npz, body, fault):
+    dataset_id = served.dataset()["id"]
+    assert_refused(served.upload(dataset_id, body), **fault)
+    after = read(served, dataset_id)
+    assert (after["state"], after["failure_code"]) == ("declared", "upload_refused")
+    assert served.upload(dataset_id, make_npz(10)).status_code == 200
+    assert read(served, dataset_id)["failure_code"] is None
 
 
-def test_labels_outside_the_declared_classes(served: Any, make_npz: Callable[..., bytes]) -> None:
-    refused = served.upload(served.dataset()["id"], make_npz(10, classes=3))
-    assert refused.status_code == 422
-    assert refused.json()["fault"] == "label_range"
+def test_labels_outside_the_declared_classes(served, make_npz):
+    assert_refused(served.upload(served.dataset()["id"], make_npz(10, classes=3)), fault="label_range")
 
 
-def test_content_never_changes_once_it_is_there(served: Any, make_npz: Callable[..., bytes]) -> None:
-    dataset = served.dataset()
-    served.upload(dataset["id"], make_npz(10))
-    again = served.upload(dataset["id"], make_npz(12))
-    assert again.status_code == 409
-    assert again.json()["state"] == "ready"
+def test_content_never_changes_once_it_is_there(served, make_npz):
+    dataset_id = served.dataset()["id"]
+    served.upload(dataset_id, make_npz(10))
+    assert_refused(served.upload(dataset_id, make_npz(12)), "conflict", status=409, state="ready")
 
 
-def test_an_upload_above_the_limit(served: Any) -> None:
-    settings = served.app.state.settings
-    object.__setattr__(settings, "upload_bytes_max", 1000)
-    answer = served.upload(served.dataset()["id"], b"x" * 1001)
-    assert answer.status_code == 413
-    assert answer.json()["limit_bytes"] == 1000
+def test_an_upload_above_the_limit(served):
+    object.__setattr__(served.app.state.settings, "upload_bytes_max", 1000)
+    refused = served.upload(served.dataset()["id"], b"x" * 1001)
+    assert_refused(refused, "too_large", status=413, limit_bytes=1000)
 
 
-def test_a_client_that_hangs_up_leaves_the_dataset_declared(served: Any, make_npz: Callable[..., bytes]) -> None:
-    dataset = served.dataset()
+def test_a_client_that_hangs_up_leaves_the_dataset_declared(served, make_npz):
+    dataset_id = served.dataset()["id"]
     address = urlsplit(served.url)
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(
-            f"PUT /v1/datasets/{dataset['id']}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
+            f"PUT /v1/datasets/{dataset_id}/content?format=npz HTTP/1.1\r\nHost: x\r\n"
             f"Authorization: Bearer {served.tokens['data']}\r\nContent-Length: 100000\r\n\r\nhalf".encode()
         )
-        wait_for(lambda: read(served, dataset["id"])["state"] == "receiving")
-        second = served.upload(dataset["id"], make_npz(4))
-        assert second.status_code == 409
-    wait_for(lambda: read(served, dataset["id"])["state"] == "declared")
-    assert served.upload(dataset["id"], make_npz(4)).status_code == 200
+        wait_until(lambda: read(served, dataset_id)["state"] == "receiving")
+        assert served.upload(dataset_id, make_npz(4)).status_code == 409
+    wait_until(lambda: read(served, dataset_id)["state"] == "declared")
+    assert served.upload(dataset_id, make_npz(4)).status_code == 200
 
 
 WRONG_DECLARATIONS: list[tuple[dict[str, Any], int]] = [
@@ -139,26 +127,12 @@ WRONG_DECLARATIONS: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_declarations_that_cannot_be_right(served: Any) -> None:
+def test_declarations_that_cannot_be_right(served):
     for changes, status in WRONG_DECLARATIONS:
-        body = {"name": "pictures", "visibility": "public", "classes": ["cat"], "height": 4, "width": 4}
-        body |= {"channels": 1, "records_declared": 100} | changes
-        answer = served.client().post("/v1/datasets", json=body)
-        assert answer.status_code == status
-        assert answer.headers["content-type"] == "application/problem+json"
+        served.send("datasets", DATASET | changes, status=status)
 
 
-def test_listing_newest_first_in_pages(served: Any) -> None:
-    made = [served.dataset(name=f"d{number}")["id"] for number in range(5)]
-    first = served.client("read").get("/v1/datasets", params={"limit": 3}).json()
-    rest = served.client("read").get("/v1/datasets", params={"limit": 3, "cursor": first["next_cursor"]}).json()
-    assert [item["id"] for item in first["items"] + rest["items"]] == made[::-1]
-    assert rest["next_cursor"] is None
-
-
-def test_known_images_join_their_account_and_the_answer_says_nothing_more(
-    served: Any, make_npz: Callable[..., bytes]
-) -> None:
+def test_known_images_join_their_account_and_the_answer_says_nothing_more(served, make_npz):
     first, second = served.account()["id"], served.account()["id"]
     answers = []
     for account_id in (first, second):
@@ -166,58 +140,45 @@ def test_known_images_join_their_account_and_the_answer_says_nothing_more(
         assert dataset["joined"] is False
         answers.append(served.upload(dataset["id"], make_npz(10)).json())
         assert read(served, dataset["id"]) == answers[-1]
-    assert [answer["joined"] for answer in answers] == [False, True]
-    assert [answer["account_id"] for answer in answers] == [first, first]
+    assert [(answer["joined"], answer["account_id"]) for answer in answers] == [(False, first), (True, first)]
     assert answers[0].keys() == answers[1].keys()
-    job = served.train(answers[1]["id"]).json()
-    assert job["account_id"] == first
-    balances = [served.client("read").get(f"/v1/accounts/{name}").json()["balance"] for name in (first, second)]
-    assert balances[0]["held_nano"] > 0
-    assert balances[1]["held_nano"] == 0
+    assert served.train(answers[1]["id"]).json()["account_id"] == first
+    assert served.balance(first)["held_nano"] > 0 == served.balance(second)["held_nano"]
 
 
-def test_images_that_no_one_account_can_pay_for_are_refused(served: Any, make_npz: Callable[..., bytes]) -> None:
-    first = served.dataset(visibility="private", account_id=served.account()["id"])
-    assert served.upload(first["id"], make_npz(10)).status_code == 200
+def test_images_that_no_one_account_can_pay_for_are_refused(served, make_npz):
+    assert served.upload(private(served), make_npz(10)).status_code == 200
     other = served.account(unit="subject")["id"]
-    second = served.dataset(visibility="private", account_id=other, subjects_declared=10)
+    second = private(served, account_id=other, subjects_declared=10)
     body = io.BytesIO()
     with np.load(io.BytesIO(make_npz(10))) as arrays:
         np.savez(body, subjects=np.arange(10), **arrays)
-    refused = served.upload(second["id"], body.getvalue())
-    assert refused.status_code == 422
-    assert (refused.json()["code"], refused.json()["fault"]) == ("upload_refused", "overlap")
-    after = read(served, second["id"])
+    assert_refused(served.upload(second, body.getvalue()), fault="overlap")
+    after = read(served, second)
     assert (after["state"], after["account_id"], after["joined"]) == ("declared", other, False)
-    assert not (served.data_dir / "datasets" / second["id"]).exists()
-    assert not (served.data_dir / "keys" / "datasets" / f"{second['id']}.key").exists()
+    assert not (served.data_dir / "datasets" / second).exists()
+    assert not (served.data_dir / "keys" / "datasets" / f"{second}.key").exists()
 
 
-def test_deleting_destroys_the_images_and_keeps_the_books(served: Any, make_npz: Callable[..., bytes]) -> None:
-    dataset = served.dataset(visibility="private", account_id=served.account()["id"])
-    served.upload(dataset["id"], make_npz(10))
-    job = served.train(dataset["id"]).json()
-    url = f"/v1/datasets/{dataset['id']}"
-    refused = served.client("data").delete(url)
-    assert refused.status_code == 409
-    assert refused.json()["jobs"] == [job["id"]]
-    served.client().post(f"/v1/jobs/{job['id']}/cancel")
-    assert served.client("read").delete(url).status_code == 403
+def test_deleting_destroys_the_images_and_keeps_the_books(served, make_npz):
+    dataset_id = private(served)
+    served.upload(dataset_id, make_npz(10))
+    job = served.train(dataset_id).json()
+    path = f"datasets/{dataset_id}"
+    assert served.ask("DELETE", path, scope="data", status=409)["jobs"] == [job["id"]]
+    served.send(f"jobs/{job['id']}/cancel")
+    served.ask("DELETE", path, scope="read", status=403)
     for _ in range(2):
-        deleted = served.client("data").delete(url)
-        assert deleted.status_code == 200, deleted.text
-        assert deleted.json()["state"] == "deleted"
-    assert not list(served.data_dir.glob(f"*/{dataset['id']}*"))
-    assert not list(served.data_dir.glob(f"keys/*/{dataset['id']}*"))
-    assert served.client().get(f"/v1/jobs/{job['id']}").status_code == 200
-    assert served.train(dataset["id"]).status_code == 422
-    assert served.upload(dataset["id"], make_npz(10)).status_code == 409
-    assert served.client("data").delete("/v1/datasets/ds_" + "a" * 20).status_code == 404
+        assert served.ask("DELETE", path, scope="data")["state"] == "deleted"
+    assert not list(served.data_dir.glob(f"*/{dataset_id}*"))
+    assert not list(served.data_dir.glob(f"keys/*/{dataset_id}*"))
+    served.read(f"jobs/{job['id']}")
+    assert served.train(dataset_id).status_code == 422
+    assert served.upload(dataset_id, make_npz(10)).status_code == 409
+    served.ask("DELETE", "datasets/ds_" + "a" * 20, scope="data", status=404)
 
 
-def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(
-    served: Any, make_npz: Callable[..., bytes]
-) -> None:
+def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(served, make_npz):
     account_id = served.account()["id"]
 
     def by_request(dataset_id: str, cancel: bool) -> None:
@@ -234,48 +195,38 @@ def test_trainings_are_cancelled_with_the_deletion_where_that_is_asked_for(
         assert (done.exit_code == 0) == cancel, done.output
 
     for delete in (by_request, by_client, by_command):
-        dataset_id = served.dataset(visibility="private", account_id=account_id)["id"]
+        dataset_id = private(served, account_id=account_id)
         served.upload(dataset_id, make_npz(10))
         job_id = served.train(dataset_id, epsilon=0.1).json()["id"]
-        for cancel, states in ((False, ("ready", "queued")), (True, ("deleted", "cancelled"))):
+        for cancel, states in ((False, ["ready", "queued"]), (True, ["deleted", "cancelled"])):
             delete(dataset_id, cancel)
-            paths = (f"/v1/datasets/{dataset_id}", f"/v1/jobs/{job_id}")
-            assert tuple(served.client().get(path).json()["state"] for path in paths) == states, delete.__name__
+            paths = (f"datasets/{dataset_id}", f"jobs/{job_id}")
+            assert [served.read(path)["state"] for path in paths] == states, delete.__name__
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    import time
+def test_what_has_arrived_is_in_the_log_and_the_log_tells_nothing_of_it(served, make_npz):
+    settings, account_id, body = served.app.state.settings, served.account()["id"], make_npz(20)
+    dataset_id = private(served, account_id=account_id)
 
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    def log() -> Any:
+        return served.client("read").get(f"/v1/accounts/{account_id}/entries")
 
-
-def test_what_has_arrived_is_in_the_log_and_the_log_tells_nothing_of_it(served: Any, make_npz: Any) -> None:
-    account = served.account()
-    body = make_npz(20)
-    dataset = served.dataset(visibility="private", account_id=account["id"])
-    assert served.upload(dataset["id"], body).status_code == 200
-    log = served.client("read").get(f"/v1/accounts/{account['id']}/entries")
-    opened, fact = log.json()["items"]
+    assert served.upload(dataset_id, body).status_code == 200
+    opened, fact = log().json()["items"]
     assert (opened["kind"], fact["kind"], fact["amount_nano"]) == ("open", "fact", 0)
-    assert (fact["details"]["table"], fact["details"]["id"]) == ("datasets", dataset["id"])
+    assert (fact["details"]["table"], fact["details"]["id"]) == ("datasets", dataset_id)
     with transaction(served.factory, read_only=True) as session:
-        row = session.get_one(Dataset, dataset["id"])
-    assert row.vault_key_id == key_id_of(read_key(key_path(served.app.state.settings, dataset["id"])))
+        row = session.get_one(Dataset, dataset_id)
+    assert row.vault_key_id == key_id_of(read_key(key_path(settings, dataset_id)))
     for secret in (row.content_sha256, row.vault_key_id, hashlib.sha256(body).hexdigest()):
-        assert secret not in log.text
-    assert inspect_ledger(served.app.state.settings, served.factory, thorough=True).clean
-    training = served.train(dataset["id"]).json()
-    log = served.client("read").get(f"/v1/accounts/{account['id']}/entries")
-    held = log.json()["items"][-1]["details"]["order"]
-    assert held.keys() == {"job", "dataset"}
+        assert secret not in log().text
+    assert inspect_ledger(settings, served.factory, thorough=True).clean
+    training = served.train(dataset_id).json()
+    assert log().json()["items"][-1]["details"]["order"].keys() == {"job", "dataset"}
     with transaction(served.factory, read_only=True) as session:
-        secret = session.scalar(select(Job.secret).where(Job.id == training["id"]))
-    assert secret not in log.text
-    assert inspect_ledger(served.app.state.settings, served.factory, thorough=True).clean
+        assert session.scalar(select(Job.secret).where(Job.id == training["id"])) not in log().text
+    assert inspect_ledger(settings, served.factory, thorough=True).clean
     with transaction(served.factory) as session:
-        session.get_one(Dataset, dataset["id"]).records_declared += 1
-    codes = {finding.code.value for finding in inspect_ledger(served.app.state.settings, served.factory).findings}
+        session.get_one(Dataset, dataset_id).records_declared += 1
+    codes = {finding.code.value for finding in inspect_ledger(settings, served.factory).findings}
     assert codes == {"dataset_mismatch", "job_mismatch"}

@@ -1,7 +1,5 @@
 """A subject account from declaration to privacy card: real digits of made-up writers, of very unequal diligence."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
@@ -42,7 +40,7 @@ def declared(served: Any, account_id: str, **changes: Any) -> dict[str, Any]:
     return dict(served.dataset(account_id=account_id, **facts | {"subjects_declared": 220} | changes))
 
 
-def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(served: Any, settings: Any) -> None:
+def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(served, settings):
     account = served.account(unit="subject", epsilon=8.0)
     dataset = declared(served, account["id"])
     assert dataset["subjects_declared"] == 220
@@ -90,7 +88,7 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
     assert not [path for path in kept if CANARY.encode() in path.read_bytes()]
 
 
-def test_subjects_are_declared_and_sent_exactly_where_they_are_protected(served: Any) -> None:
+def test_subjects_are_declared_and_sent_exactly_where_they_are_protected(served):
     def fault(dataset_id: str, subjects: bool) -> str | None:
         answer = served.upload(dataset_id, upload(subjects)[0])
         assert CANARY not in answer.text

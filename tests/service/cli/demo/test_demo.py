@@ -1,7 +1,5 @@
 """The demo from end to end, on the bundled digits and made small."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -17,9 +15,7 @@ NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images
 
 
 @pytest.mark.slow
-def test_the_demo_does_everything_and_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", SMALL)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "demo"
@@ -43,7 +39,7 @@ def test_the_demo_does_everything_and_may_be_repeated(
     assert not (out / "service" / "service.url").exists()  # it has stopped
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     mine = tmp_path / "service" / "obscura.db"
     mine.parent.mkdir()
     mine.write_bytes(b"precious")

@@ -1,9 +1,6 @@
 """Where the demo finds its images, and what it does when there are none."""
 
-from __future__ import annotations
-
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from service.cli.demo.images import DEBIAN_FOLDER, find_images, is_fashion_mnist
 from service.cli.demo.service import resident_bytes
 
 
-def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path: Path) -> None:
+def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path):
     assert not is_fashion_mnist(tmp_path)
     for name in demo_images.CHECKSUMS:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"something else"))
@@ -24,7 +21,7 @@ def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not is_fashion_mnist(DEBIAN_FOLDER), reason="Debian's dataset-fashion-mnist is not installed")
-def test_fashion_mnist_from_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fashion_mnist_from_this_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("OBSCURA_FASHION_MNIST", raising=False)
     found = find_images(tmp_path, lambda _: None)
     assert (found.name, found.private.records, found.public.records) == ("Fashion-MNIST", 60_000, 10_000)
@@ -32,7 +29,7 @@ def test_fashion_mnist_from_this_machine(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.delta <= 1 / found.private.records
 
 
-def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("OBSCURA_FASHION_MNIST", str(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", "")  # no apt-get
     monkeypatch.setattr(demo_images, "DOWNLOAD_SECONDS_MAX", 0.01)
@@ -46,12 +43,12 @@ def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path: Path, monkeypat
         assert arrays["images"].max() == 255
 
 
-def test_wishes_that_cannot_be_met(tmp_path: Path) -> None:
+def test_wishes_that_cannot_be_met(tmp_path):
     with pytest.raises(CliError):
         find_images(tmp_path, lambda _: None, "imagenet")
 
 
-def test_memory_of_a_process_and_its_children() -> None:
+def test_memory_of_a_process_and_its_children():
     import os
 
     assert resident_bytes(os.getpid()) > 10_000_000

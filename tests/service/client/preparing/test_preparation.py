@@ -1,4 +1,4 @@
-"""Packing on the owner's side: what is read off and sent, how subjects are numbered anew, and that names stay here."""
+"""Preparing on the owner's side: what is read off and sent, how subjects are numbered anew; names stay here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import io
 import struct
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from service.cli.datasets import rounded_up
-from service.cli.packing import PackingError, pack
+from service.client.preparing import Choices, PackingError, prepare
 
 
 @pytest.fixture
@@ -26,23 +23,23 @@ def folders(tmp_path: Path) -> Path:
     for name, count in (("dog", 2), ("cat", 3)):
         (root / name).mkdir(parents=True)
         for number in range(count):
-            Image.new("RGB", (6, 4), (number, 0, 0)).save(root / name / f"CANARY-patient-{number}.png")
+            Image.new("RGB", (12, 8), (number, 0, 0)).save(root / name / f"CANARY-patient-{number}.png")
     (root / "cat" / "notes.txt").write_text("CANARY")
     return root
 
 
 def idx(folder: Path, split: str, count: int, *, packed: bool) -> None:
-    images = struct.pack(">4I", 0x803, count, 4, 6) + bytes(count * 24)
+    images = struct.pack(">4I", 0x803, count, 8, 12) + bytes(count * 96)
     labels = struct.pack(">2I", 0x801, count) + bytes(number % 3 for number in range(count))
     for name, body in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
         (folder / (name + ".gz" * packed)).write_bytes(gzip.compress(body) if packed else body)
 
 
 def test_class_folders(folders: Path) -> None:
-    package = pack(folders)
+    package = prepare(folders)
     assert package.format == "zip"
     assert package.classes == ("cat", "dog")
-    assert (package.height, package.width, package.channels, package.records) == (4, 6, 3, 5)
+    assert (package.height, package.width, package.channels, package.records) == (8, 12, 3, 5)
     body = b"".join(package.open())
     assert b"CANARY" not in body
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
@@ -54,31 +51,32 @@ def test_class_folders(folders: Path) -> None:
 @pytest.mark.parametrize("packed", [True, False])
 def test_idx_pairs(tmp_path: Path, packed: bool) -> None:
     idx(tmp_path, "train", 7, packed=packed)
-    package = pack(tmp_path)
+    package = prepare(tmp_path)
     assert package.format == "idx"
-    assert (package.height, package.width, package.channels, package.records) == (4, 6, 1, 7)
+    assert (package.height, package.width, package.channels, package.records) == (8, 12, 1, 7)
     assert package.classes == ("0", "1", "2")
     with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as archive:
         assert len(archive.namelist()) == 2
     idx(tmp_path, "t10k", 5, packed=packed)
+    assert "not t10k" in prepare(tmp_path).summary  # train is taken, and said
     with pytest.raises(PackingError, match="t10k, train"):
-        pack(tmp_path)
-    assert pack(tmp_path, split="t10k").records == 5
+        prepare(tmp_path, Choices(split="val"))
+    assert prepare(tmp_path, Choices(split="t10k")).records == 5
     (images,) = tmp_path.glob("train-images*")
-    assert pack(images).records == 7
+    assert prepare(images).records == 7
 
 
 def test_npz_and_zip(tmp_path: Path, folders: Path) -> None:
     arrays = tmp_path / "a.npz"
-    np.savez(arrays, images=np.zeros((9, 4, 6, 3), np.uint8), labels=np.arange(9) % 4)
-    package = pack(arrays)
+    np.savez(arrays, images=np.zeros((9, 8, 12, 3), np.uint8), labels=np.arange(9) % 4)
+    package = prepare(arrays)
     assert (package.format, package.records, package.channels) == ("npz", 9, 3)
     assert package.classes == ("0", "1", "2", "3")
     assert b"".join(package.open()) == arrays.read_bytes()
     archive = tmp_path / "a.zip"
-    archive.write_bytes(b"".join(pack(folders).open()))
-    assert pack(archive).classes == ("cat", "dog")
-    assert pack(archive).records == 5
+    archive.write_bytes(b"".join(prepare(folders).open()))
+    assert prepare(archive).classes == ("cat", "dog")
+    assert prepare(archive).records == 5
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not this", b"PK\x03\x04"])
@@ -88,25 +86,17 @@ def test_what_cannot_be_packed(tmp_path: Path, suffix: str, content: bytes | Non
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(PackingError):
-        pack(path)
+        prepare(path)
 
 
 def test_broken_idx(tmp_path: Path) -> None:
     idx(tmp_path, "train", 7, packed=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0")
     with pytest.raises(PackingError, match="damaged"):
-        pack(tmp_path)
+        prepare(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(PackingError, match="complete"):
-        pack(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("count", "declared"),
-    [(1, 1), (9, 9), (10, 10), (99, 99), (101, 110), (1797, 1800), (60_000, 60_000), (60_001, 61_000)],
-)
-def test_counts_are_rounded_up_to_two_digits(count: int, declared: int) -> None:
-    assert rounded_up(count) == declared
+        prepare(tmp_path)
 
 
 @pytest.fixture
@@ -130,7 +120,7 @@ def owners_in(body: bytes) -> dict[tuple[str, str], int]:
 
 
 def test_folders_of_subjects_are_numbered_and_their_names_stay(people: Path) -> None:
-    package = pack(people, subjects=True)
+    package = prepare(people, subjects=True)
     assert (package.records, package.subjects, package.classes) == (7, 3, ("cat", "dog"))
     body = b"".join(package.open())
     for name in (b"CANARY", b"carl", "Zoë".encode()):
@@ -142,9 +132,9 @@ def test_folders_of_subjects_are_numbered_and_their_names_stay(people: Path) -> 
 
 
 def test_numbers_are_in_no_order(people: Path) -> None:
-    """Zoë is the third by name and the second to appear; over 40 packings she has every number."""
+    """Zoë is the third by name and the second to appear; over 40 preparations she has every number."""
     seen = {
-        max(owners_in(b"".join(pack(people, subjects=True).open())).items(), key=lambda x: x[1])[0][1]
+        max(owners_in(b"".join(prepare(people, subjects=True).open())).items(), key=lambda x: x[1])[0][1]
         for _ in range(40)
     }
     assert seen == {"0", "1", "2"}
@@ -152,69 +142,45 @@ def test_numbers_are_in_no_order(people: Path) -> None:
 
 def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(people: Path, tmp_path: Path) -> None:
     with pytest.raises(PackingError, match="the account protects single records"):
-        pack(people)
+        prepare(people)
     (people / "dog" / "loose.png").write_bytes((people / "dog" / "carl" / "CANARY-0.png").read_bytes())
     with pytest.raises(PackingError, match="outside of the folders of subjects"):
-        pack(people, subjects=True)
+        prepare(people, subjects=True)
     arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
     np.savez(tmp_path / "without.npz", **arrays)
     np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", " a", "c"]))
     np.savez(tmp_path / "blank.npz", **arrays, subjects=np.array(["a", "b", "", "c"]))
-    assert pack(tmp_path / "with.npz", subjects=True).subjects == 3
-    assert pack(tmp_path / "without.npz").subjects is None
+    assert prepare(tmp_path / "with.npz", subjects=True).subjects == 3
+    assert prepare(tmp_path / "without.npz").subjects is None
     with pytest.raises(PackingError, match="third array 'subjects'"):
-        pack(tmp_path / "without.npz", subjects=True)
+        prepare(tmp_path / "without.npz", subjects=True)
     with pytest.raises(PackingError, match="Leave 'subjects' out"):
-        pack(tmp_path / "with.npz")
+        prepare(tmp_path / "with.npz")
     with pytest.raises(PackingError, match="is no id"):
-        pack(tmp_path / "blank.npz", subjects=True)
+        prepare(tmp_path / "blank.npz", subjects=True)
 
 
 def test_zip_and_idx_files_with_subjects(people: Path, tmp_path: Path) -> None:
     archive = tmp_path / "a.zip"
-    archive.write_bytes(b"".join(pack(people, subjects=True).open()))
-    assert (pack(archive, subjects=True).subjects, pack(archive, subjects=True).records) == (3, 7)
+    archive.write_bytes(b"".join(prepare(people, subjects=True).open()))
+    assert (prepare(archive, subjects=True).subjects, prepare(archive, subjects=True).records) == (3, 7)
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("cat/1.png", b"")
     with pytest.raises(PackingError, match="class/subject/picture"):
-        pack(archive, subjects=True)
+        prepare(archive, subjects=True)
     folder = tmp_path / "idx"
     folder.mkdir()
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 8, 8) + bytes(256))
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + bytes(4))
     with pytest.raises(PackingError, match="train-subjects-idx1-int"):
-        pack(folder, subjects=True)
+        prepare(folder, subjects=True)
     third = folder / "train-subjects-idx1-int"
     third.write_bytes(struct.pack(">2I4i", 0xC01, 4, 7, 7, 9, 7))
-    package = pack(folder, subjects=True)
+    package = prepare(folder, subjects=True)
     assert (package.records, package.subjects) == (4, 2)
     with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as packed:
         assert len(packed.namelist()) == 3
-    assert pack(folder).subjects is None  # the pair alone is sent
+    assert prepare(folder).subjects is None  # the pair alone is sent
     third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
     with pytest.raises(PackingError, match="damaged"):
-        pack(folder, subjects=True)
-
-
-def test_pushing_to_a_subject_account_declares_and_sends_subjects(
-    shell: Any, make_images: Callable[[Path, int], Path], people: Path, tmp_path: Path
-) -> None:
-    opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
-    account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
-    pushed = shell("datasets", "push", str(people), "--account", account, "--json")
-    assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 7, 3)
-    assert "at most 7 records of at most 3 subjects" in pushed.err
-    path = make_images(tmp_path / "arrays.npz", 120)
-    refused = shell("datasets", "push", str(path), "--account", account, code=2)
-    assert "third array 'subjects'" in refused.err
-    with np.load(path) as arrays:
-        np.savez(path, images=arrays["images"], labels=arrays["labels"], subjects=np.arange(120) // 3)
-    pushed = shell("datasets", "push", str(path), "--account", account, "--subjects", "50", "--json").json
-    assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
-    asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
-    made = shell("plan", pushed["id"], *asked).json
-    assert (made["unit"], made["buys"]["protects"], made["buys"]["units_declared"]) == (
-        "subject",
-        "all records of one subject",
-        50,
-    )
+        prepare(folder, subjects=True)

@@ -1,0 +1,115 @@
+"""Benchmarks that need a test or two: what they measure, on little, and what they compare."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import gradient_memory, membership_inference, noise_throughput, uploads
+from benchmarks.fashion_mnist import load_split
+from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
+from benchmarks.membership_inference import row_of
+from benchmarks.paper_algorithm import PixelStudent
+from workers.recipes.teacher_stage import Release
+
+
+def test_the_idx_files_of_fashion_mnist_are_read(tmp_path, monkeypatch):
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28)).astype(np.uint8)
+    labels = np.array([3, 1, 4, 1, 5], dtype=np.uint8)
+    header = struct.pack(">HBB4I", 0, 8, 3, 5, 28, 28, 0)[:16]
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header[:8] + labels.tobytes()))
+    monkeypatch.setenv("OBSCURA_FASHION_MNIST", str(tmp_path))
+    read, truth = load_split("test")
+    np.testing.assert_array_equal(read, images)
+    np.testing.assert_array_equal(truth, labels)
+    assert (read.dtype, truth.dtype) == (np.uint8, np.int64)
+    with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):
+        load_split("train")
+
+
+def test_a_distance_is_that_of_integers_which_no_float_holds():
+    first, second = torch.tensor([2**61 + 3, 0]), torch.tensor([2**61, 4])
+    assert distance(first, second) == 5
+
+
+@pytest.mark.parametrize("kind", COLLECTIONS)
+def test_neighbours_have_one_unit_more(kind):
+    units = collection(kind, 100)
+    assert [len(one) for one in neighbours(units)] == [101] * 3
+    assert [np.flatnonzero(one == 1023).tolist() for one in neighbours(units)] == [[0], [51], [100]]
+    assert all(np.delete(one, np.flatnonzero(one == 1023)).tolist() == units.tolist() for one in neighbours(units))
+
+
+def test_a_row_of_the_table_of_neighbours_distances():
+    row = measure("topagg", 100, 1e-6)
+    assert (row["estimator"], row["units"], row["clip"]) == ("topagg", 100, 1e-6)
+    assert 0.9 < row["distance"] <= 1
+
+
+def test_live_and_peak_bytes_are_those_of_the_tensors_that_exist():
+    with gradient_memory.LiveBytes() as counter:
+        kept = torch.zeros(100)  # 400 bytes
+        passing = torch.ones(1000) * 2  # 4,000 bytes twice
+        assert counter.now == 4400
+        kept[:50].add_(1)  # a view and an operation in place make nothing new
+        del passing
+        assert counter.now == 400
+    assert counter.peak == 8400
+    assert kept.sum() == 50
+
+
+def test_explicit_gradients_take_every_parameter_once_for_each_record_and_carriers_far_less():
+    model = gradient_memory.network(depth=10, widen=2)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    found = gradient_memory.measure(model, records=3, rank=2)
+    assert 1 <= found["dpsgd"]["per_sample_bytes"] / (4 * 3 * parameters) < 1.01
+    assert found["rgp"]["per_sample_bytes"] < found["dpsgd"]["per_sample_bytes"] / 4
+    for figures in found.values():
+        assert figures["peak_bytes"] >= figures["per_sample_bytes"]
+
+
+def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeypatch):
+    """On images and labels without any pattern: whatever is right about them was learned by heart."""
+
+    def load(split: str) -> tuple[np.ndarray, np.ndarray]:
+        stream = np.random.default_rng(len(split))
+        return stream.integers(0, 256, (200, 28, 28)).astype(np.uint8), stream.integers(0, 10, 200)
+
+    monkeypatch.setattr(membership_inference, "load_split", load)
+    monkeypatch.setitem(membership_inference.PRIVATE, "epochs", 2.0)
+    monkeypatch.setitem(membership_inference.PRIVATE, "expected_batch", 50)
+    bare = row_of(None, [0, 1], members=120, epochs=60)
+    assert bare["accuracy_members"] > bare["accuracy_others"] + 0.4
+    assert bare["success_rate"] - 4 * bare["standard_error"] > 0.6
+    private = row_of(1.0, [0, 1], members=120, epochs=60)
+    assert abs(private["success_rate"] - 0.5) < 4 * max(private["standard_error"], 0.02)
+    assert private["accuracy_members"] < 0.3
+
+
+def test_every_scale_of_noise_is_measured():
+    rows = noise_throughput.measure(draws=1000, repeats=1)
+    assert [row["stddev"] for row in rows] == list(noise_throughput.STDDEVS)
+    assert all(row["exact"] > 0 and row["rounded_inexact"] > 0 for row in rows)
+
+
+def test_the_student_of_the_papers_algorithm_moves_towards_its_targets():
+    torch.manual_seed(0)
+    student, labels, gaps = PixelStudent(3), torch.arange(30) % 3, []
+    for _ in range(40):
+        images = student.propose(labels).detach()
+        assert images.shape == (30, 784)
+        assert 0 <= images.min() <= images.max() <= 1
+        gaps.append(float((1 - images).square().mean()))
+        direction = torch.ones_like(images)
+        student.learn([Release(images, labels, direction * 100, direction, images + direction)])
+    assert gaps[-1] < 0.2 * gaps[0]
+
+
+def test_an_upload_is_timed_from_its_first_byte_until_the_dataset_is_ready():
+    (row,) = uploads.measure(((5000, (8, 8, 3)),), repeats=1)
+    assert (row["records"], row["shape"]) == (5000, "8 x 8 x 3")
+    assert row["mb_per_s"] > 0
+    assert row["cpu_s"] > 0

@@ -1,0 +1,36 @@
+"""What the tests of several networks ask of each."""
+
+from typing import Any
+
+import torch
+
+from privacy.gradients.per_sample import trace_gradients, trainable
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def assert_drawn_from_seed_and_labels(generator: Any, labels: torch.Tensor, block: int) -> None:
+    """Images in the unit interval that follow from labels and stream alone, drawn in blocks of so many."""
+    images = generator.sample(labels, stream(4))
+    config = generator.config
+    assert images.shape == (len(labels), config.channels, config.height, config.width)
+    assert 0 <= images.min() < images.max() <= 1
+    assert torch.equal(images, generator.sample(labels, stream(4)))
+    assert not torch.equal(images, generator.sample(labels, stream(5)))
+    assert torch.equal(images[:block], generator.sample(labels[:block], stream(4)))
+
+
+def assert_gradients_are_autograds(
+    network: Any, losses: Any, rows: torch.Tensor, targets: torch.Tensor, *, repeats: int = 1, atol: float = 1e-6
+) -> None:
+    """Of each record, whose rows follow each other, the gradient is the mean over its rows."""
+    traced = trace_gradients(network, losses, rows, targets, repeats=repeats).shares()
+    for record in range(len(rows) // repeats):
+        network.zero_grad()
+        own = slice(repeats * record, repeats * (record + 1))
+        losses(network(rows[own]), targets[own]).mean().backward()
+        for name, parameter in trainable(network).items():
+            assert parameter.grad is not None
+            torch.testing.assert_close(traced[name][record], parameter.grad, rtol=1e-3, atol=atol)

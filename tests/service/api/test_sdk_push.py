@@ -1,0 +1,126 @@
+"""`client.datasets.push` against the real service: folders as people have them go in, and nothing stays beside them."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service.client import BrokenPictures, ChoiceNeeded, Client, PackingError
+
+
+@pytest.fixture
+def client(served: Any) -> Iterator[Client]:
+    """A client with the admin key."""
+    with Client(served.url, served.tokens["admin"]) as client:
+        yield client
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Mixed sizes, modes, transparency, orientation and rubbish: nine pictures of two classes."""
+    rng = np.random.default_rng()
+    root = tmp_path / "album"
+
+    def noise(*shape: int) -> Image.Image:
+        return Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8))
+
+    for name in ("boat", "car", "empty", "__MACOSX"):
+        (root / name).mkdir(parents=True)
+    lying = Image.Exif()
+    lying[0x0112] = 8
+    noise(40, 60, 3).save(root / "boat" / "wide.jpg", exif=lying)
+    noise(60, 40, 3).save(root / "boat" / "tall.webp")
+    noise(50, 50).save(root / "boat" / "grey.png")
+    noise(50, 50, 4).save(root / "boat" / "clear.png")
+    noise(50, 50, 4).convert("CMYK").save(root / "boat" / "printed.jpg")
+    noise(50, 50, 3).convert("P").save(root / "car" / "palette.gif")
+    Image.fromarray(rng.integers(0, 65535, (50, 50), dtype=np.uint16)).save(root / "car" / "deep.png")
+    noise(64, 64, 3).save(root / "car" / "large.bmp")
+    noise(64, 64, 3).save(root / "car" / "large.tif")
+    (root / "car" / ".DS_Store").write_bytes(b"junk")
+    return root
+
+
+def test_a_folder_goes_in_with_what_the_error_named(
+    served: Any, client: Client, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    account_id = served.account()["id"]
+    before = sorted(album.rglob("*"))
+    with pytest.raises(ChoiceNeeded) as error:
+        client.datasets.push(album, account_id=account_id)
+    assert error.value.flags == ("--size 32", "--background white")
+    assert list(client.datasets()) == []  # nothing was declared
+    said: list[str] = []
+    dataset = client.datasets.push(album, account_id=account_id, size="32", background="white", say=said.append)
+    assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "album", "private")
+    assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["boat", "car"])
+    assert said[0].startswith("9 pictures: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
+    assert said[1].startswith("Declaring, and thereby making public: classes boat, car;")
+    assert [found.id for found in client.datasets()] == [dataset.id]
+    assert sorted(album.rglob("*")) == before
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", ["8", "128", "8x128", "37x61"])
+def test_sizes_of_any_aspect(served: Any, client: Client, album: Path, size: str) -> None:
+    dataset = client.datasets.push(album, public=True, size=size, background="#102030", fit="pad", grey=True)
+    width, _, height = size.partition("x")
+    assert (dataset.state, dataset.width, dataset.height) == ("ready", int(width), int(height or width))
+    assert dataset.channels == 1
+
+
+def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served: Any, client: Client, album: Path) -> None:
+    (album / "car" / "CANARY.jpg").write_bytes((album / "boat" / "wide.jpg").read_bytes()[:300])
+    choices: dict[str, Any] = {"size": 32, "background": "white"}
+    with pytest.raises(BrokenPictures, match=r"car/CANARY\.jpg") as error:
+        client.datasets.push(album, public=True, **choices)
+    assert (error.value.count, error.value.flags) == (1, ("--skip-broken",))
+    assert client.datasets.push(album, public=True, **choices, skip_broken=True).state == "ready"
+    stored = [file.read_bytes() for file in served.data_dir.rglob("*") if file.is_file()]
+    assert not any(b"CANARY" in content for content in stored)
+
+
+def test_an_official_layout(served: Any, client: Client, tmp_path: Path) -> None:
+    images = np.random.default_rng().integers(0, 255, (30, 28, 28), dtype=np.uint8)
+    for split, count in (("train", 30), ("t10k", 10)):
+        content = struct.pack(">4I", 0x803, count, 28, 28) + images[:count].tobytes()
+        (tmp_path / f"{split}-images-idx3-ubyte.gz").write_bytes(gzip.compress(content))
+        labels = struct.pack(">2I", 0x801, count) + bytes(number % 10 for number in range(count))
+        (tmp_path / f"{split}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(labels))
+    said: list[str] = []
+    as_it_is = client.datasets.push(tmp_path, public=True, say=said.append)
+    assert (as_it_is.state, as_it_is.format, as_it_is.records_declared) == ("ready", "idx", 30)
+    assert said[0] == "IDX files, train (not t10k; --split chooses): 30 pictures, as they are."
+    larger = client.datasets.push(tmp_path, public=True, split="t10k", size=32)
+    assert (larger.state, larger.format, larger.height, larger.channels) == ("ready", "zip", 32, 1)
+    assert larger.classes == list("0123456789")
+
+
+def test_private_or_public_and_not_both(served: Any, client: Client, album: Path) -> None:
+    with pytest.raises(PackingError, match="not both"):
+        client.datasets.push(album)
+    with pytest.raises(PackingError, match="not both"):
+        client.datasets.push(album, account_id=served.account()["id"], public=True)
+    with pytest.raises(PackingError, match="unit is the subject"):
+        client.datasets.push(album, public=True, subjects=3)
+
+
+def test_subjects_of_a_table(served: Any, client: Client, album: Path) -> None:
+    rows = [f"{path.relative_to(album)},{path.parent.name},{path.parent.name}" for path in album.glob("*/[a-z]*")]
+    (album / "labels.csv").write_text("\n".join(["file,label,subject", *rows]))
+    account_id = served.account(unit="subject")["id"]
+    dataset = client.datasets.push(
+        album, account_id=account_id, labels="labels.csv", size=(32, 32), background="white", subjects=5
+    )
+    assert (dataset.state, dataset.subjects_declared, dataset.records_declared) == ("ready", 5, 9)

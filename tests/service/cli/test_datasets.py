@@ -1,0 +1,63 @@
+"""`obscura datasets push` as people run it: what it prepares, what it asks for, what it declares and sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Two classes; one person in both; seven pictures of three people."""
+    root = tmp_path / "people"
+    rng = np.random.default_rng()
+    for folder, count in (("cat/zoe", 2), ("cat/bert", 1), ("dog/zoe", 3), ("dog/carl", 1)):
+        (root / folder).mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(root / folder / f"{number}.png")
+    return root
+
+
+def test_pushing_to_a_subject_account_declares_and_sends_subjects(
+    shell: Any, make_images: Callable[[Path, int], Path], people: Path, tmp_path: Path
+) -> None:
+    opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
+    account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
+    pushed = shell("datasets", "push", str(people), "--account", account, "--json")
+    assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 7, 3)
+    assert "at most 7 records of at most 3 subjects" in pushed.err
+    path = make_images(tmp_path / "arrays.npz", 120)
+    refused = shell("datasets", "push", str(path), "--account", account, code=2)
+    assert "third array 'subjects'" in refused.err
+    with np.load(path) as arrays:
+        np.savez(path, images=arrays["images"], labels=arrays["labels"], subjects=np.arange(120) // 3)
+    pushed = shell("datasets", "push", str(path), "--account", account, "--subjects", "50", "--json").json
+    assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
+    asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
+    made = shell("plan", pushed["id"], *asked).json
+    assert (made["unit"], made["buys"]["protects"], made["buys"]["units_declared"]) == (
+        "subject",
+        "all records of one subject",
+        50,
+    )
+
+
+def test_a_motley_folder_works_with_what_the_error_named(shell: Any, people: Path) -> None:
+    """Of two sizes and partly transparent: refused with every option by name, and taken with them."""
+    root = people.rename(people.with_name("motley"))
+    for name in ("zoe", "bert", "carl"):
+        for path in root.glob(f"*/{name}/*.png"):
+            path.rename(path.parent.parent / f"{name}-{path.name}")
+    Image.new("RGBA", (20, 30), (9, 9, 9, 0)).save(root / "dog" / "clear.png")
+    refused = shell("datasets", "push", str(root), "--public", "--json", code=2)
+    flags = refused.json["error"]["flags"]
+    assert flags == ["--size 16", "--background white"]
+    assert " ".join(flags) in refused.err
+    pushed = shell("datasets", "push", str(root), "--public", *" ".join(flags).split(), "--json")
+    assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
+    assert "8 pictures: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err

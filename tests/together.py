@@ -1,0 +1,34 @@
+"""Doing several things at the same moment, and waiting for what others do."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+
+
+def at_once(*acts: Callable[[], Any]) -> list[Any]:
+    """Do everything at the same moment, each in a thread; returns what each returned or raised, in their order."""
+    start = threading.Barrier(len(acts))
+
+    def run(act: Callable[[], Any]) -> Any:
+        start.wait(PATIENCE_SECONDS)
+        try:
+            return act()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(run, acts, timeout=2 * PATIENCE_SECONDS))
+
+
+def wait_until(
+    condition: Callable[[], Any], why: str = "it did not happen", *, seconds: float = PATIENCE_SECONDS
+) -> None:
+    """Look again and again; fails when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, why
+        time.sleep(0.02)
