@@ -12,7 +12,8 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from privacy.accounting.events import GaussianEvent
+from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
+from privacy.plans.private_steps import poisson_stage
 from service import jobs, ledger
 from service.audit.checkpoints import keep_checkpoint, write_checkpoint
 from service.audit.findings import FindingCode, Report
@@ -24,11 +25,12 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, Visibility
+from service.db.words import DatasetState, EntryKind, Visibility
 from service.ledger.stops import arming_stops
 from tests.service.people import make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
+STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget
 SHA = "ab" * 32
 
 
@@ -79,12 +81,15 @@ class LedgerBook:
         self.accounts[name] = made.id
         return made.id
 
-    def hold(self, account: str) -> tuple[str, str]:
+    def hold(self, account: str, *, sampled: bool = False) -> tuple[str, str]:
         """A queued training with its hold; returns both ids."""
         account_id, job_id, dataset_id = self.accounts[account], new_id("job"), new_id("ds")
         with transaction(self.factory) as session:
             privacy_filter = ledger.filter_of(ledger.get_account(session, account_id))
             stage = {"name": "votes", "event": EVENT.to_json(), "price_nano": privacy_filter.price_nano(EVENT)}
+            if sampled:
+                steps = poisson_stage("steps", STEPS.sampling_probability, STEPS.count, privacy_filter, 10**8)
+                stage = steps.to_json()
             hold_id = ledger.hold(
                 session,
                 account_id=account_id,
@@ -144,6 +149,21 @@ class LedgerBook:
             amount_nano = ledger.filter_of(ledger.get_account(session, hold.account_id)).price_nano(event)
             facts = {"amount_nano": amount_nano, "stage": "votes", "event": event.to_json()} | changes
             ledger.charge(session, hold_id=hold_id, attempt=attempt, now=self.tick(), **facts)
+
+    def step(self, hold_id: str, count: int, attempt: int = 1) -> None:
+        """Charge for steps of the hold's stage that is priced as a whole."""
+        with transaction(self.factory) as session:
+            (stage,) = ledger.entry_of_hold(session, hold_id, EntryKind.HOLD).details["stages"]
+            ledger.charge(
+                session,
+                hold_id=hold_id,
+                attempt=attempt,
+                now=self.tick(),
+                amount_nano=stage["price_nano"],
+                stage=stage["name"],
+                event=stage["event"] | {"count": count},
+                paid_as_whole=stage["event"]["count"] + stage["repeats"],
+            )
 
     def publish(self, job_id: str, attempt: int = 1, *, keep: bool = True, sha256: str = SHA) -> dict[str, Any]:
         release_id = new_id("rel")

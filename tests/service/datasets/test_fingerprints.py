@@ -335,7 +335,7 @@ def test_one_shared_image_does_not_move_the_others_to_a_laxer_account(desk, laxe
     assert desk.upload(lax, np.concatenate([pictures(20, seed=9), placeholder])).account_id == lax
 
 
-def test_the_filter_makes_no_difference_to_what_is_promised(desk):
+def test_of_two_accounts_with_one_promise_the_older_one_pays(desk):
     first, second = desk.account("first"), desk.account("second")
     desk.upload(first, pictures(5))
     assert desk.upload(second, pictures(5)).account_id == first

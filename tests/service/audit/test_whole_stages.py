@@ -1,0 +1,141 @@
+"""A stage that is priced as a whole, in the log: charged once, counted to its end, and recomputed."""
+
+from __future__ import annotations
+
+import pytest
+
+from service import jobs, ledger
+from service.audit.findings import FindingCode
+from service.db.session import transaction
+from service.errors import HoldExhausted
+from tests.conftest import NOW
+from tests.service.audit.book import STEPS, LedgerBook
+from tests.service.audit.forgery import Change, rewritten
+
+REPEATS = 1
+
+
+@pytest.fixture
+def book(module_factory, tmp_path):
+    """A ledger with one training of sampled steps, of which an attempt was lost, and another account before it."""
+    made = LedgerBook(module_factory, tmp_path / "var", NOW)
+    made.open(f"sampled {tmp_path.name}")
+    job_id, hold_id = made.hold(f"sampled {tmp_path.name}", sampled=True)
+    made.claim(job_id)
+    made.arm(hold_id)
+    made.step(hold_id, 4)
+    made.do(jobs.give_back, job_id=job_id, attempt=1)
+    made.claim(job_id)
+    made.arm(hold_id, 2)
+    made.step(hold_id, 4, 2)
+    return made
+
+
+@pytest.fixture
+def account_id(book):
+    return next(iter(book.accounts.values()))
+
+
+def told(book: LedgerBook) -> list[tuple[int, dict[str, int]]]:
+    """Amounts and counts of the charges."""
+    with transaction(book.factory, read_only=True) as session:
+        log = ledger.entries(session, next(iter(book.accounts.values())), 0, 100)
+    return [(entry.amount_nano, entry.details["released"]) for entry in log if entry.kind.value == "charge"]
+
+
+def of_account(book: LedgerBook, *statements: str) -> list[tuple[FindingCode, int | None]]:
+    return [found for found in book.found_after(*statements) if found[1] is not None]
+
+
+def test_all_of_the_price_is_charged_with_the_first_step_and_later_ones_are_counted(book, account_id):
+    first, second = told(book)
+    assert first[0] > 0 == second[0]
+    assert (first[1], second[1]) == ({"steps": 4}, {"steps": 8})
+    with transaction(book.factory, read_only=True) as session:
+        assert ledger.released(session, book.hold_ids[0]) == {"steps": 8}
+        assert ledger.get_hold(session, book.hold_ids[0]).charged_nano == first[0]
+    assert of_account(book) == []
+
+
+def test_no_more_is_released_than_was_priced_however_often_it_is_tried(book):
+    """Planned steps and the one that may be repeated, over all attempts: the count is the log's."""
+    hold_id = book.hold_ids[0]
+    for count in (STEPS.count + REPEATS - 7, STEPS.count):
+        with pytest.raises(HoldExhausted, match="pays for 11 releases"):
+            book.step(hold_id, count, 2)
+    book.step(hold_id, STEPS.count + REPEATS - 8, 2)
+    with pytest.raises(HoldExhausted):
+        book.step(hold_id, 1, 2)
+    assert [counts["steps"] for _, counts in told(book)] == [4, 8, 11]
+    assert of_account(book) == []
+
+
+def change_of(kind: str, change: Change, which: int = 0) -> Change:
+    """Change one entry of a kind: the first, or a later one."""
+    seen = []
+
+    def changed(body):
+        if body["kind"] == kind:
+            seen.append(body)
+            if len(seen) == which + 1:
+                change(body)
+
+    return changed
+
+
+def cheaper(body):
+    body["details"]["stages"][0]["event"]["noise_multiplier"] *= 0.99
+
+
+def longer(body):
+    body["details"]["stages"][0]["event"]["count"] += 1
+
+
+def repeated(body):
+    body["details"]["stages"][0]["repeats"] += 1
+
+
+def miscounted(body):
+    body["details"]["released"]["steps"] -= 1
+
+
+def uncounted(body):
+    del body["details"]["released"]
+
+
+def beyond(body):
+    body["details"]["event"]["count"] = body["details"]["released"]["steps"] = STEPS.count + REPEATS + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "which", "change", "code"),
+    [
+        ("hold", 0, cheaper, FindingCode.PRICE_MISMATCH),
+        ("hold", 0, longer, FindingCode.PRICE_MISMATCH),
+        ("hold", 0, repeated, FindingCode.PRICE_MISMATCH),
+        ("charge", 0, miscounted, FindingCode.AMOUNT_MISMATCH),
+        ("charge", 1, miscounted, FindingCode.AMOUNT_MISMATCH),
+        ("charge", 0, uncounted, FindingCode.PRICE_MISMATCH),
+        ("charge", 1, uncounted, FindingCode.AMOUNT_MISMATCH),
+        ("charge", 0, beyond, FindingCode.PRICE_MISMATCH),
+        ("arm", 1, miscounted, FindingCode.AMOUNT_MISMATCH),
+        ("arm", 1, uncounted, FindingCode.AMOUNT_MISMATCH),
+    ],
+)
+def test_a_forged_price_or_count_is_found(book, account_id, kind, which, change, code):
+    forged = rewritten(book, account_id, change_of(kind, change, which))
+    assert of_account(book, *forged)[0][0] is code
+
+
+@pytest.mark.parametrize("name", ["rate", "base"])
+def test_a_forged_rate_is_found(book, account_id, name):
+    """More d for each unit of mu^2 would make every sampled stage cheaper than its account can afford."""
+    book.raise_limit(next(iter(book.accounts)), 12.0)
+    kind = "open" if name == "rate" else "limit"
+
+    def generous(body):
+        body["details"][name] = body["details"][name] * 2 + 1e-9
+
+    assert of_account(book) == []
+    forged = rewritten(book, account_id, change_of(kind, generous))
+    assert of_account(book, *forged)[0][0] is FindingCode.CAPACITY_MISMATCH
