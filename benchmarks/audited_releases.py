@@ -22,7 +22,7 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.plans.budget import PlanBudget
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -110,7 +110,8 @@ def audited_means(stddev: float) -> Audited:
         labels = np.concatenate([np.repeat(np.arange(draws), _BASE), np.arange(draws if present else 0)])
         noise = SecureNoise.derive(secret, "warm start")
         counts, means = warm_start.release_means(rows, labels, draws, _CLIP, stddev, noise)
-        integers: Scores = np.column_stack([means * counts[:, None] / _CLIP, counts]) * QUANTISATION  # (draws, 5)
+        weighted = [means * counts[:, None] * (QUANTISATION / _CLIP), counts * COUNT_WEIGHT]
+        integers: Scores = np.column_stack(weighted)  # (draws, 5)
         return integers
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:
@@ -198,7 +199,7 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
     return (
         audited_votes(64, 16.0 / mu),
         audited_moment_votes(64, 16.0 / mu),
-        audited_means(2**0.5 * q / mu),
+        audited_means(warm_start_event(MEANS, 9.0).sensitivity / mu),
         audited_scatter(POOLED, q * q / mu),
         audited_scatter(BY_CLASS, q * q / mu),
         audited_histogram("record", 0.25),

@@ -23,7 +23,7 @@ from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import assert_disjoint, subject_units
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
+from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
@@ -205,7 +205,9 @@ def sums(data: TrainingData, facts: PublicFacts = FACTS, clip: float = 0.1) -> t
     rows = rows_of(TrainingData(images, labels, data.classes))
     above = 1 << 30  # keeps the counts away from their lower bound
     counts, means = release_means(rows, labels, 2, clip, 10.0, cast(SecureNoise, Constant(above)))
-    first = np.rint(np.column_stack([means * counts[:, None] / clip, counts]) * Q).astype(np.int64) - above
+    first = (
+        np.rint(np.column_stack([means * counts[:, None] / clip * Q, counts * COUNT_WEIGHT])).astype(np.int64) - above
+    )
     silent = cast(SecureNoise, Constant(0))
     pooled = release_scatter(rows, clip, 10.0, silent)
     own = np.stack([release_scatter(rows[labels == label], clip, 10.0, silent) for label in range(2)])

@@ -23,7 +23,7 @@ from tests.workers.small_trainings import TINY_DATALENS
 
 ACCOUNT = open_filter(1.0, 1e-5)
 EVENT = GaussianEvent(1.0, 10.0)
-SINGLE = Stage("votes", EVENT, 10**7)
+SINGLE = Stage("votes", replace(EVENT, count=4), 4 * 10**7)
 POPULATION = digits_population(100)
 TINY = {**TINY_DATALENS, "teacher_hidden": 0, "pretraining_steps": 1}
 PRESETS = [{}, {"preset": "votes_only"}, {"preset": "votes_only", "vote_share": 0.2}]

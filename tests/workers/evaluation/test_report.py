@@ -13,12 +13,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from privacy.accounting.filter import open_filter
 from workers.evaluation.grid import as_pixels, write_grid
 from workers.evaluation.panels import measure
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
-CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "order": None}
+CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
+CARD |= {"accounting": "approximate_gdp", "rate": open_filter(3.0, 1e-5).rate, "base": 0.0}
 CARD |= {"capacity_nano": 519_000_000, "price_nano": 71_800_000}
 CARD |= {"accountant": "dp-accounting", "accountant_version": "0.6.0"}
 CARD |= {"assumed_public": ["number of records"], "not_covered": ["what is true of the population"]}
@@ -87,7 +89,7 @@ def test_guarantee_comes_first_then_images_then_usefulness(page):
 
 
 SAID = {
-    "odds": "can become at most <strong>97% sure</strong>",
+    "odds": "can become at most <strong>97.3% sure</strong>",
     "what the odds are of": "everything that its account may ever publish up to its limit",
     "the meaning of delta": "That holds except with a chance of at most δ",
     "delta": "10⁻⁵",
@@ -109,7 +111,7 @@ def test_odds_are_those_of_limits_and_rounded_up(page):
     shown = re.findall(r'<td class="n">(\d[\d.]*%)</td></tr>', page[: page.index("Price and account")])
     assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
     assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
-    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97%"}  # none is told of this release, or of the spend
+    assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97.3%"}  # none is told of this release, or of the spend
     assert "20% of the limit" in page
 
 

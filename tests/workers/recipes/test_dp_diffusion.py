@@ -151,7 +151,21 @@ def test_central_images_are_paid_before_they_are_drawn_and_kept_before_they_are_
     assert purse.releases(CENTRAL) == 3
     assert purse.releases(STEPS) == plan.stages[1].event.count
     with pytest.raises(BudgetExceeded):
-        train(plan, digits(300), budget=Purse(releases=2))
+        train(plan, digits(300), budget=Purse(releases=0))
+
+
+def test_each_central_image_is_kept_as_soon_as_it_is_there_and_fewer_are_enough() -> None:
+    """What a crash takes away is paid for again, once; after that the training goes on with the images it has."""
+    plan, folder = diffusion_plan(central_images=3), Memory()
+    assert plan.stages[0].repeats == 1
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=Purse(), checkpoints=folder, progress=stop_at(2, CENTRAL))
+    two = load_checkpoint(folder).state["central"]
+    assert len(two) == 2
+    poor = Purse(closed=(CENTRAL,))
+    train(plan, digits(300), budget=poor, checkpoints=folder, attempt=2)
+    assert poor.releases(CENTRAL) == 0
+    assert poor.releases(STEPS) == plan.stages[1].event.count
 
 
 def test_central_images_change_where_the_steps_start() -> None:

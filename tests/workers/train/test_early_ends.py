@@ -190,7 +190,10 @@ def test_what_a_dead_worker_had_paid_for_is_published_by_an_attempt_that_charges
     shop.settings = shop.settings.model_copy(update={"attempts_max": 1})
     die_at(shop, monkeypatch, job_id, 16)  # after some charges and checkpoints
     charged_nano, charges = shop.hold(job_id).charged_nano, shop.charges(job_id)
-    assert useful_from_nano(plan_from_json(shop.job(job_id).plan)) <= charged_nano < shop.hold(job_id).amount_nano
+    plan = plan_from_json(shop.job(job_id).plan)
+    assert useful_from_nano(plan) <= charged_nano
+    whole = all(stage.paid_as_whole for stage in plan.stages)
+    assert (charged_nano == shop.hold(job_id).amount_nano) == whole
     attempt_ends(shop, job_id, jobs.FailureCode.WORKER_LOST)
     assert shop.work(job_id) == ExitStatus.ENDED
     assert_published(shop, job_id, reason="worker_lost")
@@ -258,7 +261,7 @@ def test_an_attempt_that_was_cancelled_before_it_looked_publishes_all_the_same(w
 
 def test_a_training_of_many_steps_stops_within_one_of_them(workshop, monkeypatch):
     """What is paid for together may be minutes of work."""
-    monkeypatch.setattr(private_steps, "_CHUNKS", 2)
+    monkeypatch.setattr(private_steps, "paid_together", lambda count: count // 2)
     job_id, stop = workshop.train(**CLASSIFIER), threading.Event()
     steps = list[int]()
     make = private_steps.PrivateSteps.step

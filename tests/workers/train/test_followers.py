@@ -49,7 +49,7 @@ def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_a_job_for_the_charges_of_one(workshop, impatient):
-    alone, together = (classifier(workshop, epochs=1.0, epsilon=5.5) for _ in range(2))
+    alone, together = (classifier(workshop, epochs=1.0, epsilon=5.0) for _ in range(2))
     assert workshop.work(alone) == ExitStatus.ENDED
     supervise_two(workshop, workshop.claim(together), impatient)
 
@@ -83,7 +83,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
     steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
-    assert steps == 150, "the hold pays for its steps and no more"
+    assert 150 <= steps <= 151, "one step is paid for twice, should it have been lost, and no more"
     assert 0 < charged < len(charges(workshop, job_id))
     assert not any(map(alive, followers(workshop)))
     assert len(followers(workshop)) == 2
@@ -116,8 +116,8 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
     workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
     thread = threading.Thread(target=supervise_two, args=(workshop, workshop.claim(job_id), impatient))
     thread.start()
-    paid = workshop.hold(job_id).charged_nano
-    workshop.wait(lambda: workshop.hold(job_id).charged_nano > paid)
+    paid = len(charges(workshop, job_id))
+    workshop.wait(lambda: len(charges(workshop, job_id)) > paid)
     workshop.cancel(job_id)
     began = time.monotonic()
     thread.join(timeout=60)
