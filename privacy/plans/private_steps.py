@@ -222,8 +222,8 @@ def steps_notes(config: StepsConfig, stage: Stage, facts: PublicFacts) -> tuple[
     unsampled_nano = (event.count + stage.repeats) * event.mu_squared_exact * NANO
     if event.sampling_probability < 0.5 and stage.price_nano > 0.99 * unsampled_nano:
         notes.append(
-            "At the account's delta, or for its age, it cannot be shown what sampling saves: this is the noise of steps "
-            "that take everybody. An account with a larger delta needs far less."
+            "At the account's delta, or for its age, it cannot be shown what sampling saves: this is the noise of "
+            "steps that take everybody. An account with a larger delta needs far less."
         )
     if config.anchors_dataset_id:
         notes.append(
