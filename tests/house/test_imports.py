@@ -45,7 +45,7 @@ def test_every_contract_is_kept():
         ("layers", "service/db/base.py", "import service.ledger"),
         ("mathematics-is-pure", "privacy/accounting/events.py", "import sqlalchemy"),
         ("mathematics-is-pure", "models/generator.py", "import httpx"),
-        ("no-torch", "privacy/accounting/filters.py", "import torch"),
+        ("no-torch", "privacy/accounting/filter.py", "import torch"),
         ("no-torch", "service/jobs/planning.py", "import models.generator"),
         ("no-torch", "workers/supervise/supervisor.py", "import workers.train.runner"),
         ("workers", "workers/recipes/units.py", "import workers.train.progress"),

@@ -191,7 +191,7 @@ def ask(served: Any, dataset_id: str, *, status: int = 202, **changes: Any) -> A
 
 
 def test_a_missing_extractor_is_refused_before_anything_is_held(served):
-    dataset = dict(served.ready_dataset(served.account(epsilon=30.0)["id"]))
+    dataset = dict(served.ready_dataset(served.account(epsilon=60.0)["id"]))
     options = {"architecture": "pretrained_linear", "extractor": "imagenet"}
     asked: dict[str, Any] = {"recipe": "dp_classifier", "epsilon": 15.0}
     trials = [{"options": {"architecture": "cnn"}}, {"options": options}]
