@@ -5,8 +5,6 @@ file is copied, the PostgreSQL database is cleared after each test. PostgreSQL i
 else from the usual local port; without one those tests are skipped.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

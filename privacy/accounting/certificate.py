@@ -41,6 +41,7 @@ class Certificate:
         adjacency: always "add_remove": presence against absence of one unit.
         accounting: the notion of privacy in which the account adds up: always "approximate_gdp".
         rate: d that the account gives with each unit of mu^2.
+        base: d that may have come besides, before the limit was raised.
         capacity_nano: what the account holds in all, in nano-units of mu^2.
         price_nano: what this release was charged.
         events: the events that were paid for, as `event_from_json` reads them.
@@ -59,6 +60,7 @@ class Certificate:
     adjacency: str
     accounting: str
     rate: float
+    base: float
     capacity_nano: int
     price_nano: int
     events: tuple[Event, ...]
@@ -121,6 +123,7 @@ def build_certificate(
         adjacency=ADJACENCY,
         accounting=ACCOUNTING,
         rate=filter.rate,
+        base=filter.base,
         capacity_nano=filter.capacity_nano,
         price_nano=charged_nano,
         events=tuple(events),

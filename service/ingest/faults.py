@@ -112,7 +112,7 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "travel over TLS.",
         Fault.ARCHIVE_METHOD: "The archive uses a compression method other than 'stored' and 'deflated'.",
         Fault.LAYOUT: f"Every file must lie {layout}, and nothing else may be in the archive. Programs on macOS add a "
-        "folder '__MACOSX' and files '.DS_Store': leave them out.",
+        "folder '__MACOSX' and files '.DS_Store': leave them out, as `obscura datasets push` does.",
         Fault.CLASS_UNDECLARED: "A class folder's name is not among the declared classes. Folder names must be the "
         f"{len(request.classes)} declared names, letter by letter.",
         Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
@@ -120,11 +120,14 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         Fault.IMAGE_FORMAT: "A file is not a picture in an accepted format. PNG, JPEG, WEBP and BMP are taken, judged "
         "by content, not by name.",
         Fault.IMAGE_PIXELS: f"A picture has more than {limits.pixels_max:,} pixels. It was not decoded.",
-        Fault.IMAGE_SIZE: f"A picture is not {size}, as declared. Resize all pictures before the upload.",
-        Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures.",
+        Fault.IMAGE_SIZE: f"A picture is not {size}, as declared. Resize all pictures before the upload; "
+        "`obscura datasets push` does it with --size.",
+        Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures; "
+        "`obscura datasets push` keeps the first frame.",
         Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
         "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
-        Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first.",
+        Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first; "
+        "`obscura datasets push` does it with --background.",
         Fault.IMAGE_BROKEN: "A picture is damaged and cannot be decoded.",
         Fault.ARRAY_MEMBERS: f"An .npz upload must hold {arrays}.",
         Fault.ARRAY_HEADER: "An array's header cannot be read. Save plain arrays with numpy.savez (no pickled objects, "

@@ -1,7 +1,5 @@
 """Processes that are killed at a named place, on SQLite and PostgreSQL, and what is looked at afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -12,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from sqlalchemy import select
@@ -41,12 +39,12 @@ class Ended:
     status: int
     said: str
 
-    def survived(self) -> Ended:
+    def survived(self) -> Self:
         """Itself, if the process ended by itself and well."""
         assert self.status == 0, self
         return self
 
-    def killed(self) -> Ended:
+    def killed(self) -> Self:
         """Itself, if the process was killed by SIGKILL."""
         assert self.status == -signal.SIGKILL, self
         return self

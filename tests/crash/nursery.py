@@ -5,8 +5,6 @@ the exit status as `subprocess` tells it, and what the forked process printed. I
 task or web process does, with the real code, and dies where its OBSCURA_FAILPOINT says.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,23 +1,16 @@
 """A service that is told to stop, rather than killed: its training waits for the next start, and nothing was lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from service.db.words import HoldState, JobState
 from tests.workers.conftest import build
 from workers.supervise.supervisor import runner_environment
 
 
-def test_a_service_told_to_stop_queues_its_training_again(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shop = build(tmp_path / "var", sqlite_url)
     job_id = shop.train(images=4000, images_per_iteration=1, rounds=10)

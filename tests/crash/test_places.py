@@ -1,7 +1,5 @@
 """Every place at which a process can be told to die exists in the code, once, and some test kills a process there."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -18,7 +16,7 @@ from service.failpoints import NAMES, VARIABLE
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_place_stands_in_the_code_once() -> None:
+def test_every_place_stands_in_the_code_once():
     found = Counter(
         name
         for folder in ("service", "workers")
@@ -28,7 +26,7 @@ def test_every_place_stands_in_the_code_once() -> None:
     assert found == dict.fromkeys(NAMES, 1)
 
 
-def test_a_process_is_killed_at_every_place() -> None:
+def test_a_process_is_killed_at_every_place():
     """The test modules beside this one pass them to `die_at`, from their parameters or written out."""
     texts = {
         node.value.partition("@")[0]
@@ -39,7 +37,7 @@ def test_a_process_is_killed_at_every_place() -> None:
     assert set(NAMES) - texts == set()
 
 
-def test_the_document_names_every_place() -> None:
+def test_the_document_names_every_place():
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = text[text.index("## After a crash") :]
     assert {name for name in NAMES if f"`{name}`" not in section} == set()
@@ -55,20 +53,20 @@ def test_the_document_names_every_place() -> None:
         ("arm.after:kill@3", 3, True),
     ],
 )
-def test_a_process_dies_at_the_named_place_and_time_and_nowhere_else(value: str, passes: int, dies: bool) -> None:
+def test_a_process_dies_at_the_named_place_and_time_and_nowhere_else(value, passes, dies):
     code = f"from service.failpoints import failpoint\nfor _ in range({passes}): failpoint('arm.after')"
     status = run(code, value).returncode
     assert status == (-signal.SIGKILL if dies else 0)
 
 
-def test_once_means_once_however_many_processes_pass(tmp_path: Path) -> None:
+def test_once_means_once_however_many_processes_pass(tmp_path):
     code = "from service.failpoints import failpoint; failpoint('arm.after')"
     value = f"arm.after:kill;once={tmp_path / 'died'}"
     assert [run(code, value).returncode for _ in range(3)] == [-signal.SIGKILL, 0, 0]
 
 
 @pytest.mark.parametrize("value", ["arm.after", "arm.after:stop", "nowhere.after:kill", "arm.after:kill@0"])
-def test_a_value_that_cannot_be_understood_is_no_survived_crash(value: str) -> None:
+def test_a_value_that_cannot_be_understood_is_no_survived_crash(value):
     ended = run("import service.failpoints", value)
     assert ended.returncode == 1
     assert VARIABLE in ended.stderr

@@ -1,7 +1,5 @@
 """A runner that is killed at each of its commits and renames: what is left, and how the next attempt goes on."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,13 +36,13 @@ CRASHES: dict[str, tuple[HoldState, int, int, set[str]]] = {
 
 
 @pytest.mark.parametrize("place", CRASHES)
-def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene: Any, place: str) -> None:
+def test_the_next_attempt_goes_on_where_a_killed_runner_was(scene, place):
     kill_and_go_on(scene, place)
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("place", ["arm.before", "charge.after@7", "publish.before"])
-def test_so_it_does_on_postgresql(postgres_scene: Any, place: str) -> None:
+def test_so_it_does_on_postgresql(postgres_scene, place):
     kill_and_go_on(postgres_scene, place)
 
 
@@ -78,7 +76,7 @@ def kill_and_go_on(scene: Any, place: str) -> None:
     scene.assert_sound()
 
 
-def test_a_runner_killed_after_publishing_has_published(scene: Any) -> None:
+def test_a_runner_killed_after_publishing_has_published(scene):
     job_id = scene.train()
     scene.attempt(job_id, die_at="publish.after").killed()
     scene.shop.assert_settled(job_id, JobState.SUCCEEDED)
@@ -95,9 +93,7 @@ def test_a_runner_killed_after_publishing_has_published(scene: Any) -> None:
 
 
 @pytest.mark.parametrize(("place", "hold"), [("arm.before", HoldState.RETURNED), ("arm.after", HoldState.CAPTURED)])
-def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(
-    scene: Any, place: str, hold: HoldState
-) -> None:
+def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(scene, place, hold):
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
     done, _ = scene.reconcile(attempts_max=1)
@@ -110,9 +106,7 @@ def test_a_job_whose_last_attempt_was_killed_before_it_paid_costs_nothing(
 
 
 @pytest.mark.parametrize(("place", "charges"), [("charge.after@7", 7), ("artifact.after", CHARGES)])
-def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(
-    any_scene: Any, place: str, charges: int
-) -> None:
+def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charges_nothing(any_scene, place, charges):
     scene = any_scene
     job_id = scene.train()
     scene.attempt(job_id, die_at=place).killed()
@@ -132,7 +126,7 @@ def test_what_the_last_attempt_had_paid_for_is_published_by_one_more_that_charge
     scene.assert_sound()
 
 
-def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_no_artifact(any_scene: Any) -> None:
+def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_no_artifact(any_scene):
     scene = any_scene
     job_id = scene.train()
     scene.attempt(job_id, die_at="charge.after@7").killed()
@@ -148,7 +142,7 @@ def test_when_that_one_is_killed_as_well_the_job_ends_towards_spent_and_leaves_n
     scene.assert_sound()
 
 
-def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_the_next_attempt(scene: Any) -> None:
+def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_the_next_attempt(scene):
     job_id = scene.train()
     scene.attempt(job_id, die_at="charge.after@7").killed()
     with transaction(scene.shop.factory) as session:
@@ -162,7 +156,7 @@ def test_a_runner_killed_after_its_training_was_cancelled_leaves_the_release_to_
 
 
 @pytest.mark.parametrize(("place", "state"), [("evaluated.before", "running"), ("evaluated.after", "succeeded")])
-def test_a_killed_evaluation_is_made_again_and_the_release_stays(any_scene: Any, place: str, state: str) -> None:
+def test_a_killed_evaluation_is_made_again_and_the_release_stays(any_scene, place, state):
     scene = any_scene
     training = scene.train(evaluate=True, evaluation_samples=100)
     scene.attempt(training).survived()
@@ -190,9 +184,7 @@ def test_a_killed_evaluation_is_made_again_and_the_release_stays(any_scene: Any,
         ("drawn.after", True, JobState.SUCCEEDED),
     ],
 )
-def test_a_killed_sampling_is_drawn_once_and_costs_nothing(
-    scene: Any, place: str, there: bool, state: JobState
-) -> None:
+def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, state):
     training = scene.train()
     scene.attempt(training).survived()
     spent_nano = scene.shop.balance().spent_nano

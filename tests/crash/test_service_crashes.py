@@ -1,7 +1,5 @@
 """A web process that is killed while it takes a job, an upload or a deletion: what client and next start find."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -44,9 +42,7 @@ def rung(scene: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("place", "accepted"), [("hold.after", 0), ("accept.before", 0), ("accept.after", 1)])
-def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(
-    any_scene: Any, place: str, accepted: int
-) -> None:
+def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(any_scene, place, accepted):
     scene = any_scene
     ask(scene, place).killed()
     assert len(jobs_of(scene)) == accepted
@@ -61,7 +57,7 @@ def test_a_client_that_never_heard_an_answer_asks_again_and_gets_one_job(
 
 
 @pytest.mark.parametrize(("place", "heard"), [("ring.before", 0), ("ring.after", 1)])
-def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene: Any, place: str, heard: int) -> None:
+def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene, place, heard):
     ask(scene, place, linger=True).killed()
     (job_id,) = jobs_of(scene)
     assert rung(scene) == [job_id] * heard
@@ -74,7 +70,7 @@ def test_a_doorbell_that_died_is_rung_again_and_twice_is_harmless(scene: Any, pl
 
 
 @pytest.mark.parametrize("place", ["upload.before", "upload.after"])
-def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene: Any, place: str) -> None:
+def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene, place):
     dataset_id, settings = declare(scene), scene.shop.settings
     images = np.arange(10 * 8 * 8, dtype=np.uint8).reshape(10, 8, 8)
     content = io.BytesIO()
@@ -98,7 +94,7 @@ def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene: Any
 
 
 @pytest.mark.parametrize(("place", "key_gone"), [("delete.after", False), ("shred.after", True)])
-def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene: Any, place: str, key_gone: bool) -> None:
+def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene, place, key_gone):
     dataset_id, settings = scene.shop.dataset_id, scene.shop.settings
     sent = {"method": "DELETE", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
     scene.order("request", die_at=place, **sent).killed()

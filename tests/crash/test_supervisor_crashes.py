@@ -1,7 +1,5 @@
 """A dispatcher or Celery task that is killed around its claim, its runner and its verdict: who takes the job next."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +33,7 @@ def finish(scene: Any, job_id: str, *, attempts: int, lost: int, **claim: Any) -
     scene.assert_sound()
 
 
-def test_a_claim_that_was_not_committed_never_was(any_scene: Any) -> None:
+def test_a_claim_that_was_not_committed_never_was(any_scene):
     scene = any_scene
     job_id = scene.train()
     scene.order("work", die_at="claim.before", command=FAILS).killed()
@@ -44,7 +42,7 @@ def test_a_claim_that_was_not_committed_never_was(any_scene: Any) -> None:
     finish(scene, job_id, attempts=1, lost=0)
 
 
-def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has_run_out(any_scene: Any) -> None:
+def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has_run_out(any_scene):
     scene = any_scene
     job_id = scene.train()
     scene.order("work", die_at="claim.after", command=FAILS).killed()
@@ -56,7 +54,7 @@ def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has
     finish(scene, job_id, attempts=2, lost=1, now=scene.shop.job(job_id).lease_until)
 
 
-def test_a_runner_whose_supervisor_was_killed_at_its_birth_stops_by_itself(scene: Any) -> None:
+def test_a_runner_whose_supervisor_was_killed_at_its_birth_stops_by_itself(scene):
     job_id = scene.train()
     scene.order("work", die_at="spawn.after", command=TINY_RUNNER).killed()
     log = log_path(scene.shop.settings.data_dir, Attempt(job_id, 1))
@@ -67,9 +65,7 @@ def test_a_runner_whose_supervisor_was_killed_at_its_birth_stops_by_itself(scene
 
 
 @pytest.mark.parametrize(("place", "free", "rung"), [("settle.before", False, 1), ("settle.after", True, 2)])
-def test_a_supervisor_killed_around_its_verdict_costs_the_attempt_and_nothing_else(
-    scene: Any, place: str, free: bool, rung: int
-) -> None:
+def test_a_supervisor_killed_around_its_verdict_costs_the_attempt_and_nothing_else(scene, place, free, rung):
     job_id = scene.train()
     scene.order("work", die_at=place, command=FAILS).killed()
     assert scene.shop.job(job_id).state is JobState.RUNNING
@@ -78,7 +74,7 @@ def test_a_supervisor_killed_around_its_verdict_costs_the_attempt_and_nothing_el
     finish(scene, job_id, attempts=2, lost=1, **({} if free else {"now": lease_until}))
 
 
-def test_a_message_that_was_acknowledged_and_lost_is_sent_again(scene: Any) -> None:
+def test_a_message_that_was_acknowledged_and_lost_is_sent_again(scene):
     job_id = scene.train()
     assert scene.reconcile(after=timedelta())[1] == [job_id]
     scene.order("message", die_at="ack.after", job=job_id).killed()

@@ -14,17 +14,19 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TOP_FOLDERS = ("privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts")
 
 
-def named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request: pytest.FixtureRequest) -> Path:
+    """Each document in its turn."""
+    return request.param
 
 
-def each_document() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+@pytest.fixture
+def text(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
 
 
-@each_document()
-def test_links_and_pictures_lead_somewhere(document):
-    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+def test_links_and_pictures_lead_somewhere(document, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -36,17 +38,14 @@ def test_links_and_pictures_lead_somewhere(document):
             assert anchor in anchors, f"{document.name} points to {target}"
 
 
-@each_document()
-def test_files_in_backticks_exist(document):
-    text = document.read_text(encoding="utf-8")
+def test_files_in_backticks_exist(document, text):
     for name in re.findall(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
 
 
-@each_document()
-def test_make_targets_exist(document):
+def test_make_targets_exist(document, text):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`?\bmake ([a-z]+)`", document.read_text(encoding="utf-8")):
+    for target in re.findall(r"`?\bmake ([a-z]+)`", text):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"{document.name} names make {target}"
 
 
@@ -61,43 +60,36 @@ def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
     return command, words
 
 
-@each_document()
-def test_commands_in_examples_can_be_parsed(document):
-    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+def test_commands_in_examples_can_be_parsed(text):
+    text = text.replace("\\\n", " ")
     for line in re.findall(r"^obscura ([^\n]*)$", text, flags=re.MULTILINE):
         command, words = command_of(shlex.split(line, comments=True))
         command.make_context(line, words)  # exits with a message when an argument is unknown or missing
 
 
-@each_document()
-def test_commands_in_sentences_exist(document):
-    for line in re.findall(r"`obscura ([^`\n]*)`", document.read_text(encoding="utf-8")):
+def test_commands_in_sentences_exist(text):
+    for line in re.findall(r"`obscura ([^`\n]*)`", text):
         command, words = command_of(shlex.split(line))
         options = {option for parameter in command.params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options | {"--help"}, line
 
 
-@each_document()
-def test_settings_exist(document):
+def test_settings_exist(document, text):
     from service.settings import Settings
 
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
     others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "service/cli").rglob("*.py"))]
     for path in others:
         known |= set(re.findall(r"OBSCURA_[A-Z_]+", path.read_text(encoding="utf-8")))
-    for name in set(re.findall(r"OBSCURA_[A-Z_]+", document.read_text(encoding="utf-8"))):
+    for name in set(re.findall(r"OBSCURA_[A-Z_]+", text)):
         assert name in known, f"{document.name} names {name}"
 
 
-@each_document()
-def test_nothing_is_promised_that_mathematics_does_not_give(document):
-    text = document.read_text(encoding="utf-8")
+def test_nothing_is_promised_that_mathematics_does_not_give(text):
     assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
 
 
-@each_document()
-def test_documents_are_plain_and_finished(document):
-    text = document.read_text(encoding="utf-8")
+def test_documents_are_plain_and_finished(document, text):
     assert text.strip(), f"{document.name} is empty"
     assert not re.search(r"\b(TODO|TBD|FIXME|lorem ipsum)\b", text, flags=re.IGNORECASE)
 

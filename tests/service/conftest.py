@@ -1,7 +1,5 @@
 """A ledger to be verified, and a shop of jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys for the tests: each key with the scope admin is that of a person of its own, unless it is said whose it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 

@@ -1,8 +1,5 @@
 """Admins are people: who admits and removes them, and that nobody becomes two alone."""
 
-from __future__ import annotations
-
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,6 +14,7 @@ from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.session import SessionFactory, transaction
 from service.db.words import AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
+from tests.together import at_once
 
 LATER = timedelta(hours=1)
 
@@ -31,29 +29,30 @@ class Council:
             self.first = session.scalars(select(Admin.id)).one()
         self.tokens[self.first] = (folder / "admin.key").read_text("ascii").strip()
 
-    def ask(self, name: str, *, by: str | None) -> Admin | AdminRequest:
-        token, introduction = admins.introduce()
-        self.tokens[name] = token
+    def do(self, act: Callable[..., Any], *given: Any, **more: Any) -> Any:
         with transaction(self.factory) as session:
-            return admins.ask_admission(
-                session, name=name, introduction=introduction, reason="needed", asked_by=by, now=self.now
-            )
+            return act(session, *given, **more)
+
+    def read(self, ask: Callable[..., Any], *given: Any) -> Any:
+        with transaction(self.factory, read_only=True) as session:
+            return ask(session, *given)
+
+    def ask(self, name: str, *, by: str | None, **changes: str) -> Admin | AdminRequest:
+        self.tokens[name], introduction = admins.introduce()
+        facts = {"name": name, "introduction": introduction, "reason": "needed", "asked_by": by, "now": self.now}
+        return self.do(admins.ask_admission, **facts | changes)
 
     def remove(self, admin_id: str, *, by: str) -> AdminRequest:
-        with transaction(self.factory) as session:
-            return admins.ask_removal(session, admin_id=admin_id, reason="left", asked_by=by, now=self.now)
+        return self.do(admins.ask_removal, admin_id=admin_id, reason="left", asked_by=by, now=self.now)
 
     def approve(self, request: Any, *, by: str | None, after: timedelta = LATER) -> AdminRequest:
-        with transaction(self.factory) as session:
-            return admins.approve(session, request_id=request.id, decided_by=by, now=self.now + after)
+        return self.do(admins.approve, request_id=request.id, decided_by=by, now=self.now + after)
 
     def decline(self, request: Any, *, by: str) -> AdminRequest:
-        with transaction(self.factory) as session:
-            return admins.decline(session, request_id=request.id, decided_by=by, now=self.now + LATER)
+        return self.do(admins.decline, request_id=request.id, decided_by=by, now=self.now + LATER)
 
     def who(self, name: str) -> auth.Principal:
-        with transaction(self.factory, read_only=True) as session:
-            return auth.authenticate(session, self.tokens[name])
+        return self.read(auth.authenticate, self.tokens[name])
 
     def second(self) -> str:
         made = self.ask("bob", by=self.first)
@@ -61,13 +60,11 @@ class Council:
         return made.id
 
     def third(self, name: str = "carol") -> str:
-        with transaction(self.factory, read_only=True) as session:
-            bob = session.scalars(select(Admin.id).where(Admin.name == "bob")).one()
+        bob = self.read(lambda session: session.scalars(select(Admin.id).where(Admin.name == "bob")).one())
         return str(self.approve(self.ask(name, by=self.first), by=bob).admin_id)
 
     def names(self) -> list[str]:
-        with transaction(self.factory, read_only=True) as session:
-            return sorted(admin.name for admin in admins.admins(session) if admin.removed_at is None)
+        return sorted(admin.name for admin in self.read(admins.admins) if admin.removed_at is None)
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def council(factory: SessionFactory, now: datetime, tmp_path: Path) -> Council:
     return Council(factory, now, tmp_path)
 
 
-def test_the_first_comes_from_the_machine_and_names_the_second_alone(council: Council) -> None:
+def test_the_first_comes_from_the_machine_and_names_the_second_alone(council):
     made = council.ask("bob", by=council.first)
     assert isinstance(made, Admin)
     assert (made.admission, made.asked_by, made.approved_by) == (Admission.ALONE, council.first, None)
@@ -84,7 +81,7 @@ def test_the_first_comes_from_the_machine_and_names_the_second_alone(council: Co
     assert council.who(council.first).admin_id == council.first
 
 
-def test_from_the_third_on_it_takes_another_person(council: Council) -> None:
+def test_from_the_third_on_it_takes_another_person(council):
     bob = council.second()
     asked = council.ask("carol", by=council.first)
     assert isinstance(asked, AdminRequest)
@@ -100,7 +97,7 @@ def test_from_the_third_on_it_takes_another_person(council: Council) -> None:
     assert council.names() == ["bob", "carol", "first admin"]
 
 
-def test_one_alone_never_becomes_the_only_two(council: Council) -> None:
+def test_one_alone_never_becomes_the_only_two(council):
     """Neither by removing the others, nor by asking as soon as nobody else is left."""
     bob = council.second()
     for target in (bob, council.first):
@@ -123,7 +120,7 @@ def test_one_alone_never_becomes_the_only_two(council: Council) -> None:
         council.who("puppet")
 
 
-def test_a_removed_admin_is_nobody_and_admits_nobody(council: Council) -> None:
+def test_a_removed_admin_is_nobody_and_admits_nobody(council):
     bob, carol = council.second(), council.third()
     hers = council.ask("dan", by=carol)
     asked = council.remove(carol, by=council.first)
@@ -140,95 +137,61 @@ def test_a_removed_admin_is_nobody_and_admits_nobody(council: Council) -> None:
         council.ask("carol", by=bob)
 
 
-def test_who_is_to_go_may_approve_that(council: Council) -> None:
+def test_who_is_to_go_may_approve_that(council):
     council.second()
     carol = council.third()
     council.approve(council.remove(carol, by=council.first), by=carol)
     assert council.names() == ["bob", "first admin"]
 
 
-def test_two_removals_at_once_leave_two(council: Council) -> None:
-    bob = council.second()
-    carol = council.third()
+def test_two_removals_at_once_leave_two(council):
+    bob, carol = council.second(), council.third()
     asked = [council.remove(bob, by=council.first), council.remove(carol, by=council.first)]
-    ended: list[str] = []
-    start = threading.Barrier(2)
-
-    def approve(request: AdminRequest, by: str) -> None:
-        start.wait()
-        try:
-            council.approve(request, by=by)
-            ended.append("removed")
-        except (Conflict, Forbidden):
-            ended.append("refused")
-
-    pairs = zip(asked, (carol, bob), strict=True)
-    threads = [threading.Thread(target=approve, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(ended) == ["refused", "removed"]
+    ends = at_once(lambda: council.approve(asked[0], by=carol), lambda: council.approve(asked[1], by=bob))
+    assert [isinstance(end, Conflict | Forbidden) for end in ends].count(True) == 1
+    assert [isinstance(end, AdminRequest) for end in ends].count(True) == 1
     assert len(council.names()) == 2
 
 
-def test_two_seconds_at_once_are_one(council: Council) -> None:
-    ended: list[str] = []
-    start = threading.Barrier(4)
-
-    def ask(name: str) -> None:
-        start.wait()
-        try:
-            ended.append(type(council.ask(name, by=council.first)).__name__)
-        except Conflict:
-            ended.append("refused")
-
-    threads = [threading.Thread(target=ask, args=(f"second {number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert ended.count("Admin") == 1, ended
+def test_two_seconds_at_once_are_one(council):
+    names = [f"second {number}" for number in range(4)]
+    ends = at_once(*(lambda name=name: council.ask(name, by=council.first) for name in names))
+    assert [isinstance(end, Admin) for end in ends].count(True) == 1, ends
+    assert all(isinstance(end, Admin | AdminRequest | Conflict) for end in ends), ends
     assert len(council.names()) == 2
 
 
-def test_the_database_refuses_what_one_person_decided_alone(council: Council) -> None:
-    bob = council.second()
-    asked = council.ask("carol", by=council.first)
+def test_the_database_refuses_what_one_person_decided_alone(council):
+    bob, first = council.second(), council.first
+    asked = council.ask("carol", by=first)
+    decided = {"state": AdminRequestState.APPROVED, "decided_by": first, "decided_at": council.now}
+    columns = "(id, name, admission, asked_by, admitted_at)"
     forgeries = (
-        update(AdminRequest)
-        .where(AdminRequest.id == asked.id)
-        .values(state=AdminRequestState.APPROVED, decided_by=council.first, decided_at=council.now),
-        update(Admin).where(Admin.id == bob).values(admission=Admission.APPROVED, approved_by=council.first),
+        update(AdminRequest).where(AdminRequest.id == asked.id).values(decided),
+        update(Admin).where(Admin.id == bob).values(admission=Admission.APPROVED, approved_by=first),
         update(ApiKey).where(ApiKey.admin_id == bob).values(admin_id=None),
-        text(
-            "INSERT INTO admins (id, name, admission, asked_by, admitted_at) "
-            f"VALUES ('adm_x', 'x', 'alone', '{bob}', '2030-01-02 03:04:05')"
-        ),
+        text(f"INSERT INTO admins {columns} VALUES ('adm_x', 'x', 'alone', '{bob}', '2030-01-02 03:04:05')"),
     )
     for forged in forgeries:
-        with pytest.raises(IntegrityError), transaction(council.factory) as session:
-            session.execute(forged)
+        with pytest.raises(IntegrityError):
+            council.do(lambda session, forged=forged: session.execute(forged))
 
 
-def test_an_admins_own_keys_are_the_same_person(
-    council: Council, open_account: Callable[..., str], now: datetime
-) -> None:
+def test_an_admins_own_keys_are_the_same_person(council, open_account, now):
     """What was found: one admin makes a second key, and approves with it."""
     council.second()
     account_id = open_account(council.factory)
     with transaction(council.factory) as session:
         mine = auth.create_key(session, name="mine too", scopes=["admin"], admin_id=council.first, now=now)[0]
         other = council.who(council.first)
-        asked = ledger.request_raise(
-            session, account_id=account_id, epsilon=12.0, reason="more", requested_by=other.id, now=now
-        )
+        raised = {"account_id": account_id, "epsilon": 12.0, "reason": "more", "now": now}
+        asked = ledger.request_raise(session, requested_by=other.id, **raised)
         with pytest.raises(Forbidden, match="two people"):
             ledger.approve_raise(session, request_id=asked.id, decided_by=mine.id, now=now + LATER)
         ledger.approve_raise(session, request_id=asked.id, decided_by=council.who("bob").id, now=now + LATER)
 
 
-def test_requests_grow_old_and_one_waits_at_a_time(council: Council) -> None:
+def test_requests_grow_old_and_one_waits_at_a_time(council):
     bob = council.second()
     asked = council.ask("carol", by=council.first)
     with pytest.raises(Conflict, match="waits already"):
@@ -247,7 +210,7 @@ def test_requests_grow_old_and_one_waits_at_a_time(council: Council) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\nb"])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_person_needs_a_name(council: Council, name: str, number: int) -> None:
+def test_a_person_needs_a_name(council, name, number):
     if number == 2:
         council.second()
     with pytest.raises(InvalidInput):
@@ -257,22 +220,20 @@ def test_a_person_needs_a_name(council: Council, name: str, number: int) -> None
 @pytest.mark.parametrize(
     "given", ["", "key_x:00", "obs_" + "a" * 20 + "_" + "0" * 64, "key_" + "a" * 20 + ":" + "0" * 63]
 )
-def test_what_is_no_introduction_is_refused(council: Council, given: str, now: datetime) -> None:
-    with pytest.raises(InvalidInput, match="introduc"), transaction(council.factory) as session:
-        admins.ask_admission(session, name="bob", introduction=given, reason="needed", asked_by=council.first, now=now)
+def test_what_is_no_introduction_is_refused(council, given):
+    with pytest.raises(InvalidInput, match="introduc"):
+        council.ask("bob", by=council.first, introduction=given)
 
 
-def test_an_introduction_works_once(council: Council, now: datetime) -> None:
+def test_an_introduction_works_once(council):
     token, introduction = admins.introduce()
-    facts = {"introduction": introduction, "reason": "needed", "asked_by": council.first, "now": now}
-    with transaction(council.factory) as session:
-        admins.ask_admission(session, name="bob", **facts)
-    with pytest.raises(Conflict), transaction(council.factory) as session:
-        admins.ask_admission(session, name="carol", **facts)
+    council.ask("bob", by=council.first, introduction=introduction)
+    with pytest.raises(Conflict):
+        council.ask("carol", by=council.first, introduction=introduction)
     assert token not in introduction
 
 
-def test_nobody_and_strangers_decide_nothing(council: Council) -> None:
+def test_nobody_and_strangers_decide_nothing(council):
     council.second()
     asked = council.ask("carol", by=council.first)
     for stranger in (None, "adm_x"):
@@ -283,7 +244,7 @@ def test_nobody_and_strangers_decide_nothing(council: Council) -> None:
         council.remove("adm_x", by=council.first)
 
 
-def test_the_operator_is_outside_of_the_rule(council: Council, now: datetime, tmp_path: Path) -> None:
+def test_the_operator_is_outside_of_the_rule(council, now, tmp_path):
     with transaction(council.factory) as session:
         restored, _token = admins.admit_on_machine(session, name="restored", now=now)
         assert restored.admission is Admission.MACHINE

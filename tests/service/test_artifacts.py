@@ -1,7 +1,5 @@
 """Published folders appear whole or not at all, under names of ours, and hash to what they hold."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,10 +1,7 @@
 """API keys: tokens are shown once and kept as hashes; scopes; revocation; the first admin key."""
 
-from __future__ import annotations
-
 import stat
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import select, text
@@ -28,13 +25,13 @@ def who(factory: SessionFactory, token: str) -> Principal:
         return authenticate(session, token)
 
 
-def test_a_token_finds_its_principal(factory: SessionFactory, now: datetime) -> None:
+def test_a_token_finds_its_principal(factory, now):
     key_id, token = make_key(factory, now, "train", "read", "train")
     assert token.startswith(f"obs_{key_id.removeprefix('key_')}_")
     assert who(factory, token) == Principal(key_id, frozenset({Scope.TRAIN, Scope.READ}))
 
 
-def test_the_token_is_stored_nowhere(factory: SessionFactory, now: datetime) -> None:
+def test_the_token_is_stored_nowhere(factory, now):
     _key_id, token = make_key(factory, now, "read")
     secret = token.rsplit("_", 1)[1]
     with transaction(factory, read_only=True) as session:
@@ -44,13 +41,13 @@ def test_the_token_is_stored_nowhere(factory: SessionFactory, now: datetime) -> 
     assert key.hash not in repr(key)
 
 
-def test_each_token_is_new(factory: SessionFactory, now: datetime) -> None:
+def test_each_token_is_new(factory, now):
     tokens = {make_key(factory, now, "read")[1] for _ in range(5)}
     assert len(tokens) == 5
     assert all(len(token.rsplit("_", 1)[1]) == 64 for token in tokens)  # 256 bits
 
 
-def test_every_other_token_is_refused_alike(factory: SessionFactory, now: datetime) -> None:
+def test_every_other_token_is_refused_alike(factory, now):
     key_id, token = make_key(factory, now, "admin")
     last = "0" if token[-1] != "0" else "1"
     wrong = [
@@ -75,7 +72,7 @@ def test_every_other_token_is_refused_alike(factory: SessionFactory, now: dateti
     assert len(messages) == 1
 
 
-def test_a_revoked_key_opens_nothing(factory: SessionFactory, now: datetime) -> None:
+def test_a_revoked_key_opens_nothing(factory, now):
     key_id, token = make_key(factory, now, "admin")
     for later in (0, 5):
         with transaction(factory) as session:
@@ -87,7 +84,7 @@ def test_a_revoked_key_opens_nothing(factory: SessionFactory, now: datetime) -> 
         revoke_key(session, key_id="key_none", now=now)
 
 
-def test_scopes_are_required_and_admin_has_them_all() -> None:
+def test_scopes_are_required_and_admin_has_them_all():
     reader, admin = Principal("key_r", frozenset({Scope.READ})), Principal("key_a", frozenset({Scope.ADMIN}))
     reader.require(Scope.READ)
     for scope in Scope:
@@ -101,16 +98,12 @@ def test_scopes_are_required_and_admin_has_them_all() -> None:
 @pytest.mark.parametrize(
     ("name", "scopes"), [("k", []), ("k", ["root"]), ("", ["read"]), ("x" * 201, ["read"]), ("nobody's", ["admin"])]
 )
-def test_a_key_without_name_or_scope_is_refused(
-    factory: SessionFactory, now: datetime, name: str, scopes: list[str]
-) -> None:
+def test_a_key_without_name_or_scope_is_refused(factory, now, name, scopes):
     with pytest.raises(InvalidInput), transaction(factory) as session:
         create_key(session, name=name, scopes=scopes, now=now)
 
 
-def test_the_first_admin_key_is_written_for_its_owner_alone(
-    factory: SessionFactory, now: datetime, tmp_path: Path
-) -> None:
+def test_the_first_admin_key_is_written_for_its_owner_alone(factory, now, tmp_path):
     path = tmp_path / "data" / "admin.key"
     with transaction(factory) as session:
         assert bootstrap_admin(session, path=path, now=now)
@@ -123,9 +116,7 @@ def test_the_first_admin_key_is_written_for_its_owner_alone(
     assert [file.name for file in path.parent.iterdir()] == ["admin.key"]
 
 
-def test_a_bootstrap_that_was_not_committed_is_done_again(
-    factory: SessionFactory, now: datetime, tmp_path: Path
-) -> None:
+def test_a_bootstrap_that_was_not_committed_is_done_again(factory, now, tmp_path):
     path = tmp_path / "admin.key"
     with factory() as session:
         bootstrap_admin(session, path=path, now=now)
@@ -140,7 +131,7 @@ def test_a_bootstrap_that_was_not_committed_is_done_again(
         who(factory, dead)
 
 
-def test_a_revoked_admin_is_replaced(factory: SessionFactory, now: datetime, tmp_path: Path) -> None:
+def test_a_revoked_admin_is_replaced(factory, now, tmp_path):
     make_key(factory, now, "read")
     key_id, _token = make_key(factory, now, "admin")
     with transaction(factory) as session:

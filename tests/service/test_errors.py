@@ -1,11 +1,9 @@
 """A refusal says what is left and what can be done instead."""
 
-from __future__ import annotations
-
 from service.errors import InsufficientBudget
 
 
-def test_a_refusal_may_name_a_release_later() -> None:
+def test_a_refusal_may_name_a_release_later():
     error = InsufficientBudget(
         account="patients",
         requested_nano=4,

@@ -1,7 +1,5 @@
 """What is kept beside the database betrays one that is too old, and what a verification finds is acted upon."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service import ledger
-from service.artifacts import CARD_FILE, digest_directory
+from service.artifacts import CARD_FILE
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode
@@ -21,6 +19,7 @@ from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from tests.service.audit.book import LedgerBook
+from tests.service.orders import release_with_files
 
 
 @pytest.fixture
@@ -44,9 +43,7 @@ def _open(settings: Settings) -> SessionFactory:
     return make_session_factory(make_engine(settings.database_url))
 
 
-def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(
-    book: LedgerBook, backup: Callable[[], Settings]
-) -> None:
+def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, backup):
     account_id, restored = book.accounts["patients"], backup()
     factory = _open(restored)
     inspect_at_start(restored, factory, now=book.now)
@@ -69,9 +66,7 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(
     factory.kw["bind"].dispose()
 
 
-def test_a_restored_backup_is_found_by_the_kept_checkpoint(
-    book: LedgerBook, settings: Settings, backup: Callable[[], Settings]
-) -> None:
+def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, backup):
     book.hold("patients")
     assert sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now) == 1
     factory = _open(backup())
@@ -81,9 +76,7 @@ def test_a_restored_backup_is_found_by_the_kept_checkpoint(
     factory.kw["bind"].dispose()
 
 
-def test_a_receipt_that_a_user_holds_finds_it_too(
-    book: LedgerBook, backup: Callable[[], Settings], tmp_path: Path
-) -> None:
+def test_a_receipt_that_a_user_holds_finds_it_too(book, backup, tmp_path):
     held = tmp_path / "held.json"
     held.write_text(json.dumps(book.train("patients", keep=False)))
     factory = _open(backup())
@@ -96,7 +89,7 @@ def test_a_receipt_that_a_user_holds_finds_it_too(
     factory.kw["bind"].dispose()
 
 
-def test_an_operator_goes_on_with_an_older_database(book: LedgerBook, backup: Callable[[], Settings]) -> None:
+def test_an_operator_goes_on_with_an_older_database(book, backup):
     """The procedure of docs/operations.md: take what is missing off the limit, set the evidence aside, clear."""
     newer = book.train("patients")["statement"]["account"]
     restored, account_id = backup(), book.accounts["patients"]
@@ -121,7 +114,7 @@ def test_an_operator_goes_on_with_an_older_database(book: LedgerBook, backup: Ca
     factory.kw["bind"].dispose()
 
 
-def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book: LedgerBook, settings: Settings) -> None:
+def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book, settings):
     first = book.train("patients")
     book.train("patients", keep=False)  # the process died before it could keep this one
     (path,) = kept_receipts(book.data_dir)
@@ -133,7 +126,7 @@ def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book: Led
     assert not keep_receipt(book.data_dir, first)  # an older one never replaces it
 
 
-def test_a_kept_file_that_was_altered_is_found(book: LedgerBook, settings: Settings) -> None:
+def test_a_kept_file_that_was_altered_is_found(book, settings):
     book.train("patients")
     (path,) = kept_receipts(book.data_dir)
     content = path.read_text()
@@ -147,17 +140,9 @@ def test_a_kept_file_that_was_altered_is_found(book: LedgerBook, settings: Setti
     assert (finding.code, finding.scope) == (FindingCode.CHECKPOINT_FILE_REFUSED, "*")
 
 
-def test_changed_artifacts_are_found(book: LedgerBook, settings: Settings, tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
-    (folder / "generator.json").write_text("{}")
-    job_id, hold_id = book.hold("patients")
-    book.claim(job_id)
-    book.arm(hold_id)
-    book.charge(hold_id, 1)
-    receipt = book.publish(job_id, sha256=digest_directory(folder))
-    target = book.data_dir / "releases" / receipt["statement"]["release_id"]
-    shutil.copytree(folder, target)
+def test_changed_artifacts_are_found(book, settings, tmp_path):
+    target = release_with_files(book, "patients", generator="{}")
+    kept = shutil.copytree(target, tmp_path / "made")
     report = inspect_ledger(settings, book.factory, thorough=True)
     assert (report.clean, report.artifacts) == (True, 1)
     (target / "generator.json").write_text("[]")
@@ -166,23 +151,13 @@ def test_changed_artifacts_are_found(book: LedgerBook, settings: Settings, tmp_p
     shutil.rmtree(target)
     (finding,) = inspect_ledger(settings, book.factory, thorough=True).findings
     assert (finding.code, finding.stops) == (FindingCode.ARTIFACT_MISMATCH, False)  # lost, but nothing unpaid is shown
-    target.symlink_to(folder)
+    target.symlink_to(kept)
     assert not inspect_ledger(settings, book.factory, thorough=True).clean
     assert inspect_ledger(settings, book.factory).clean  # only where it is asked for
 
 
-def test_a_privacy_card_that_says_something_else_than_the_files_is_found(
-    book: LedgerBook, settings: Settings, tmp_path: Path
-) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
-    (folder / CARD_FILE).write_text("{}")  # what the book's releases show
-    job_id, hold_id = book.hold("patients")
-    book.claim(job_id)
-    book.arm(hold_id)
-    book.charge(hold_id, 1)
-    receipt = book.publish(job_id, sha256=digest_directory(folder))
-    shutil.copytree(folder, book.data_dir / "releases" / receipt["statement"]["release_id"])
+def test_a_privacy_card_that_says_something_else_than_the_files_is_found(book, settings, tmp_path):
+    release_with_files(book, "patients", **{Path(CARD_FILE).stem: "{}"})  # what the book's releases show
     assert inspect_ledger(settings, book.factory, thorough=True).clean
     for shown in ('{"epsilon": 0.1}', "{"):
         with book.factory.kw["bind"].begin() as connection:
@@ -194,7 +169,7 @@ def test_a_privacy_card_that_says_something_else_than_the_files_is_found(
 
 
 @pytest.mark.parametrize("table", ["entries", "checkpoints"])
-def test_a_trigger_that_was_dropped_is_found(book: LedgerBook, settings: Settings, table: str) -> None:
+def test_a_trigger_that_was_dropped_is_found(book, settings, table):
     with book.factory.kw["bind"].begin() as connection:
         connection.exec_driver_sql(f"DROP TRIGGER {table}_no_delete")
     (finding,) = inspect_ledger(settings, book.factory).findings
@@ -203,7 +178,7 @@ def test_a_trigger_that_was_dropped_is_found(book: LedgerBook, settings: Setting
 
 
 @pytest.mark.services
-def test_a_trigger_that_was_disabled_is_found(postgres_url: str, tmp_path: Path) -> None:
+def test_a_trigger_that_was_disabled_is_found(postgres_url, tmp_path):
     engine = make_engine(postgres_url)
     settings = Settings(data_dir=tmp_path, database_url=postgres_url)
     assert inspect_ledger(settings, make_session_factory(engine)).clean
@@ -217,7 +192,7 @@ def test_a_trigger_that_was_disabled_is_found(postgres_url: str, tmp_path: Path)
     engine.dispose()
 
 
-def test_the_receipts_folder_is_private(book: LedgerBook) -> None:
+def test_the_receipts_folder_is_private(book):
     book.train("patients")
     (path,) = kept_receipts(book.data_dir)
     assert os.stat(path).st_mode & 0o077 == 0

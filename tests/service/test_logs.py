@@ -1,7 +1,5 @@
 """Logs: JSON lines on the stream, and nothing private, secret or large in them."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -16,7 +14,7 @@ from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.db.access_tables import ApiKey
-from service.db.session import SessionFactory, transaction
+from service.db.session import transaction
 from service.logs import REDACTED, configure_logging, get_logger
 
 
@@ -36,22 +34,16 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_an_event_is_one_json_line(stream: io.StringIO) -> None:
+def test_an_event_is_one_json_line(stream):
     get_logger("service.test").bind(job_id="job_a").info("claimed", attempt=2, seconds=1.5)
     get_logger("service.test").debug("not written")
     (line,) = lines(stream)
-    assert {key: line[key] for key in ("event", "job_id", "attempt", "seconds", "level", "logger")} == {
-        "event": "claimed",
-        "job_id": "job_a",
-        "attempt": 2,
-        "seconds": 1.5,
-        "level": "info",
-        "logger": "service.test",
-    }
+    said = {"event": "claimed", "job_id": "job_a", "attempt": 2, "seconds": 1.5, "level": "info"}
+    assert line.items() >= (said | {"logger": "service.test"}).items()
     assert line["timestamp"].endswith("Z")
 
 
-def test_events_of_libraries_are_written_alike(stream: io.StringIO) -> None:
+def test_events_of_libraries_are_written_alike(stream):
     # A name of its own: servers that ran in this process may have changed the loggers of uvicorn.
     logging.getLogger("library.of.somebody").warning("Started %s", "server")
     (line,) = lines(stream)
@@ -62,13 +54,13 @@ def test_events_of_libraries_are_written_alike(stream: io.StringIO) -> None:
     "name",
     ["private_images", "images", "labels", "secret", "token", "password", "Authorization", "loss", "file_name"],
 )
-def test_forbidden_names_are_redacted_at_every_depth(stream: io.StringIO, name: str) -> None:
+def test_forbidden_names_are_redacted_at_every_depth(stream, name):
     get_logger("t").info("e", **{name: "canary"}, nested={"deep": [{name: "canary"}]})
     assert "canary" not in stream.getvalue()
     assert lines(stream)[0][name] == REDACTED
 
 
-def test_arrays_bytes_and_objects_are_named_not_shown(stream: io.StringIO) -> None:
+def test_arrays_bytes_and_objects_are_named_not_shown(stream):
     get_logger("t").info("e", array=np.full(3, 77), raw=b"canary", thing=object(), many=[b"canary"])
     (line,) = lines(stream)
     assert (line["array"], line["raw"], line["thing"]) == ("[ndarray]", "[bytes]", "[object]")
@@ -76,7 +68,7 @@ def test_arrays_bytes_and_objects_are_named_not_shown(stream: io.StringIO) -> No
     assert "77" not in json.dumps({k: v for k, v in line.items() if k != "timestamp"})
 
 
-def test_api_tokens_and_url_passwords_are_redacted_inside_texts(stream: io.StringIO) -> None:
+def test_api_tokens_and_url_passwords_are_redacted_inside_texts(stream):
     token = "obs_" + "a" * 20 + "_" + "0f" * 32
     get_logger("t").info(f"got {token}", url="postgresql+psycopg://obscura:hunter2@db/obscura")
     assert token not in stream.getvalue()
@@ -84,7 +76,7 @@ def test_api_tokens_and_url_passwords_are_redacted_inside_texts(stream: io.Strin
     assert lines(stream)[0]["url"] == "postgresql+psycopg://obscura:***@db/obscura"
 
 
-def test_a_trace_shows_no_local_variables(stream: io.StringIO) -> None:
+def test_a_trace_shows_no_local_variables(stream):
     canary = "canary in a local variable"
     try:
         raise ValueError(f"only {len(canary)} characters")
@@ -96,18 +88,18 @@ def test_a_trace_shows_no_local_variables(stream: io.StringIO) -> None:
     assert "canary" not in json.dumps([first, second]).replace('canary = \\"canary', "")
 
 
-def test_long_texts_are_cut(stream: io.StringIO) -> None:
+def test_long_texts_are_cut(stream):
     get_logger("t").info("e", text="x" * 10_000)
     assert len(lines(stream)[0]["text"]) == 2003
 
 
-def test_configuring_twice_writes_once(stream: io.StringIO) -> None:
+def test_configuring_twice_writes_once(stream):
     configure_logging("INFO", stream)
     get_logger("t").info("e")
     assert len(lines(stream)) == 1
 
 
-def test_what_a_database_says_about_a_row_is_not_logged(stream: io.StringIO, factory: SessionFactory) -> None:
+def test_what_a_database_says_about_a_row_is_not_logged(stream, factory):
     """PostgreSQL's message names the key that is taken, and SQLAlchemy's the statement with its parameters."""
     taken = ApiKey(id="key_a", name="CANARY-NAME", hash="CANARY-HASH", scopes=[], created_at=datetime.now(UTC))
     with transaction(factory) as session:
@@ -124,9 +116,7 @@ def test_what_a_database_says_about_a_row_is_not_logged(stream: io.StringIO, fac
     assert "key_a" not in stream.getvalue()
 
 
-def test_a_line_that_cannot_be_written_shows_nothing_elsewhere(
-    stream: io.StringIO, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_that_cannot_be_written_shows_nothing_elsewhere(stream, capsys):
     stream.close()
     try:
         raise ValueError("patient smith")

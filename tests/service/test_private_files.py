@@ -1,7 +1,5 @@
 """Who may read what the service keeps: its owner, and nobody else, whatever the permissions were before."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -30,7 +28,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_database_and_its_companions_are_its_owners_alone(tmp_path: Path) -> None:
+def test_a_new_database_and_its_companions_are_its_owners_alone(tmp_path):
     path = tmp_path / "a" / "b" / "obscura.db"
     upgrade_schema(f"sqlite:///{path}")
     engine = make_engine(f"sqlite:///{path}")
@@ -42,7 +40,7 @@ def test_a_new_database_and_its_companions_are_its_owners_alone(tmp_path: Path) 
     assert mode(path.parent) == 0o700
 
 
-def test_a_database_that_everybody_could_read_is_closed(tmp_path: Path, sqlite_template: Path) -> None:
+def test_a_database_that_everybody_could_read_is_closed(tmp_path, sqlite_template):
     path = tmp_path / "obscura.db"
     shutil.copyfile(sqlite_template, path)
     writer = make_engine(f"sqlite:///{path}")
@@ -58,7 +56,7 @@ def test_a_database_that_everybody_could_read_is_closed(tmp_path: Path, sqlite_t
     writer.dispose()
 
 
-def test_everything_in_a_folder_is_closed_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_everything_in_a_folder_is_closed_and_links_are_not_followed(tmp_path):
     folder, outside = tmp_path / "data", tmp_path / "outside"
     outside.write_text("x")
     (folder / "keys").mkdir(parents=True)
@@ -80,7 +78,7 @@ def test_everything_in_a_folder_is_closed_and_links_are_not_followed(tmp_path: P
     assert mode(folder) == 0o700
 
 
-def test_a_command_makes_files_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_command_makes_files_for_its_owner_alone(tmp_path):
     code = "from service.private_files import *; keep_new_files_private(); import pathlib, sys; "
     code += "folder = pathlib.Path(sys.argv[1]) / 'x'; folder.mkdir(); (folder / 'y').write_text('z')"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, cwd=PROJECT_ROOT, timeout=60)

@@ -1,7 +1,5 @@
 """The doorbell: rung in the job's transaction, sent after its commit, safe to send twice or never."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,7 +31,7 @@ def ring_all(factory: SessionFactory, now: datetime, *jobs: str) -> None:
             ring(session, job, now=now)
 
 
-def test_a_message_is_sent_once_after_the_commit(factory: SessionFactory, now: datetime) -> None:
+def test_a_message_is_sent_once_after_the_commit(factory, now):
     bell = Bell()
     ring_all(factory, now, "job_a", "job_b")
     assert deliver(factory, bell, now=now) == 2
@@ -41,14 +39,14 @@ def test_a_message_is_sent_once_after_the_commit(factory: SessionFactory, now: d
     assert bell.heard == [(TASK_RUN_JOB, ["job_a"]), (TASK_RUN_JOB, ["job_b"])]
 
 
-def test_a_rolled_back_job_rings_nobody(factory: SessionFactory, now: datetime) -> None:
+def test_a_rolled_back_job_rings_nobody(factory, now):
     with factory() as session:
         ring(session, "job_a", now=now)
         session.rollback()
     assert deliver(factory, Bell(), now=now) == 0
 
 
-def test_what_a_failing_broker_did_not_take_stays(factory: SessionFactory, now: datetime) -> None:
+def test_what_a_failing_broker_did_not_take_stays(factory, now):
     ring_all(factory, now, "job_a", "job_b", "job_c")
     broken, whole = Bell(works=1), Bell()
     assert deliver(factory, broken, now=now) == 1
@@ -56,13 +54,13 @@ def test_what_a_failing_broker_did_not_take_stays(factory: SessionFactory, now: 
     assert [args for _task, args in broken.heard + whole.heard] == [["job_a"], ["job_b"], ["job_c"]]
 
 
-def test_a_delivery_is_bounded(factory: SessionFactory, now: datetime) -> None:
+def test_a_delivery_is_bounded(factory, now):
     ring_all(factory, now, *(f"job_{index}" for index in range(5)))
     bell = Bell()
     assert [deliver(factory, bell, now=now, limit=2) for _ in range(4)] == [2, 2, 1, 0]
 
 
-def test_no_lock_is_held_while_the_broker_is_spoken_to(factory: SessionFactory, now: datetime) -> None:
+def test_no_lock_is_held_while_the_broker_is_spoken_to(factory, now):
     ring_all(factory, now, "job_a")
 
     def write_meanwhile(_task: str, _args: Sequence[Any]) -> None:
@@ -71,7 +69,7 @@ def test_no_lock_is_held_while_the_broker_is_spoken_to(factory: SessionFactory, 
     assert deliver(factory, write_meanwhile, now=now) == 1
 
 
-def test_old_messages_are_forgotten(factory: SessionFactory, now: datetime) -> None:
+def test_old_messages_are_forgotten(factory, now):
     ring_all(factory, now, "job_a")
     deliver(factory, Bell(), now=now)
     ring_all(factory, now, "job_b")
@@ -81,6 +79,6 @@ def test_old_messages_are_forgotten(factory: SessionFactory, now: datetime) -> N
         assert [message.args for message in session.scalars(select(Outbox))] == [["job_b"]]
 
 
-def test_only_messages_of_this_installation_are_json(factory: SessionFactory, now: datetime) -> None:
+def test_only_messages_of_this_installation_are_json(factory, now):
     with pytest.raises(Exception, match="JSON"), transaction(factory) as session:
         ring(session, object(), now=now)  # type: ignore[arg-type]

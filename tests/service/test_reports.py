@@ -1,7 +1,5 @@
 """The report as it is served, of a release from before evaluations were jobs of their own."""
 
-from __future__ import annotations
-
 from service.reports import _data, _page
 
 OLD = b'<h2>3. How useful it is</h2><p>71.0%</p><section aria-labelledby="technical"><h2>4.</h2></section>'
@@ -16,11 +14,11 @@ EVALUATION = {
 }
 
 
-def test_without_evaluations_it_is_what_was_published() -> None:
+def test_without_evaluations_it_is_what_was_published():
     assert _page(OLD, [], ["a", "b"]) == OLD
 
 
-def test_the_section_stands_before_the_technical_facts_and_names_are_escaped() -> None:
+def test_the_section_stands_before_the_technical_facts_and_names_are_escaped():
     page = _page(OLD, [EVALUATION], ["a", "<b>"]).decode()
     assert page.startswith(OLD.decode()[:50])
     assert page.index("71.0%") < page.index("82.1%") < page.index('aria-labelledby="technical"')
@@ -30,7 +28,7 @@ def test_the_section_stands_before_the_technical_facts_and_names_are_escaped() -
     assert "70</td>" in page  # of the second class, in percent
 
 
-def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed() -> None:
+def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed():
     other = {**EVALUATION, "id": "evl_y", "evaluation": {**FACTS, "dataset": "more", "dataset_id": "ds_y"}}
     older = {**EVALUATION, "id": "evl_z", "accuracy": {"classifier": 0.5}}
     page = _page(OLD, [EVALUATION, other, older], ["a", "b"]).decode()
@@ -43,5 +41,5 @@ def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed() -
     )
 
 
-def test_the_data_carry_all_of_them() -> None:
+def test_the_data_carry_all_of_them():
     assert b'"evaluations": [' in _data(b'{"usefulness": null}', [EVALUATION], [])

@@ -1,7 +1,5 @@
 """Sealed files: every change of a byte, a chunk, a length, a key or a context is noticed before a byte is read."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +33,7 @@ def unseal(path: Path, *, key: bytes = KEY, context: str = "ds/images") -> bytes
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("step", [4096, CHUNK_BYTES, 5 * CHUNK_BYTES])
-def test_what_is_sealed_opens_again(tmp_path: Path, size: int, step: int) -> None:
+def test_what_is_sealed_opens_again(tmp_path, size, step):
     data = content(size)
     path = seal(tmp_path / "file", data, step=step)
     assert unseal(path) == data
@@ -46,7 +44,7 @@ def test_what_is_sealed_opens_again(tmp_path: Path, size: int, step: int) -> Non
         assert reader.readinto(target) == 0
 
 
-def test_reading_from_any_position_like_a_plain_file(tmp_path: Path) -> None:
+def test_reading_from_any_position_like_a_plain_file(tmp_path):
     data = content(3 * CHUNK_BYTES + 777)
     path = seal(tmp_path / "file", data)
     plain = io.BytesIO(data)
@@ -63,7 +61,7 @@ def test_reading_from_any_position_like_a_plain_file(tmp_path: Path) -> None:
             assert reader.tell() == plain.tell()
 
 
-def test_the_same_content_never_looks_the_same_twice(tmp_path: Path) -> None:
+def test_the_same_content_never_looks_the_same_twice(tmp_path):
     data = content(5000)
     first, second = (seal(tmp_path / name, data).read_bytes() for name in ("one", "two"))
     assert first[:8] == second[:8]
@@ -104,7 +102,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_any_damage_is_noticed_and_not_described(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_any_damage_is_noticed_and_not_described(tmp_path, damage):
     path = seal(tmp_path / "file", b"CANARY7f3a" + content(3 * CHUNK_BYTES + 777))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SealBroken) as broken:
@@ -115,7 +113,7 @@ def test_any_damage_is_noticed_and_not_described(tmp_path: Path, damage: Callabl
     assert broken.value.__cause__ is None
 
 
-def test_a_chunk_of_another_file_under_the_same_key_does_not_pass(tmp_path: Path) -> None:
+def test_a_chunk_of_another_file_under_the_same_key_does_not_pass(tmp_path):
     data = content(2 * CHUNK_BYTES)
     mine, other = (seal(tmp_path / name, data).read_bytes() for name in ("mine", "other"))
     (tmp_path / "mixed").write_bytes(mine[:HEADER_BYTES] + chunk(other, 0) + chunk(mine, 1))
@@ -123,7 +121,7 @@ def test_a_chunk_of_another_file_under_the_same_key_does_not_pass(tmp_path: Path
         unseal(tmp_path / "mixed")
 
 
-def test_another_key_or_another_place_opens_nothing(tmp_path: Path) -> None:
+def test_another_key_or_another_place_opens_nothing(tmp_path):
     path = seal(tmp_path / "file", content(100))
     for key, context in ((new_key(), "ds/images"), (KEY, "ds/labels"), (KEY, "other/images")):
         with pytest.raises(SealBroken):
@@ -132,14 +130,14 @@ def test_another_key_or_another_place_opens_nothing(tmp_path: Path) -> None:
         unseal(path, key=KEY[:16])
 
 
-def test_a_file_without_its_end_does_not_open(tmp_path: Path) -> None:
+def test_a_file_without_its_end_does_not_open(tmp_path):
     with (tmp_path / "file").open("wb") as file:
         SealedWriter(file, KEY, "ds/images").write(content(3 * CHUNK_BYTES))
     with pytest.raises(SealBroken):
         unseal(tmp_path / "file")
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_read_is_noticed(tmp_path):
     path = seal(tmp_path / "file", content(3 * CHUNK_BYTES))
     with SealedReader(path.open("rb"), KEY, "ds/images") as reader, path.open("r+b") as file:
         file.truncate(HEADER_BYTES + 1000)

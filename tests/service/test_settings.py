@@ -1,7 +1,5 @@
 """Settings: what is filled in, what is refused, and that they come from the environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_default_is_embedded_on_loopback_with_a_file_below_var(tmp_path: Path) -> None:
+def test_the_default_is_embedded_on_loopback_with_a_file_below_var(tmp_path):
     settings = Settings()
     assert settings.mode == "embedded"
     assert settings.database_url == f"sqlite:///{tmp_path}/var/obscura.db"
@@ -25,7 +23,7 @@ def test_the_default_is_embedded_on_loopback_with_a_file_below_var(tmp_path: Pat
     assert settings.admin_key_path == Path("var/admin.key")
 
 
-def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_come_from_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("OBSCURA_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("OBSCURA_MODE", "celery")
     monkeypatch.setenv("OBSCURA_HOST", "0.0.0.0")
@@ -36,7 +34,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert settings.dashboard_public is False  # not on loopback, so not for everybody
 
 
-def test_what_was_set_is_kept() -> None:
+def test_what_was_set_is_kept():
     settings = Settings(database_url="postgresql+psycopg://db/obscura", dashboard_public=True, host="0.0.0.0")
     assert settings.database_url == "postgresql+psycopg://db/obscura"
     assert settings.dashboard_public is True
@@ -55,11 +53,11 @@ def test_what_was_set_is_kept() -> None:
         {"processes": 65},
     ],
 )
-def test_what_cannot_work_is_refused(wrong: dict[str, object]) -> None:
+def test_what_cannot_work_is_refused(wrong):
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_do_not_change():
     with pytest.raises(ValidationError):
         Settings().port = 1

@@ -1,11 +1,7 @@
 """What a training does is dated by the hour where it is kept for ever, and shown to the minute while it is shown."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
 
 from service import artifacts, ledger
 from service.api import views
@@ -18,13 +14,13 @@ from service.times import to_the_hour, to_the_minute
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 
 
-def test_moments_lose_their_minutes_or_seconds() -> None:
+def test_moments_lose_their_minutes_or_seconds():
     east = ASKED.astimezone(timezone(timedelta(hours=5, minutes=30)))
     assert to_the_hour(east) == datetime(2030, 1, 2, 3, tzinfo=UTC)
     assert to_the_minute(east) == datetime(2030, 1, 2, 3, 50, tzinfo=UTC)
 
 
-def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory: Any, open_account: Any) -> None:
+def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open_account):
     """Two trainings of other pace leave the same times; within a hold they never go back."""
     logs = []
     for pace in (timedelta(seconds=20), timedelta(seconds=21)):
@@ -52,7 +48,7 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory: Any,
     assert abs(changes[0] - changes[1]) <= 2  # all that is left of the pace: which charge began a new hour
 
 
-def test_files_of_a_release_are_dated_by_the_hour(tmp_path: Path) -> None:
+def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
     identifier = new_id("rel")
     with staged_directory(tmp_path, identifier) as staging:
         (staging / "generator.json").write_text("{}")
@@ -61,6 +57,6 @@ def test_files_of_a_release_are_dated_by_the_hour(tmp_path: Path) -> None:
     assert written == to_the_hour(datetime.fromtimestamp(written, UTC)).timestamp()
 
 
-def test_a_job_shows_the_minutes_in_which_it_ran() -> None:
+def test_a_job_shows_the_minutes_in_which_it_ran():
     assert views.minute(None) is None
     assert views.minute(ASKED) == datetime(2030, 1, 2, 3, 50, tzinfo=UTC)

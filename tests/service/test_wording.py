@@ -1,7 +1,5 @@
 """Every state, kind and failure that can be shown has words."""
 
-from __future__ import annotations
-
 import pytest
 
 from privacy import units

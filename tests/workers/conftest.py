@@ -4,8 +4,6 @@ Trainings are planned by the real DataLens plan. What runs them is either the re
 tiny_runner.py, which pays for the same stages but only adds noise to class means.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
@@ -16,10 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
@@ -44,6 +40,7 @@ from service.ingest.array_files import (
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
+from tests.workers.small_trainings import digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, claim_job
@@ -53,7 +50,6 @@ from workers.train.runner import run
 
 TINY_RUNNER = (sys.executable, str(Path(__file__).with_name("tiny_runner.py")))
 IMPATIENT = Patience(grace_seconds=20, look_seconds=0.05, cancel_look_seconds=0.1)
-DIGITS = tuple(str(digit) for digit in range(10))
 # 30 images of 8x8 pixels are voted on; the noise follows from the budget.
 OPTIONS: dict[str, Any] = {**chaos_clients.OPTIONS, "images": 30, "images_per_iteration": 10}
 
@@ -180,12 +176,6 @@ class Workshop:
         assert (balance.spent_nano, balance.held_nano) == (hold.captured_nano, 0)
 
 
-def digits(records: slice) -> TrainingData:
-    found = load_digits()
-    images = (found.images[records] * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
-    return TrainingData(images, found.target[records].astype(np.int64), DIGITS)
-
-
 def _store(
     settings: Settings,
     factory: SessionFactory,
@@ -242,9 +232,9 @@ def build(data_dir: Path, url: str, *, unit: str = "record", **stored: Any) -> W
             adjacency="add_remove",
             now=datetime.now(UTC),
         ).id
-    private_id = _store(settings, factory, account_id, **{"data": digits(slice(0, 1500)), **stored})
+    private_id = _store(settings, factory, account_id, **{"data": digits(), **stored})
     return Workshop(
-        settings, factory, account_id, private_id, _store(settings, factory, None, digits(slice(1500, None)))
+        settings, factory, account_id, private_id, _store(settings, factory, None, digits(None, first=1500))
     )
 
 

@@ -1,7 +1,5 @@
 """What the tests of the DP-SGD family's recipes share: digits, a purse, a checkpoint in memory, trainings and jobs."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from typing import Any, BinaryIO
@@ -129,9 +127,10 @@ class Memory:
         return None if self.kept is None else io.BytesIO(self.kept)
 
 
-def digits(n: int = 1500) -> TrainingData:
-    found = load_digits()
-    return TrainingData((found.images[:n] * (255 / 16)).astype(np.uint8), found.target[:n].astype(np.int64), DIGITS)
+def digits(last: int | None = 1500, first: int = 0) -> TrainingData:
+    found, own = load_digits(), slice(first, last)
+    images = (found.images[own] * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
+    return TrainingData(images, found.target[own].astype(np.int64), DIGITS)
 
 
 TWO = PublicFacts(("zero", "one"), 8, 8, 1, 300, "record")

@@ -1,7 +1,5 @@
 """One subject with many records: what it can change in vote sums and in a warm start, and what would let it do more."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable
@@ -100,7 +98,7 @@ def one_says_darker(number: int = 999) -> TrainingData:
     return dataset(pictures(300, -1.0, seed=1), np.zeros(300), np.full(300, number))
 
 
-def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_more() -> None:
+def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_more():
     without, extra = everybody_says_brighter(), one_says_darker()
     before, after = vote_sum(without), vote_sum(together(without, extra))
     assert before[0].abs().sum() == TEACHERS * K  # all teachers vote, on the images of class a
@@ -110,7 +108,7 @@ def test_a_subject_with_many_records_attains_the_sensitivity_of_votes_and_no_mor
     assert changes[0] <= VOTES_ON_MEANS.aggregation.sensitivity
 
 
-def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caught() -> None:
+def test_sharded_by_record_the_same_subject_would_turn_every_teacher_and_is_caught():
     without, extra = everybody_says_brighter(), one_says_darker()
     both = together(without, extra)
     change = norms(vote_sum(both, RECORDS) - vote_sum(without, RECORDS))[0]
@@ -141,7 +139,7 @@ def of(subjects: list[tuple[int, list[tuple[int, int]]]]) -> TrainingData:
     extra=some_subject,
     mix=st.randoms(),
 )
-def test_no_subject_changes_votes_or_sums_by_more_than_their_sensitivities(others: Any, extra: Any, mix: Any) -> None:
+def test_no_subject_changes_votes_or_sums_by_more_than_their_sensitivities(others, extra, mix):
     """Whatever its records are, and wherever they stand among those of the others."""
     others = [subject for subject in others if subject[0] != extra[0]]
     without, both = of(others), of([*others, extra])
@@ -160,7 +158,7 @@ def picked(data: TrainingData, rows: list[int]) -> TrainingData:
     return dataset(data.private_images[at], data.private_labels[at], data.private_subjects[at])
 
 
-def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_last_bit() -> None:
+def test_an_added_subject_changes_what_one_teacher_sees_and_nothing_else_to_the_last_bit():
     """The shards of the latent votes: batches of every other teacher are the same numbers."""
     generator = Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=6, features=0))
     generator.factor.copy_(torch.randn(generator.factor.shape, generator=torch.Generator().manual_seed(0)))
@@ -225,7 +223,7 @@ def assert_sums_within_bounds(one: TrainingData, two: TrainingData) -> None:
         assert change <= warm_start_event(stage, 10.0).sensitivity
 
 
-def test_a_subject_with_many_records_attains_the_sensitivity_of_each_sum_and_no_more() -> None:
+def test_a_subject_with_many_records_attains_the_sensitivity_of_each_sum_and_no_more():
     """Its records lie far beyond the clip, so the one that is taken counts in full."""
     without, extra = everybody_says_brighter(), one_says_darker()
     both = together(extra, without)
@@ -234,13 +232,13 @@ def test_a_subject_with_many_records_attains_the_sensitivity_of_each_sum_and_no_
         assert change > 0.99 * warm_start_event(stage, 10.0).sensitivity
 
 
-def test_summed_record_by_record_the_same_subject_would_add_three_hundred_times_as_much() -> None:
+def test_summed_record_by_record_the_same_subject_would_add_three_hundred_times_as_much():
     without, extra = everybody_says_brighter(), one_says_darker()
     for stage, change in changes(without, together(extra, without), RECORDS).items():
         assert change > 290 * warm_start_event(stage, 10.0).sensitivity
 
 
-def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_depends_on_other_subjects_would_be_a_violation(monkeypatch):
     """Control: one record of each subject, chosen by where it stands in a shuffle of all records."""
 
     def by_shuffle(subjects: Numbers, records: Pixels, key: bytes) -> Numbers:
@@ -276,9 +274,7 @@ WAYS = [{}, {"warm_start": False}, {"preset": "votes_only", "vote_share": 0.0}]
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_data_that_do_not_say_whose_they_are_are_not_paid_for(
-    options: dict[str, Any], train: Callable[..., Any]
-) -> None:
+def test_data_that_do_not_say_whose_they_are_are_not_paid_for(options, train):
     data, purse = everybody_says_brighter(), Purse()
     with pytest.raises(ContributionUnbounded):
         train(dataclasses.replace(data, private_subjects=None), purse, **options)
@@ -286,9 +282,7 @@ def test_data_that_do_not_say_whose_they_are_are_not_paid_for(
 
 
 @pytest.mark.parametrize("options", WAYS[1:], ids=str)
-def test_a_broken_partition_is_found_before_anything_is_paid(
-    options: dict[str, Any], train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_partition_is_found_before_anything_is_paid(options, train, monkeypatch):
     def by_position(rows: Pixels, key: bytes, shards: int) -> Numbers:
         return np.arange(len(rows)) % shards
 
@@ -299,9 +293,7 @@ def test_a_broken_partition_is_found_before_anything_is_paid(
     assert not purse.paid
 
 
-def test_a_broken_choice_is_found_before_anything_is_paid(
-    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_choice_is_found_before_anything_is_paid(train, monkeypatch):
     def everything(subjects: Numbers, records: Pixels, key: bytes) -> Numbers:
         return np.arange(len(subjects))
 
@@ -313,14 +305,14 @@ def test_a_broken_choice_is_found_before_anything_is_paid(
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-def test_every_way_of_training_works_on_subjects(options: dict[str, Any], train: Callable[..., Any]) -> None:
+def test_every_way_of_training_works_on_subjects(options, train):
     purse = Purse()
     generator = train(together(everybody_says_brighter(), one_says_darker()), purse, **options)
     assert torch.isfinite(generator.mean).all()
     assert purse.paid
 
 
-def test_the_choice_is_the_recipes_and_its_key_is_the_jobs() -> None:
+def test_the_choice_is_the_recipes_and_its_key_is_the_jobs():
     data = of([(7, [(0, seed) for seed in range(20)]), (8, [(1, 5)])])
     first, labels = records_to_sum(FACTS, data, SECRET)
     again, _ = records_to_sum(FACTS, data, SECRET)

@@ -4,8 +4,6 @@ The environment says what goes wrong: TINY_PAUSE (seconds a step), TINY_KILL (th
 kills itself), TINY_CANARY (a text that the data holds and an error quotes).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

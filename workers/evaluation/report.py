@@ -134,7 +134,7 @@ def _document(
     guarantee = {
         **{
             key: card[key]
-            for key in ("delta", "unit", "adjacency", "accounting", "rate", "capacity_nano", "price_nano")
+            for key in ("delta", "unit", "adjacency", "accounting", "rate", "base", "capacity_nano", "price_nano")
         },
         "epsilon": epsilon,
         "pld_epsilon": card.get("pld_epsilon"),

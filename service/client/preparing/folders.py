@@ -81,8 +81,8 @@ def _walk_classes(tree: Tree, base: str, tally: Tally) -> Iterator[Record]:
         if any(True for inner in _inner(tree, base, [name]) for _ in _all_pictures(tree, inner, Tally())):
             raise PackingError(
                 f"{tree.name} has folders inside its class folders, as for subjects, and the account protects single "
-                "records. Put the pictures into the class folders themselves, or use an account whose unit is the "
-                "subject."
+                "records. Put the pictures into the class folders themselves, name a table with --labels, or use an "
+                "account whose unit is the subject."
             )
         found = pictures(tree, at, tally)
         tally.left_out[EMPTY] += not found

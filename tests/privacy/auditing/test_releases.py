@@ -147,7 +147,7 @@ def test_one_run_without_noise_is_flagged() -> None:
 
 
 def test_the_claims_are_what_accounts_are_charged() -> None:
-    """An easier claim would make an easier audit: sensitivities are 2 sqrt(k), sqrt(17) Q / 4 and Q^2, noise is as drawn."""
+    """An easier claim would make an easier audit: sensitivities and noise are what is charged and drawn."""
     assert [audited.claim.sensitivity for audited in audited_mechanisms(1.5)] == pytest.approx(
         [16.0, 16.0, math.sqrt(17) / 4 * 1024, 1024**2, 1024**2, 1.0, 1.0], rel=1e-12
     )

@@ -24,6 +24,7 @@ from service.api.events import StreamLimits
 from service.api.uploading import UploadLimits
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
+from service.client import Client
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
@@ -240,6 +241,13 @@ def fresh(settings: Settings) -> Iterator[Served]:
     with serving(settings) as served:
         served.tokens["admin"] = (settings.data_dir / "admin.key").read_text("ascii").strip()
         yield served
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[Client]:
+    """Our own client with the admin key."""
+    with Client(served.url, served.tokens["admin"]) as client:
+        yield client
 
 
 class running:

@@ -36,13 +36,6 @@ def stream_limits() -> StreamLimits:
 
 
 @pytest.fixture
-def client(served: Any) -> Iterator[Client]:
-    """A client with the admin key."""
-    with Client(served.url, served.tokens["admin"]) as client:
-        yield client
-
-
-@pytest.fixture
 def dataset_id(served: Any) -> str:
     """A private dataset that is ready."""
     return str(served.ready_dataset(served.account(name="patients")["id"])["id"])

@@ -1,11 +1,8 @@
 """`client.datasets.push` against the real service: folders as people have them go in, and nothing stays beside them."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.client import BrokenPictures, ChoiceNeeded, Client, PackingError
-
-
-@pytest.fixture
-def client(served: Any) -> Iterator[Client]:
-    """A client with the admin key."""
-    with Client(served.url, served.tokens["admin"]) as client:
-        yield client
+from service.client import BrokenPictures, ChoiceNeeded, PackingError
 
 
 @pytest.fixture
@@ -49,9 +39,7 @@ def album(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_folder_goes_in_with_what_the_error_named(
-    served: Any, client: Client, album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_goes_in_with_what_the_error_named(served, client, album, tmp_path, monkeypatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -73,14 +61,14 @@ def test_a_folder_goes_in_with_what_the_error_named(
 
 
 @pytest.mark.parametrize("size", ["8", "128", "8x128", "37x61"])
-def test_sizes_of_any_aspect(served: Any, client: Client, album: Path, size: str) -> None:
+def test_sizes_of_any_aspect(served, client, album, size):
     dataset = client.datasets.push(album, public=True, size=size, background="#102030", fit="pad", grey=True)
     width, _, height = size.partition("x")
     assert (dataset.state, dataset.width, dataset.height) == ("ready", int(width), int(height or width))
     assert dataset.channels == 1
 
 
-def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served: Any, client: Client, album: Path) -> None:
+def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served, client, album):
     (album / "car" / "CANARY.jpg").write_bytes((album / "boat" / "wide.jpg").read_bytes()[:300])
     choices: dict[str, Any] = {"size": 32, "background": "white"}
     with pytest.raises(BrokenPictures, match=r"car/CANARY\.jpg") as error:
@@ -91,7 +79,7 @@ def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served: Any
     assert not any(b"CANARY" in content for content in stored)
 
 
-def test_an_official_layout(served: Any, client: Client, tmp_path: Path) -> None:
+def test_an_official_layout(served, client, tmp_path):
     images = np.random.default_rng().integers(0, 255, (30, 28, 28), dtype=np.uint8)
     for split, count in (("train", 30), ("t10k", 10)):
         content = struct.pack(">4I", 0x803, count, 28, 28) + images[:count].tobytes()
@@ -107,7 +95,7 @@ def test_an_official_layout(served: Any, client: Client, tmp_path: Path) -> None
     assert larger.classes == list("0123456789")
 
 
-def test_private_or_public_and_not_both(served: Any, client: Client, album: Path) -> None:
+def test_private_or_public_and_not_both(served, client, album):
     with pytest.raises(PackingError, match="not both"):
         client.datasets.push(album)
     with pytest.raises(PackingError, match="not both"):
@@ -116,7 +104,7 @@ def test_private_or_public_and_not_both(served: Any, client: Client, album: Path
         client.datasets.push(album, public=True, subjects=3)
 
 
-def test_subjects_of_a_table(served: Any, client: Client, album: Path) -> None:
+def test_subjects_of_a_table(served, client, album):
     rows = [f"{path.relative_to(album)},{path.parent.name},{path.parent.name}" for path in album.glob("*/[a-z]*")]
     (album / "labels.csv").write_text("\n".join(["file,label,subject", *rows]))
     account_id = served.account(unit="subject")["id"]

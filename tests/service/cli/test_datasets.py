@@ -1,10 +1,6 @@
 """`obscura datasets push` as people run it: what it prepares, what it asks for, what it declares and sends."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +19,7 @@ def people(tmp_path: Path) -> Path:
     return root
 
 
-def test_pushing_to_a_subject_account_declares_and_sends_subjects(
-    shell: Any, make_images: Callable[[Path, int], Path], people: Path, tmp_path: Path
-) -> None:
+def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_images, people, tmp_path):
     opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
     account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
     pushed = shell("datasets", "push", str(people), "--account", account, "--json")
@@ -47,7 +41,7 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(
     )
 
 
-def test_a_motley_folder_works_with_what_the_error_named(shell: Any, people: Path) -> None:
+def test_a_motley_folder_works_with_what_the_error_named(shell, people):
     """Of two sizes and partly transparent: refused with every option by name, and taken with them."""
     root = people.rename(people.with_name("motley"))
     for name in ("zoe", "bert", "carl"):

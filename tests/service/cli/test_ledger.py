@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from service import cli
-from service.artifacts import digest_directory
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.receipts import receipts_folder
 from service.db.session import make_engine, make_session_factory
@@ -19,6 +18,7 @@ from service.ledger.stops import arming_stops
 from tests.conftest import NOW
 from tests.service.audit.book import LedgerBook
 from tests.service.cli.conftest import Shell
+from tests.service.orders import release_with_files
 
 ALTERED = "UPDATE entries SET amount_nano = amount_nano + 1 WHERE sequence = 3"
 RESTORED = "UPDATE entries SET amount_nano = amount_nano - 1 WHERE sequence = 3"
@@ -45,15 +45,7 @@ def book(sqlite_template: Path, tmp_path: Path) -> Iterator[LedgerBook]:
     engine = make_engine(f"sqlite:///{data_dir / 'obscura.db'}")
     made = LedgerBook(make_session_factory(engine), data_dir, NOW)
     made.open("patients")
-    job_id, hold_id = made.hold("patients")
-    made.claim(job_id)
-    made.arm(hold_id)
-    made.charge(hold_id, 1)
-    folder = tmp_path / "artifact"
-    folder.mkdir()
-    (folder / "generator.json").write_text("{}")
-    receipt = made.publish(job_id, sha256=digest_directory(folder))
-    shutil.copytree(folder, data_dir / "releases" / receipt["statement"]["release_id"])
+    release_with_files(made, "patients", generator="{}")
     yield made
     engine.dispose()
 
@@ -85,13 +77,7 @@ def test_the_exit_codes_of_the_real_command(book, tmp_path):
 
 def test_a_sound_ledger_is_reported_in_numbers(run):
     report = run("verify", "--json").json
-    assert {name: report[name] for name in ("clean", "full", "accounts", "entries", "holds")} == {
-        "clean": True,
-        "full": True,
-        "accounts": 1,
-        "entries": 5,
-        "holds": 1,
-    }
+    assert report.items() >= {"clean": True, "full": True, "accounts": 1, "entries": 5, "holds": 1}.items()
     assert (report["releases"], report["artifacts"], report["findings"], report["stops"]) == (1, 1, [], [])
     assert "entries" in run("verify").out
 

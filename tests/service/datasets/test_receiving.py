@@ -76,11 +76,19 @@ class Slow:
         yield self._body[half:]
 
 
-def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, settings, declare):
-    dataset_id, body = declare(), Slow(body_of())
+@contextmanager
+def half_sent(settings: Settings, factory: SessionFactory, dataset_id: str) -> Iterator[tuple[Slow, Any]]:
+    """An upload of which half has come: yields the body, which can be let go, and the end of the upload."""
+    body = Slow(body_of())
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(upload, settings, factory, dataset_id, iter(body))
         assert body.half_sent.wait(PATIENCE_SECONDS)
+        yield body, done
+
+
+def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, settings, declare):
+    dataset_id = declare()
+    with half_sent(settings, factory, dataset_id) as (body, done):
         until = time.monotonic() + 2 * settings.lease_seconds
         while time.monotonic() < until:
             assert receiving.clean_up(settings, factory, now=datetime.now(UTC)) == 0
@@ -97,12 +105,10 @@ def test_an_upload_under_way_is_nobody_elses_however_long_it_takes(factory, sett
 def test_a_late_writer_whose_lease_ran_out_is_refused_and_destroys_nothing(
     factory, settings, declare, open_account, how
 ):
-    dataset_id, body = declare(open_account(factory)), Slow(body_of(0))
+    dataset_id = declare(open_account(factory))
     silent = settings.model_copy(update={"lease_seconds": 3600, "heartbeat_seconds": 1000})
     later = datetime.now(UTC) + timedelta(hours=2)
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(upload, silent, factory, dataset_id, iter(body))
-        assert body.half_sent.wait(PATIENCE_SECONDS)
+    with half_sent(silent, factory, dataset_id) as (body, late):
         if how == "ended":
             assert receiving.clean_up(settings, factory, now=later) == 1
             assert state(factory, dataset_id) is DatasetState.DECLARED
@@ -167,10 +173,8 @@ def test_a_database_that_is_locked_for_a_while_as_an_upload_ends_loses_nothing(
     database_url, engine, impatient, settings, declare
 ):
     patient = settings.model_copy(update={"lease_seconds": 60, "heartbeat_seconds": 20.0})
-    dataset_id, body = declare(), Slow(body_of())
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(upload, patient, impatient, dataset_id, iter(body))
-        assert body.half_sent.wait(PATIENCE_SECONDS)
+    dataset_id = declare()
+    with half_sent(patient, impatient, dataset_id) as (body, done):
         with database_away(database_url, engine):
             body.go_on.set()
             time.sleep(3)
@@ -183,14 +187,11 @@ def test_a_database_that_stays_locked_as_an_upload_ends_strands_nothing(
     database_url, engine, factory, impatient, settings, declare
 ):
     """The dataset stayed RECEIVING, and answered 409 until a restart."""
-    dataset_id, body = declare(), Slow(body_of())
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(upload, settings, impatient, dataset_id, iter(body))
-        assert body.half_sent.wait(PATIENCE_SECONDS)
-        with database_away(database_url, engine):
-            body.go_on.set()
-            with pytest.raises(DatabaseBusy):
-                done.result(PATIENCE_SECONDS)
+    dataset_id = declare()
+    with half_sent(settings, impatient, dataset_id) as (body, done), database_away(database_url, engine):
+        body.go_on.set()
+        with pytest.raises(DatabaseBusy):
+            done.result(PATIENCE_SECONDS)
     assert state(factory, dataset_id) is DatasetState.RECEIVING
     time.sleep(settings.lease_seconds)
     assert upload(settings, factory, dataset_id, iter([body_of(1)])).state is DatasetState.READY

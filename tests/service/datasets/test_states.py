@@ -23,7 +23,7 @@ def test_a_dataset_of_a_subject_account_declares_its_subjects(factory, open_acco
 
 @pytest.mark.parametrize("subjects", [0, -1, 501])
 def test_subjects_are_at_least_one_and_at_most_as_many_as_records(factory, open_account, declare, subjects):
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput, match="between 1 and records_declared") as refused:
         declare(open_account(factory, unit="subject"), subjects_declared=subjects)
     assert refused.value.numbers == {"subjects_declared": subjects, "records_declared": 500}
 

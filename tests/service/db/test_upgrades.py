@@ -1,13 +1,12 @@
 """A database of an earlier version, brought up to date: what was there keeps its meaning, on the safe side."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from alembic import command
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
@@ -39,84 +38,56 @@ def old_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
+@pytest.fixture
+def database(old_url: str) -> Iterator[Engine]:
+    engine = make_engine(old_url)
+    yield engine
+    engine.dispose()
+
+
+def insert(connection: Connection, table: str, **row: Any) -> None:
+    names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+    connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+
+
 def open_account_of_before(engine: Engine, filter_name: str = "gdp", name: str = "people") -> str:
     """An account of a time when accounts had a filter each."""
     terms = {"name": name, "owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record"}
     terms |= {"adjacency": "add_remove", "filter": filter_name, "filter_order": None}
     capacity_nano = open_filter(2.0, 1e-5, 0.0).capacity_nano
     balances = {"capacity_nano": capacity_nano, "spent_nano": 0, "held_nano": 0}
-    opening = Entry(
-        account_id=new_id("acc"),
-        sequence=1,
-        kind=EntryKind.OPEN,
-        hold_id=None,
-        job_id=None,
-        amount_nano=capacity_nano,
-        details=terms,
-        previous_hash=GENESIS_HASH,
-        created_at=NOW,
-        **balances,
-    ).hashed()
-    entry = {
-        **{column: getattr(opening, column) for column in ("account_id", "sequence", "amount_nano", "hash")},
-        **balances,
-        "kind": "open",
-        "details": canonical_json(terms).decode(),
-        "previous_hash": GENESIS_HASH,
-        "created_at": STORED_AT,
-    }
-    account = {"id": opening.account_id, **terms, **balances, "frozen": False, "head_sequence": 1}
-    account |= {"head_hash": opening.hash, "created_at": STORED_AT}
+    facts = {"account_id": new_id("acc"), "sequence": 1, "amount_nano": capacity_nano, "previous_hash": GENESIS_HASH}
+    of_nothing = {"hold_id": None, "job_id": None}
+    opening = Entry(**facts, **balances, **of_nothing, kind=EntryKind.OPEN, details=terms, created_at=NOW).hashed()
+    head = {"frozen": False, "head_sequence": 1, "head_hash": opening.hash, "created_at": STORED_AT}
+    entry = {"kind": "open", "details": canonical_json(terms).decode(), "hash": opening.hash, "created_at": STORED_AT}
     with engine.begin() as connection:
-        for table, row in (("accounts", account), ("entries", entry)):
-            names = ", ".join(row)
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(row)})"), row)
+        insert(connection, "accounts", id=opening.account_id, **terms, **balances, **head)
+        insert(connection, "entries", **facts, **balances, **entry)
     return opening.account_id
 
 
-def fill(engine: Engine) -> None:
+@pytest.fixture
+def filled(database: Engine) -> Engine:
     """Three admins' keys, one reader's, an account, a raise that was approved and one that waits."""
-    keys = (
-        {"id": f"key_{name}", "name": name, "scopes": json.dumps([scope]), "hash": name, "at": AT}
-        for name, scope in (("alice", "admin"), ("bob", "admin"), ("gone", "admin"), ("reader", "read"))
-    )
-    with engine.begin() as connection:
-        for key in keys:
-            connection.execute(
-                text(
-                    "INSERT INTO api_keys (id, name, hash, scopes, created_at) VALUES (:id, :name, :hash, :scopes, :at)"
-                ),
-                key,
-            )
+    scopes = {"alice": "admin", "bob": "admin", "gone": "admin", "reader": "read"}
+    account_id = open_account_of_before(database)
+    raised = {"account_id": account_id, "epsilon_before": 2.0, "epsilon": 3.0, "reason": "more"}
+    raised |= {"requested_by": "key_alice", "requested_at": AT}
+    decided = {"decided_by": "key_bob", "decided_at": AT}
+    with database.begin() as connection:
+        for name, scope in scopes.items():
+            key = {"id": f"key_{name}", "name": name, "scopes": json.dumps([scope]), "hash": name, "created_at": AT}
+            insert(connection, "api_keys", **key)
         connection.execute(text("UPDATE api_keys SET revoked_at = created_at WHERE id = 'key_gone'"))
-    account_id = open_account_of_before(engine)
-    columns = (
-        "id, account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
-    )
-    with engine.begin() as connection:
-        for request_id, state, decided in (("lim_old", "approved", True), ("lim_waiting", "pending", False)):
-            connection.execute(
-                text(
-                    f"INSERT INTO limit_requests ({columns}) "
-                    "VALUES (:id, :account, 2.0, 3.0, 'more', :state, 'key_alice', :at, :by, :decided_at)"
-                ),
-                {
-                    "id": request_id,
-                    "account": account_id,
-                    "state": state,
-                    "at": AT,
-                    "by": "key_bob" if decided else None,
-                    "decided_at": AT if decided else None,
-                },
-            )
+        insert(connection, "limit_requests", id="lim_old", state="approved", **raised, **decided)
+        insert(connection, "limit_requests", id="lim_waiting", state="pending", **raised)
+    return database
 
 
-def test_admin_keys_of_before_are_one_person(old_url: str) -> None:
-    engine = make_engine(old_url)
-    fill(engine)
+def test_admin_keys_of_before_are_one_person(filled, old_url):
     upgrade_schema(old_url)
-    factory = make_session_factory(engine)
-    with transaction(factory) as session:
+    with transaction(make_session_factory(filled)) as session:
         (first,) = session.query(Admin).all()
         assert (first.name, first.admission.value) == ("first admin", "machine")
         owners = {key.id: key.admin_id for key in session.query(ApiKey)}
@@ -130,36 +101,29 @@ def test_admin_keys_of_before_are_one_person(old_url: str) -> None:
         account_id = session.query(LimitRequest).first().account_id
         ledger.record_fact(session, account_id=account_id, fact={"table": "x"}, now=NOW)
         assert ledger.entries(session, account_id, 0, 10)[-1].kind is EntryKind.FACT
-    engine.dispose()
 
 
-def test_entries_stay_append_only_and_the_way_back_works(old_url: str) -> None:
-    engine = make_engine(old_url)
-    fill(engine)
+def test_entries_stay_append_only_and_the_way_back_works(filled, old_url):
+    def assert_append_only(*statements: str) -> None:
+        for statement in statements:
+            with pytest.raises(Exception, match="append-only"), filled.begin() as connection:
+                connection.execute(text(statement))
+
     upgrade_schema(old_url)
-    for statement in ("UPDATE entries SET amount_nano = 0", "DELETE FROM entries"):
-        with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
-            connection.execute(text(statement))
-    engine.dispose()
+    assert_append_only("UPDATE entries SET amount_nano = 0", "DELETE FROM entries")
+    filled.dispose()
     command.downgrade(migration_config(old_url), BEFORE)
-    engine = make_engine(old_url)
-
-    def count(table: str) -> Any:
-        with engine.connect() as connection:
-            return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar()
-
-    assert (count("api_keys"), count("limit_requests"), count("entries")) == (4, 2, 1)
-    with pytest.raises(Exception, match="append-only"), engine.begin() as connection:
-        connection.execute(text("DELETE FROM entries"))
-    engine.dispose()
+    with filled.connect() as connection:
+        tables = ("api_keys", "limit_requests", "entries")
+        assert [connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in tables] == [4, 2, 1]
+    assert_append_only("DELETE FROM entries")
 
 
-def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(old_url: str) -> None:
+def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(database, old_url):
     """Its log verifies, its Gaussian jobs cost what they did, and its capacity is the same, also under other limits."""
-    engine = make_engine(old_url)
-    account_id = open_account_of_before(engine)
+    account_id = open_account_of_before(database)
     upgrade_schema(old_url)
-    factory, votes = make_session_factory(engine), GaussianEvent(1.0, 100.0, 10)
+    factory, votes = make_session_factory(database), GaussianEvent(1.0, 100.0, 10)
     with transaction(factory) as session:
         account = ledger.get_account(session, account_id)
         assert (account.rate, account.base, ledger.filter_of(account).capacity_nano) == (0, 0, account.capacity_nano)
@@ -174,27 +138,24 @@ def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(old_url: str)
     with transaction(factory, read_only=True, snapshot=True) as session:
         findings = verify(session, trusted={}).findings
         assert [finding.code for finding in findings if finding.account_id] == []
-    engine.dispose()
+    database.dispose()
     command.downgrade(migration_config(old_url), BEFORE)
     upgrade_schema(old_url)
 
 
-def test_a_database_with_accounts_of_the_other_filter_is_left_as_it_is(old_url: str) -> None:
-    engine = make_engine(old_url)
-    open_account_of_before(engine, "rdp")
+def test_a_database_with_accounts_of_the_other_filter_is_left_as_it_is(database, old_url):
+    open_account_of_before(database, "rdp")
     with pytest.raises(RuntimeError, match="1 accounts have the rdp filter"):
         upgrade_schema(old_url)
-    with engine.connect() as connection:
+    with database.connect() as connection:
         assert connection.scalar(text("SELECT filter FROM accounts")) == "rdp"
-    engine.dispose()
 
 
-def test_there_is_no_way_back_from_an_account_with_a_rate(old_url: str) -> None:
-    engine = make_engine(old_url)
+def test_there_is_no_way_back_from_an_account_with_a_rate(database, old_url):
     upgrade_schema(old_url)
-    with transaction(make_session_factory(engine)) as session:
+    with transaction(make_session_factory(database)) as session:
         facts = {"owner": "clinic", "epsilon": 2.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
         ledger.open_account(session, name="new", **facts, now=NOW)
-    engine.dispose()
+    database.dispose()
     with pytest.raises(RuntimeError, match="1 accounts were opened since"):
         command.downgrade(migration_config(old_url), BEFORE)

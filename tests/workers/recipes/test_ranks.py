@@ -130,7 +130,7 @@ def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both)
     alone, first, second = both("central images alone")
     assert torch.equal(first["weights"], second["weights"])
     assert torch.equal(first["weights"], alone["weights"])
-    assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([3], [])
+    assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([1, 1, 1], [])
     assert (first["draws"], second["draws"]) == (alone["draws"], 0) == (3, 0)
     alone, first, second = both("denoiser")  # its noise levels are drawn by pass, whose size is another
     assert torch.equal(first["weights"], second["weights"])

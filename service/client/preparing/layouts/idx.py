@@ -18,11 +18,14 @@ from service.client.preparing.choices import Choices
 from service.client.preparing.errors import PackingError
 from service.client.preparing.layouts.parts import choose_part, title_of
 from service.client.preparing.package import Package, file_member, zip_stream
+from service.client.preparing.pictures import PIXELS_MAX
 from service.client.preparing.sources import Pixels, Record, Source, Tally
 from service.client.preparing.subjects import number_subjects
+from service.ingest.request import IngestLimits
 from service.ingest.subjects import SubjectId
 
 _IMAGES_MAGIC, _LABELS_MAGIC, _SUBJECTS_MAGIC = 0x803, 0x801, 0xC01
+_RECORDS_MAX = IngestLimits().records_max
 _INSIDE = (".", "raw", "MNIST/raw", "FashionMNIST/raw")  # the last three as torchvision unpacks them
 
 
@@ -108,8 +111,10 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
             magic, records, height, width = struct.unpack(">4I", file.read(16))
         with _open(labels) as file:
             label_magic, label_count = struct.unpack(">2I", file.read(8))
-            private_labels = file.read(label_count)
-        ids = None if owners is None else _ids(owners)
+            if label_count != records or records > _RECORDS_MAX or height * width > PIXELS_MAX:
+                raise ValueError("not as many labels as pictures, or more than can be")
+            private_labels = file.read(records)
+        ids = None if owners is None else _ids(owners, records)
     except (struct.error, OSError, EOFError, ValueError) as error:
         raise PackingError(f"The IDX pair {split!r} in {folder} is damaged: {error}.") from error
     if (magic, label_magic) != (_IMAGES_MAGIC, _LABELS_MAGIC):
@@ -119,12 +124,12 @@ def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:
     return _Pair(split, images, labels, owners, records, height, width, private_labels, ids)
 
 
-def _ids(path: Path) -> tuple[SubjectId, ...]:
+def _ids(path: Path, count: int) -> tuple[SubjectId, ...]:
     with _open(path) as file:
         magic, _ = struct.unpack(">2I", file.read(8))
         if magic != _SUBJECTS_MAGIC:
             raise ValueError("the subjects are not an IDX file of 32-bit integers")
-        return tuple(np.frombuffer(file.read(), dtype=">i4").tolist())
+        return tuple(np.frombuffer(file.read(4 * count), dtype=">i4").tolist())
 
 
 def _images(folder: Path) -> list[Path]:

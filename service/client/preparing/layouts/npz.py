@@ -13,6 +13,7 @@ import numpy as np
 
 from service.client.preparing.errors import PackingError
 from service.client.preparing.package import Package, file_stream
+from service.client.preparing.pictures import PIXELS_MAX
 from service.client.preparing.sources import Pixels, Record, Source, Tally
 from service.client.preparing.subjects import number_subjects
 from service.ingest.subjects import SubjectId
@@ -77,6 +78,8 @@ def find_file(path: Path, subjects: bool) -> Source | None:
         raise PackingError(f"{path.name} must hold two arrays, 'images' (uint8) and 'labels': {error}.") from error
     if len(shape) not in (3, 4):
         raise PackingError(f"'images' must be (n, h, w) or (n, h, w, c); it is {shape}.")
+    if int(np.prod(shape[1:])) > 3 * PIXELS_MAX:
+        raise PackingError(f"The images of {path.name} are larger than any picture: {shape}.")
     if subjects != (ids is not None):
         raise PackingError(
             f"{path.name} must hold a third array 'subjects', integers or texts: the account protects all records of "

@@ -5,6 +5,7 @@ A file is read as a whole, for that is how SciPy reads it: the training part tak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from service.client.preparing.layouts.parts import choose_part, no_subjects, tit
 from service.client.preparing.sources import Pixels, Record, Source, Tally
 
 _SUFFIX = "_32x32.mat"
+_NUMBERS_MAX = 2**31  # the largest part, extra, has 1.6 billion
 _DIGITS = tuple("0123456789")
 
 
@@ -43,10 +45,12 @@ def find_file(path: Path, subjects: bool) -> Source | None:
 
 
 def _walk(path: Path, tally: Tally) -> Iterator[Record]:
-    from scipy.io import loadmat  # slow to import, and wanted for this layout alone
+    from scipy.io import loadmat, whosmat  # slow to import, and wanted for this layout alone
 
     del tally  # nothing is passed over
     try:
+        if any(math.prod(shape) > _NUMBERS_MAX for _, shape, _ in whosmat(path)):
+            raise ValueError("it is larger than the largest part")
         content = loadmat(path, variable_names=["X", "y"])
         images, labels = content["X"], content["y"].ravel()
     except Exception as error:  # SciPy fails on damaged files in many ways

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from service import ledger
-from service.client import Client
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
@@ -241,16 +240,15 @@ def test_what_kinds_of_releases_can_be_evaluated(served, release, public, kind, 
         evaluate(served, release, key="more", dataset_id=public, samples=5, status=422)
 
 
-def test_the_sdk_evaluates_and_cancels(served, released, public):
+def test_the_sdk_evaluates_and_cancels(served, released, public, client):
     account, release_id = released()
-    with Client(served.url, served.tokens["admin"]) as client:
-        asked = client.release(release_id).evaluate(public, samples=60, seed=3)
-        served.finish_evaluation(asked.model_dump(), cnn=0.66)
-        assert asked.wait().accuracy == {"cnn": 0.66}
-        assert client.release(release_id).summary["accuracy"] == {"cnn": 0.66}
-        assert [found.id for found in client.release(release_id).evaluations()] == [asked.id]
-        job = client.train(served.ready_dataset(account["id"])["id"], recipe="class_histogram", epsilon=0.1)
-        assert job.cancel(discard=True).state == "cancelled"
+    asked = client.release(release_id).evaluate(public, samples=60, seed=3)
+    served.finish_evaluation(asked.model_dump(), cnn=0.66)
+    assert asked.wait().accuracy == {"cnn": 0.66}
+    assert client.release(release_id).summary["accuracy"] == {"cnn": 0.66}
+    assert [found.id for found in client.release(release_id).evaluations()] == [asked.id]
+    job = client.train(served.ready_dataset(account["id"])["id"], recipe="class_histogram", epsilon=0.1)
+    assert job.cancel(discard=True).state == "cancelled"
 
 
 def running(served: Any, charge_nano: Callable[[dict[str, Any]], int]) -> str:

@@ -48,12 +48,9 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
     sent = served.upload(dataset["id"], body)
     assert sent.status_code == 200, sent.text
 
-    plan = served.client().post(
-        "/v1/plans", json={"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 7.0, "options": TINY}
-    )
-    assert plan.json()["unit"] == "subject"
-    assert plan.json()["buys"]["protects"] == "all records of one subject"
-    assert plan.json()["buys"]["units_declared"] == 220
+    plan = served.send("plans", {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 7.0, "options": TINY})
+    bought = (plan["unit"], plan["buys"]["protects"], plan["buys"]["units_declared"])
+    assert bought == ("subject", "all records of one subject", 220)
 
     job_id = served.train(dataset["id"], epsilon=7.0, options=TINY).json()["id"]
     seen: list[TrainingData] = []
@@ -70,25 +67,26 @@ def test_a_training_on_a_subject_account_protects_subjects_from_upload_to_card(s
 
     attempt = Attempt(job_id, served.claim(job_id))
     assert run(settings, attempt, stop=threading.Event(), trainers={"datalens": watched}) is ExitStatus.ENDED
-    job = served.client("read").get(f"/v1/jobs/{job_id}").json()
+    job = served.read(f"jobs/{job_id}")
     assert job["state"] == JobState.SUCCEEDED, job["failure"]
     assert seen[0].private_subjects is not None
 
-    release = served.client("read").get(f"/v1/releases/{job['release_id']}").json()
-    card = served.client("read").get(f"/v1/releases/{job['release_id']}/card").json()
+    release, card = (served.read(f"releases/{job['release_id']}{what}") for what in ("", "/card"))
     assert (card["unit"], card["protects"]) == ("subject", "all records of one subject")
     assert 0 < card["epsilon"] <= 7.0
     assert "that there are at most 1,800 records of at most 220 subjects" in card["assumed_public"]
     report = served.client("read").get(f"/v1/releases/{job['release_id']}/report.html").text
     assert "all records of one of these are protected together" in report
-    told = json.dumps([sent.json(), plan.json(), job, release, card]) + report
+    told = json.dumps([sent.json(), plan, job, release, card]) + report
     assert CANARY not in told
     assert not [path for path in settings.data_dir.rglob("*") if CANARY in path.name]
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in kept if CANARY.encode() in path.read_bytes()]
 
 
-def test_subjects_are_declared_and_sent_exactly_where_they_are_protected(served):
+def test_subjects_are_sent_exactly_where_they_are_protected(served):
+    """Where they are declared: tests/service/datasets/test_states.py."""
+
     def fault(dataset_id: str, subjects: bool) -> str | None:
         answer = served.upload(dataset_id, upload(subjects)[0])
         assert CANARY not in answer.text
@@ -100,18 +98,3 @@ def test_subjects_are_declared_and_sent_exactly_where_they_are_protected(served)
     records = declared(served, by_record, subjects_declared=None)["id"]
     assert fault(records, True) == "subjects_unexpected"
     assert fault(records, False) is None
-    body = {"name": "x", "visibility": "private", "classes": DIGITS, "height": 8, "width": 8, "channels": 1}
-    body |= {"records_declared": 1800}
-    for account_id, subjects, match in (
-        (by_subject, None, "a public upper bound on the number of subjects"),
-        (by_subject, 1801, "between 1 and records_declared"),
-        (by_record, 220, "protects single records"),
-    ):
-        answer = served.client().post(
-            "/v1/datasets", json=body | {"account_id": account_id, "subjects_declared": subjects}
-        )
-        assert (answer.status_code, match in answer.json()["detail"]) == (422, True), answer.text
-    asked = {"dataset_id": declared(served, by_subject)["id"], "recipe": "datalens", "epsilon": 1.0}
-    job = served.client().post("/v1/plans", json=asked | {"options": TINY | {"teachers": 56}})
-    assert job.status_code == 422
-    assert "220 declared subjects support at most 55 teachers" in job.json()["detail"]

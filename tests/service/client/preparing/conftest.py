@@ -1,7 +1,5 @@
 """Folders of pictures as people have them."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

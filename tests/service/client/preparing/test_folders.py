@@ -1,7 +1,5 @@
 """Class folders, what is passed over in them, parts such as train/ and test/, tables of labels, and zips of it all."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import zipfile
@@ -41,7 +39,7 @@ def names(root: Path, **choices: object) -> list[str]:
     return sorted(found)
 
 
-def test_junk_is_skipped_and_counted(fill: Fill) -> None:
+def test_junk_is_skipped_and_counted(fill):
     root = fill("a/1.png", "b/2.png", "loose.png")
     (root / "empty").mkdir()
     for junk in (".DS_Store", "a/._1.png", "a/Thumbs.db", "b/desktop.ini"):
@@ -59,7 +57,7 @@ def test_junk_is_skipped_and_counted(fill: Fill) -> None:
         assert part in summary
 
 
-def test_of_train_and_test_train_is_taken_and_said(fill: Fill) -> None:
+def test_of_train_and_test_train_is_taken_and_said(fill):
     root = fill("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png", "test/b/2.png")
     assert names(root) == ["a 0", "b 1"]
     assert prepare(root).summary == "train/ (not test/; --split chooses): 2 pictures: as they are."
@@ -68,13 +66,13 @@ def test_of_train_and_test_train_is_taken_and_said(fill: Fill) -> None:
         prepare(root, read_choices(split="val"))
 
 
-def test_classes_called_train_and_test(fill: Fill) -> None:
+def test_classes_called_train_and_test(fill):
     assert names(fill("train/1.png", "test/1.png")) == ["test 1", "train 0"]
     with pytest.raises(PackingError, match="leave --split out"):
         prepare(fill("train/1.png"), read_choices(split="train"))
 
 
-def test_a_table_of_labels(fill: Fill, tmp_path: Path) -> None:
+def test_a_table_of_labels(fill, tmp_path):
     root = fill("1.png", "2.png", "deep/er/3.png", "4.png")
     with pytest.raises(ChoiceNeeded) as error:
         prepare(root)
@@ -87,7 +85,7 @@ def test_a_table_of_labels(fill: Fill, tmp_path: Path) -> None:
     assert "1 picture not named in the table" in summary
 
 
-def test_a_table_with_subjects(fill: Fill) -> None:
+def test_a_table_with_subjects(fill):
     root = fill("1.png", "2.png", "3.png")
     (root / "labels.csv").write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n3.png,b,carl\n")
     package = prepare(root, read_choices(labels="labels.csv"), subjects=True)
@@ -111,14 +109,14 @@ def test_a_table_with_subjects(fill: Fill) -> None:
         ("file,label\n1.png,..\n", "cannot be the name of a class"),
     ],
 )
-def test_tables_that_will_not_do(fill: Fill, text: str, message: str) -> None:
+def test_tables_that_will_not_do(fill, text, message):
     root = fill("1.png", "2.png")
     (root / "labels.csv").write_text(text)
     with pytest.raises(PackingError, match=message):
         prepare(root, read_choices(labels="labels.csv"))
 
 
-def test_a_table_that_names_what_is_not_there(fill: Fill) -> None:
+def test_a_table_that_names_what_is_not_there(fill):
     root = fill("1.png")
     (root / "labels.csv").write_text("file,label\n1.png,a\n2.png,a\n")
     with pytest.raises(BrokenPictures, match=r"2\.png .*cannot be opened"):
@@ -129,7 +127,7 @@ def test_a_table_that_names_what_is_not_there(fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_a_zip_is_a_folder(fill: Fill, tmp_path: Path, around: bool) -> None:
+def test_a_zip_is_a_folder(fill, tmp_path, around):
     root = fill("a/1.png", "b/2.png", "b/._2.png", root="set")
     (root / "b" / "torn.jpg").write_bytes(b"\xff\xd8\xff")
     archive = shutil.make_archive(str(tmp_path / "set"), "zip", *((tmp_path, "set") if around else (root,)))
@@ -140,14 +138,14 @@ def test_a_zip_is_a_folder(fill: Fill, tmp_path: Path, around: bool) -> None:
     assert names(Path(archive), skip_broken=True) == ["a 0", "b 1"]
 
 
-def test_pictures_of_subjects_and_records_of_nobody(fill: Fill) -> None:
+def test_pictures_of_subjects_and_records_of_nobody(fill):
     with pytest.raises(PackingError, match="single records"):
         prepare(fill("a/x/y/anna/1.png", "a/1.png"))
     root = fill("a/anna/1.png", "a/anna/left/2.png", root="owned")
     assert "1 picture below the folders of subjects" in prepare(root, subjects=True).summary
 
 
-def test_links_that_lead_in_circles(fill: Fill) -> None:
+def test_links_that_lead_in_circles(fill):
     root = fill("a/1.png", "b/2.png")
     (root / "labels.csv").write_text("file,label\na/1.png,x\nb/2.png,y\n")
     (root / "a" / "up").symlink_to(root)
@@ -155,18 +153,18 @@ def test_links_that_lead_in_circles(fill: Fill) -> None:
     assert names(root, labels="labels.csv") == ["x 0", "y 1"]
 
 
-def test_linked_class_folders_count(fill: Fill, tmp_path: Path) -> None:
+def test_linked_class_folders_count(fill, tmp_path):
     root = fill("a/1.png")
     (root / "b").symlink_to(fill("2.png", "3.png", root="elsewhere"))
     assert [name[0] for name in names(root)] == ["a", "b", "b"]
 
 
-def test_a_class_whose_accent_is_written_in_two_ways(fill: Fill) -> None:
+def test_a_class_whose_accent_is_written_in_two_ways(fill):
     package = prepare(fill("Zo\u00e9/1.png", "Zoe\u0301/2.png"))
     assert (package.classes, package.records) == (("Zo\u00e9",), 2)
 
 
-def test_what_is_said_of_nothing(tmp_path: Path) -> None:
+def test_what_is_said_of_nothing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("")
     with pytest.raises(PackingError, match="no class folders with pictures"):
@@ -175,9 +173,7 @@ def test_what_is_said_of_nothing(tmp_path: Path) -> None:
         prepare(tmp_path, read_choices(attribute="Male"))
 
 
-def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(
-    fill: Fill, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(fill, monkeypatch):
     root = fill("a/1.png")
     with (root / "a" / "huge.png").open("wb") as file:
         file.truncate(2**40)  # a hole of a terabyte
@@ -185,7 +181,7 @@ def test_a_picture_that_is_no_picture_of_this_size_is_not_read_whole(
         prepare(root)
 
 
-def test_names_of_systems_stay_out_of_arrays(tmp_path: Path) -> None:
+def test_names_of_systems_stay_out_of_arrays(tmp_path):
     np.savez(tmp_path / "a.npz", images=np.zeros((4, 16, 16), np.uint8), labels=np.arange(4) % 2)
     assert prepare(tmp_path / "a.npz").summary == "Arrays: 4 pictures, as they are."
     package = prepare(tmp_path / "a.npz", read_choices(size="8"))

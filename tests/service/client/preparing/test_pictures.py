@@ -1,11 +1,8 @@
 """One picture: recognised for what it is, made to fit, and taken by the service exactly as it was made."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +48,7 @@ def prepared(content: bytes, wanted: Target) -> np.ndarray:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("fit", ["crop", "pad"])
 @pytest.mark.parametrize("size", [(48, 48), (64, 40), (8, 128)])
-def test_the_service_takes_whatever_comes_out(motley: Path, size: tuple[int, int], fit: str, channels: int) -> None:
+def test_the_service_takes_whatever_comes_out(motley, size, fit, channels):
     wanted = target(*size, channels, fit=fit)
     files = [*(motley / "cat").glob("[!.]*"), *(motley / "dog").glob("*.[gjp]*")]
     assert len(files) == 13
@@ -60,14 +57,14 @@ def test_the_service_takes_whatever_comes_out(motley: Path, size: tuple[int, int
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
-def test_what_fits_is_sent_as_it_is(colours: Callable[..., np.ndarray], kind: str) -> None:
+def test_what_fits_is_sent_as_it_is(colours, kind):
     content = saved(Image.fromarray(colours()), kind)
     assert prepare_picture(content, target(48, 48))[1] == content
     assert prepare_picture(content, target(40, 40))[1] != content
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_orientations_of_exif(colours: Callable[..., np.ndarray], orientation: int) -> None:
+def test_orientations_of_exif(colours, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     content = saved(Image.fromarray(colours(20, 30)), exif=exif)
@@ -77,7 +74,7 @@ def test_orientations_of_exif(colours: Callable[..., np.ndarray], orientation: i
     assert (prepared(content, target(*upright.size)) == np.asarray(upright)).all()
 
 
-def test_sixteen_bits_are_scaled_and_not_cut_off(colours: Callable[..., np.ndarray]) -> None:
+def test_sixteen_bits_are_scaled_and_not_cut_off(colours):
     grey = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
     content = saved(Image.fromarray(grey))
     assert look(content).deep
@@ -89,7 +86,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(colours: Callable[..., np.ndarr
     assert (prepared(content, target(16, 16)) == values).all()
 
 
-def test_transparency_is_laid_on_the_background(colours: Callable[..., np.ndarray]) -> None:
+def test_transparency_is_laid_on_the_background(colours):
     pixels = np.dstack([colours(16, 16), np.full((16, 16), 255, np.uint8)])
     pixels[0, 0] = (0, 0, 0, 0)
     pixels[0, 1] = (0, 0, 0, 51)
@@ -101,7 +98,7 @@ def test_transparency_is_laid_on_the_background(colours: Callable[..., np.ndarra
     assert (kept[1:] == pixels[1:, :, :3]).all()
 
 
-def test_a_palette_with_one_clear_colour() -> None:
+def test_a_palette_with_one_clear_colour():
     image = Image.new("P", (16, 16), 1)
     image.putpalette([0, 0, 0, 10, 20, 30])
     image.putpixel((3, 0), 0)
@@ -113,19 +110,19 @@ def test_a_palette_with_one_clear_colour() -> None:
     assert not look(saved(image)).transparent
 
 
-def test_palettes_of_greys_are_grey() -> None:
+def test_palettes_of_greys_are_grey():
     image = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
     assert look(saved(image, "GIF")).grey
     assert not look(saved(image.convert("RGB"))).grey  # stored as colour: giving that up is its owner's choice
 
 
-def test_opaque_alpha_is_no_transparency(colours: Callable[..., np.ndarray]) -> None:
+def test_opaque_alpha_is_no_transparency(colours):
     content = saved(Image.fromarray(np.dstack([colours(), np.full((48, 48), 255, np.uint8)])))
     assert not look(content).transparent
     assert prepare_picture(content, target(48, 48))[1] == content
 
 
-def test_printed_pictures_become_rgb() -> None:
+def test_printed_pictures_become_rgb():
     content = saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
     assert look(content).printed
     red, green, blue = prepared(content, target(16, 16))[8, 8]
@@ -133,7 +130,7 @@ def test_printed_pictures_become_rgb() -> None:
     assert max(green, blue) < 15
 
 
-def test_of_moving_pictures_the_first_frame_is_kept() -> None:
+def test_of_moving_pictures_the_first_frame_is_kept():
     first, second = Image.new("RGB", (16, 16), (200, 0, 0)), Image.new("RGB", (16, 16), (0, 200, 0))
     for kind in ("GIF", "PNG", "WEBP", "TIFF"):
         content = saved(first, kind, save_all=True, append_images=[second])
@@ -142,7 +139,7 @@ def test_of_moving_pictures_the_first_frame_is_kept() -> None:
         assert red > 150 > 50 > green, kind
 
 
-def test_cropping_keeps_the_middle_and_padding_keeps_everything() -> None:
+def test_cropping_keeps_the_middle_and_padding_keeps_everything():
     stripes = np.zeros((20, 60, 3), np.uint8)
     stripes[:, :20], stripes[:, 20:40], stripes[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     content = saved(Image.fromarray(stripes))
@@ -153,7 +150,7 @@ def test_cropping_keeps_the_middle_and_padding_keeps_everything() -> None:
     assert (padded[10:30] == stripes).all()
 
 
-def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same() -> None:
+def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same():
     ramp = np.tile(np.linspace(0, 255, 1600), (1200, 1)).astype(np.uint8)
     image = Image.fromarray(ramp)
     fast, slow = (prepared(saved(image, kind), target(64, 48, 1)) for kind in ("JPEG", "PNG"))
@@ -165,7 +162,7 @@ def cut(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
-def test_damaged_pictures_are_told_from_whole_ones(colours: Callable[..., np.ndarray], kind: str) -> None:
+def test_damaged_pictures_are_told_from_whole_ones(colours, kind):
     content = saved(Image.fromarray(colours()), kind)
     look(content)
     for damaged in (cut(content), b"", b"no picture at all", content[:20]):
@@ -173,7 +170,7 @@ def test_damaged_pictures_are_told_from_whole_ones(colours: Callable[..., np.nda
             look(damaged)
 
 
-def test_bombs_are_judged_by_their_headers(colours: Callable[..., np.ndarray]) -> None:
+def test_bombs_are_judged_by_their_headers(colours):
     """The largest would take 3.6 gigabytes of pixels: a look that decoded it would not come back soon."""
     png = saved(Image.new("L", (16, 16)))
     for side in (9_000, 60_000):
@@ -188,7 +185,7 @@ def test_bombs_are_judged_by_their_headers(colours: Callable[..., np.ndarray]) -
         look(bytes(webp))
 
 
-def test_numbers_that_are_no_brightness() -> None:
+def test_numbers_that_are_no_brightness():
     """Seen at the first look: what fails later would fail when the dataset is declared already."""
     for image, message in (
         (Image.new("F", (16, 16), 0.5), r"not taken \(F\)"),
@@ -201,7 +198,7 @@ def test_numbers_that_are_no_brightness() -> None:
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I"])
-def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode: str) -> None:
+def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
     content = saved(Image.new(mode, (20, 16)), "TIFF")
     look(content)
     for channels in (1, 3):

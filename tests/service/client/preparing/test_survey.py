@@ -1,7 +1,5 @@
 """What the pictures of a folder need: asked for all at once by name, and said in one line when it is done."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable, Iterator
@@ -40,7 +38,7 @@ def folder_of(root: Path, **pictures: Image.Image) -> Path:
     return root
 
 
-def test_a_motley_folder_works_with_the_two_flags_that_the_error_names(motley: Path) -> None:
+def test_a_motley_folder_works_with_the_two_flags_that_the_error_names(motley):
     before = sorted(motley.rglob("*"))
     with pytest.raises(ChoiceNeeded) as error:
         prepare(motley)
@@ -55,7 +53,7 @@ def test_a_motley_folder_works_with_the_two_flags_that_the_error_names(motley: P
     assert sorted(motley.rglob("*")) == before
 
 
-def test_the_line_says_what_was_done_to_how_many(motley: Path) -> None:
+def test_the_line_says_what_was_done_to_how_many(motley):
     package = prepare(motley, read_choices(size="48", background="white"))
     assert package.summary == (
         "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
@@ -69,7 +67,7 @@ def test_the_line_says_what_was_done_to_how_many(motley: Path) -> None:
     assert "12 turned to grey" in package.summary
 
 
-def test_every_need_is_named_at_once(motley: Path) -> None:
+def test_every_need_is_named_at_once(motley):
     (motley / "cat" / "torn.png").write_bytes((motley / "cat" / "plain.png").read_bytes()[:200])
     (motley / "dog" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
     with pytest.raises(BrokenPictures) as error:
@@ -84,7 +82,7 @@ def test_every_need_is_named_at_once(motley: Path) -> None:
     assert len(sent(package)) == 13
 
 
-def test_of_many_broken_pictures_a_few_are_named(tmp_path: Path) -> None:
+def test_of_many_broken_pictures_a_few_are_named(tmp_path):
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     for number in range(12):
@@ -96,7 +94,7 @@ def test_of_many_broken_pictures_a_few_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("side", "flags"), [(7, ("--size 8",)), (8, ()), (128, ()), (129, ("--size 128",))])
-def test_sizes_from_8_to_128_go_in_as_they_are(tmp_path: Path, colours: Colours, side: int, flags: Any) -> None:
+def test_sizes_from_8_to_128_go_in_as_they_are(tmp_path, colours, side, flags):
     root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, 16)), b=Image.fromarray(colours(side, 16)))
     if flags:
         with pytest.raises(ChoiceNeeded) as error:
@@ -108,7 +106,7 @@ def test_sizes_from_8_to_128_go_in_as_they_are(tmp_path: Path, colours: Colours,
     assert package.summary == "2 pictures: as they are."
 
 
-def test_grey_and_colour(tmp_path: Path, colours: Colours) -> None:
+def test_grey_and_colour(tmp_path, colours):
     grey = Image.fromarray(colours()).convert("L")
     assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey)).channels == 1
     mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
@@ -119,7 +117,7 @@ def test_grey_and_colour(tmp_path: Path, colours: Colours) -> None:
     assert {picture.mode for picture in sent(package).values()} == {"L"}
 
 
-def test_grey_pictures_on_a_coloured_ground_are_colour(tmp_path: Path) -> None:
+def test_grey_pictures_on_a_coloured_ground_are_colour(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
     assert prepare(root, read_choices(background="grey")).channels == 1
@@ -132,12 +130,12 @@ def test_grey_pictures_on_a_coloured_ground_are_colour(tmp_path: Path) -> None:
     "wrong",
     [{"size": "big"}, {"size": "7"}, {"size": "129x64"}, {"size": "64x"}, {"background": "whyte"}, {"fit": "stretch"}],
 )
-def test_words_that_are_not_understood(wrong: dict[str, str]) -> None:
+def test_words_that_are_not_understood(wrong):
     with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
         read_choices(**wrong)  # type: ignore[arg-type]
 
 
-def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours: Colours) -> None:
+def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
     """After the first megabyte of ten, few have been read."""
     read = 0
 
@@ -158,7 +156,7 @@ def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours: Colours) -
     assert read == 201
 
 
-def test_a_folder_that_changes_while_it_is_sent(motley: Path) -> None:
+def test_a_folder_that_changes_while_it_is_sent(motley):
     package = prepare(motley, read_choices(size="32", background="white"))
     (motley / "dog" / "opaque.png").unlink()
     with pytest.raises(PackingError, match="there were 13, and now 12"):

@@ -1,7 +1,5 @@
 """What would be sent of a package, read again by class."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

@@ -1,7 +1,5 @@
 """CelebA on a small copy of its folder and lists."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +44,7 @@ def faces(root: Path, **choices: str) -> list[tuple[str, int]]:
     return [(label, round(np.mean(pixels) / 20)) for label, pixels in found]
 
 
-def test_the_attribute_and_the_size_are_asked_for(root: Path) -> None:
+def test_the_attribute_and_the_size_are_asked_for(root):
     with pytest.raises(ChoiceNeeded) as error:
         prepare(root)
     assert error.value.flags == ("--attribute Male",)
@@ -58,14 +56,14 @@ def test_the_attribute_and_the_size_are_asked_for(root: Path) -> None:
     assert package.summary == "CelebA, train (not test; --split chooses): 5 pictures: 5 cropped to 64 x 64."
 
 
-def test_one_attribute_makes_two_classes(root: Path) -> None:
+def test_one_attribute_makes_two_classes(root):
     assert faces(root, attribute="Male") == [
         ("Male", 1), ("not Male", 2), ("not Male", 3), ("Male", 4), ("not Male", 5),
     ]  # fmt: skip
     assert faces(root, attribute="Male", split="test") == [("Male", 6)]
 
 
-def test_several_attributes_make_a_class_each_and_faces_with_just_one_count(root: Path) -> None:
+def test_several_attributes_make_a_class_each_and_faces_with_just_one_count(root):
     hair = "Black_Hair,Blond_Hair,Brown_Hair"
     assert faces(root, attribute=hair) == [("Black_Hair", 1), ("Blond_Hair", 2), ("Brown_Hair", 5)]
     package = prepare(root, read_choices(attribute=hair, size="32"))
@@ -73,7 +71,7 @@ def test_several_attributes_make_a_class_each_and_faces_with_just_one_count(root
     assert package.summary.endswith("left out 2 pictures with none or several of the attributes.")
 
 
-def test_whose_faces_they_are(root: Path) -> None:
+def test_whose_faces_they_are(root):
     package = prepare(root, read_choices(attribute="Male", size="32"), subjects=True)
     assert (package.records, package.subjects) == (5, 3)
     (root / "identity_CelebA.txt").unlink()
@@ -81,14 +79,14 @@ def test_whose_faces_they_are(root: Path) -> None:
         prepare(root, read_choices(attribute="Male", size="32"), subjects=True)
 
 
-def test_without_the_list_of_parts_all_are_taken(root: Path) -> None:
+def test_without_the_list_of_parts_all_are_taken(root):
     (root / "list_eval_partition.txt").unlink()
     assert len(faces(root, attribute="Male")) == 6
     with pytest.raises(PackingError, match="list_eval_partition"):
         prepare(root, read_choices(attribute="Male", split="test"))
 
 
-def test_what_cannot_be(root: Path) -> None:
+def test_what_cannot_be(root):
     with pytest.raises(PackingError, match=r"no attribute 'male'\. It has Bald, Black_Hair"):
         prepare(root, Choices(attributes=("male",)))
     (root / "img_align_celeba" / "000002.jpg").unlink()

@@ -1,7 +1,5 @@
 """CIFAR-10 on a small copy of its batches, byte for byte as Python 2 pickled them; pickles that do more are refused."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 from pathlib import Path
@@ -40,7 +38,7 @@ def made(tmp_path: Path) -> tuple[Path, np.ndarray]:
     return tmp_path / "cifar", images
 
 
-def test_both_parts(made: tuple[Path, np.ndarray]) -> None:
+def test_both_parts(made):
     root, images = made
     package = prepare(root)
     assert (package.classes, package.height, package.width, package.channels) == (LABELS, 32, 32, 3)
@@ -55,20 +53,20 @@ def test_both_parts(made: tuple[Path, np.ndarray]) -> None:
         prepare(root, Choices(split="val"))
 
 
-def test_other_sizes_and_grey(made: tuple[Path, np.ndarray]) -> None:
+def test_other_sizes_and_grey(made):
     package = prepare(made[0], read_choices(size="16", grey=True))
     assert (package.height, package.channels) == (16, 1)
     assert received(package)[0][1].shape == (16, 16)
 
 
-def test_names_of_the_classes_are_read(made: tuple[Path, np.ndarray]) -> None:
+def test_names_of_the_classes_are_read(made):
     names = [f"thing {number}".encode() for number in range(10)]
     meta = {b"label_names": names, b"num_vis": 3072}
     (made[0] / "cifar-10-batches-py" / "batches.meta").write_bytes(pickle.dumps(meta, protocol=2))
     assert prepare(made[0]).classes[9] == "thing 9"
 
 
-def test_batches_pickled_anew_are_read_as_well(made: tuple[Path, np.ndarray]) -> None:
+def test_batches_pickled_anew_are_read_as_well(made):
     root, images = made
     rows = images[:4].transpose(0, 3, 1, 2).reshape(4, -1)
     for protocol in (2, 3, 4):
@@ -85,7 +83,7 @@ class _Runs:
         return Path.touch, (self._path,)
 
 
-def test_a_pickle_that_would_run_something_does_not(made: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+def test_a_pickle_that_would_run_something_does_not(made, tmp_path):
     trap = tmp_path / "sprung"
     content = pickle.dumps({"data": _Runs(trap), "labels": []})
     (made[0] / "cifar-10-batches-py" / "data_batch_3").write_bytes(content)
@@ -106,12 +104,12 @@ def test_a_pickle_that_would_run_something_does_not(made: tuple[Path, np.ndarray
         batch(np.zeros((1, 32, 32, 3), np.uint8), [10]),
     ],
 )
-def test_damaged_batches(made: tuple[Path, np.ndarray], content: bytes) -> None:
+def test_damaged_batches(made, content):
     (made[0] / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
     with pytest.raises(PackingError, match="data_batch_2"):
         prepare(made[0])
 
 
-def test_accounts_of_subjects(made: tuple[Path, np.ndarray]) -> None:
+def test_accounts_of_subjects(made):
     with pytest.raises(PackingError, match="does not say whose"):
         prepare(made[0], subjects=True)

@@ -1,7 +1,5 @@
 """Places365 on small copies of its layouts: the official one, one folder for each category, and the validation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +46,7 @@ def places(root: Path, **choices: str) -> list[tuple[str, int]]:
     return [(label, round(np.mean(pixels) / 20)) for label, pixels in found]
 
 
-def test_three_classes_by_the_hierarchy(root: Path) -> None:
+def test_three_classes_by_the_hierarchy(root):
     assert places(root) == KEPT
     package = prepare(root, read_choices(size="64"))
     assert package.classes == ("indoor", "outdoor-natural", "outdoor-man-made")
@@ -58,14 +56,14 @@ def test_three_classes_by_the_hierarchy(root: Path) -> None:
     )
 
 
-def test_the_validation_part_has_a_list(root: Path) -> None:
+def test_the_validation_part_has_a_list(root):
     assert places(root, split="val") == [("outdoor-natural", 2), ("outdoor-man-made", 3)]  # the first is a berth
     (root / "places365_val.txt").unlink()
     with pytest.raises(PackingError, match="places365_val"):
         prepare(root, read_choices(size="32", split="val"))
 
 
-def test_one_folder_a_category(root: Path) -> None:
+def test_one_folder_a_category(root):
     easy = root.with_name("easy")
     for number, category in enumerate(TRAIN, start=1):
         name = category.split("/", 1)[1].replace("/", "-")
@@ -76,7 +74,7 @@ def test_one_folder_a_category(root: Path) -> None:
     assert sorted(places(easy, split="val")) == sorted(KEPT)
 
 
-def test_the_hierarchy_is_asked_for(root: Path) -> None:
+def test_the_hierarchy_is_asked_for(root):
     table = root / "Scene hierarchy - Places365.csv"
     table.write_text("category,indoor\n'/a/abbey',1\n")
     with pytest.raises(PackingError, match="must have the columns"):

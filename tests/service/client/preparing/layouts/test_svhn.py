@@ -1,7 +1,5 @@
 """SVHN on small copies of its .mat files, as MATLAB writes them: zero is 10, and pictures lie along the last axis."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +26,7 @@ def root(tmp_path: Path, images: np.ndarray) -> Path:
     return tmp_path
 
 
-def test_parts_and_digits(root: Path, images: np.ndarray) -> None:
+def test_parts_and_digits(root, images):
     package = prepare(root)
     assert package.classes == tuple("0123456789")
     assert package.summary == "SVHN, train (not test; --split chooses): 12 pictures: as they are."
@@ -53,7 +51,7 @@ def test_parts_and_digits(root: Path, images: np.ndarray) -> None:
         None,
     ],
 )
-def test_other_files(root: Path, content: dict[str, np.ndarray] | None) -> None:
+def test_other_files(root, content):
     path = root / "train_32x32.mat"
     if content is None:
         path.write_bytes(path.read_bytes()[:500])
