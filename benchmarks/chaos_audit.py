@@ -26,7 +26,7 @@ from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from workers.supervise.attempts import work_root
-from workers.train.spending import journalled_jobs, journalled_nano
+from workers.train.spending import journalled, journalled_jobs
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Audit:
         jobs_unknown: jobs in the database that no client was told of, or the other way round.
         jobs_twice: jobs with more than one release, hold or capture.
         uploads_lost: datasets that a client was told are ready, and whose images are not those that it sent.
-        undercharged: jobs whose journal shows more than their hold has captured.
+        undercharged: jobs whose journal shows more than their hold has captured, or than the log counts.
         artifacts_without_capture: release folders, or releases, whose digest no capture lists.
         releases_changed: releases whose files are not those that were captured.
         holds_open: holds that are neither captured nor released.
@@ -146,15 +146,25 @@ def pixels_sha256(settings: Settings, factory: SessionFactory, dataset_id: str) 
 
 def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) -> None:
     with transaction(factory, read_only=True) as session:
-        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano))
+        rows = session.execute(select(HoldRow.job_id, HoldRow.captured_nano, HoldRow.id)).all()
         captured = {row.job_id: row.captured_nano for row in rows}
+        charges = select(EntryRow.details).where(EntryRow.kind == EntryKind.CHARGE)
+        counted = {  # releases in the log of stages that are priced as a whole
+            row.job_id: max(
+                session.scalars(charges.where(EntryRow.hold_id == row.id)),
+                key=lambda details: sum(details.get("released", {}).values()),
+                default={},
+            ).get("released", {})
+            for row in rows
+        }
         states = session.scalars(select(HoldRow.state)).all()
         found.held_nano = int(session.scalar(select(func.sum(AccountRow.held_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(settings.data_dir):
-        released_nano = journalled_nano(settings.data_dir, job_id)
+        released_nano, made = journalled(settings.data_dir, job_id)
         found.journalled_nano += released_nano
-        found.undercharged += released_nano > captured.get(job_id, 0)
+        beyond = any(made[stage] > count for stage, count in counted.get(job_id, {}).items())
+        found.undercharged += released_nano > captured.get(job_id, 0) or beyond
     found.captured_nano = sum(captured.values())
 
 

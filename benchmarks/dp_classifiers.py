@@ -120,7 +120,7 @@ def accuracy_of(
     return float((predicted == torch.from_numpy(test_set[1])).double().mean())
 
 
-def measure(name: str, options: dict[str, Any], seed: int, *, held_out: bool) -> dict[str, Any]:
+def measure(name: str, options: dict[str, Any], seed: int, epsilon: float, *, held_out: bool) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
     images, labels = load_split("train")
     train_set, test_set = (images, labels), load_split("test")
@@ -128,17 +128,20 @@ def measure(name: str, options: dict[str, Any], seed: int, *, held_out: bool) ->
         train_set = images[:-HELD_OUT], labels[:-HELD_OUT]
         test_set = images[-HELD_OUT:], labels[-HELD_OUT:]
     started = time.monotonic()
-    accuracy = accuracy_of(options, train_set, test_set, seed)
+    accuracy = accuracy_of(options, train_set, test_set, seed, epsilon)
     seconds = round(time.monotonic() - started, 1)
-    print(f"  {name} {json.dumps(options)} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
-    return {"row": name, "options": options, "seed": seed, "accuracy": accuracy, "seconds": seconds}
+    print(
+        f"  {name} {json.dumps(options)} epsilon {epsilon:g} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True
+    )
+    run = {"row": name, "options": options, "seed": seed, "epsilon": epsilon}
+    return run | {"accuracy": accuracy, "seconds": seconds}
 
 
-def summary(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row of figures for each way to train that has runs."""
+def summary(runs: Sequence[dict[str, Any]], epsilon: float) -> list[dict[str, Any]]:
+    """Return a row of figures for each way to train that has runs at an epsilon."""
     rows = []
     for row in ROWS:
-        found = [run["accuracy"] for run in runs if run["row"] == row.name]
+        found = [run["accuracy"] for run in runs if run["row"] == row.name and run.get("epsilon", EPSILON) == epsilon]
         if found:
             rows.append(
                 {
@@ -146,7 +149,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "estimator": row.options.get("estimator", "dpsgd"),
                     "architecture": row.options.get("architecture", "scatter_linear"),
                     "freeze": row.options.get("freeze", "none"),
-                    "epsilon": EPSILON,
+                    "epsilon": epsilon,
                     "delta": DELTA,
                     "mean": statistics.mean(found),
                     "sd": statistics.stdev(found) if len(found) > 1 else None,
@@ -179,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
+    parser.add_argument("--epsilon", type=float, default=EPSILON)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--search", action="store_true", help="compare rates and sizes on held-out training images")
     options = parser.parse_args()
@@ -192,13 +196,14 @@ def main() -> None:
         for tried in row.tries if options.search else ({},):
             for seed in (100,) if options.search else options.seeds:
                 wanted = {**row.options, **tried}
-                if any((run["options"], run["seed"]) == (wanted, seed) for run in document[key]):
+                made = [(run["options"], run["seed"], run.get("epsilon", EPSILON)) for run in document[key]]
+                if (wanted, seed, options.epsilon) in made:
                     continue
-                document[key].append(measure(row.name, wanted, seed, held_out=options.search))
+                document[key].append(measure(row.name, wanted, seed, options.epsilon, held_out=options.search))
                 keep(document, options.json)
     for found in document["rows"] if document["runs"] else []:
         spread = "" if found["sd"] is None else f" +- {found['sd']:.4f}"
-        print(f"{found['name']:<30} {found['mean']:.4f}{spread} ({found['seeds']} seeds)")
+        print(f"{found['name']:<30} {found['epsilon']:>4g} {found['mean']:.4f}{spread} ({found['seeds']} seeds)")
     for order in document["orders"] if document["runs"] else []:
         verdict = "holds" if order["holds"] else "does not hold"
         print(f"{order['order']}: {order['difference']:+.4f} +- {order['standard_error']:.4f}, {verdict}")
@@ -206,8 +211,9 @@ def main() -> None:
 
 def keep(document: dict[str, Any], path: Path | None) -> None:
     """Write what there is so far."""
-    document["rows"] = summary(document["runs"])
-    document["orders"] = orders(document["rows"])
+    epsilons = sorted({run.get("epsilon", EPSILON) for run in document["runs"]})
+    document["rows"] = [row for epsilon in epsilons for row in summary(document["runs"], epsilon)]
+    document["orders"] = orders(summary(document["runs"], EPSILON))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     document |= {"dataset": "fashion-mnist", "machine": device, "torch": torch.__version__, "commit": commit}

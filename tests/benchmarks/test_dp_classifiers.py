@@ -15,7 +15,8 @@ def rows_of(**accuracies: list[float]) -> list[dict[str, object]]:
             {"row": names[name], "seed": seed, "accuracy": accuracy}
             for name, found in accuracies.items()
             for seed, accuracy in enumerate(found)
-        ]
+        ],
+        3.0,
     )
 
 

@@ -26,7 +26,7 @@ from tests.workers.conftest import Workshop, build
 from workers.supervise.attempts import Attempt, claim_job, release_id_of, work_root
 from workers.supervise.reconcile import Reconciled, reconcile, sweep
 from workers.supervise.supervisor import runner_environment
-from workers.train.spending import journalled_nano, read_journal
+from workers.train.spending import journalled, read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 LATER = timedelta(hours=1)  # every lease has run out by then
@@ -139,7 +139,7 @@ class Scene:
         return len(list(read_journal(self.shop.settings.data_dir, job_id)))
 
     def journalled_nano(self, job_id: str) -> int:
-        return journalled_nano(self.shop.settings.data_dir, job_id)
+        return journalled(self.shop.settings.data_dir, job_id)[0]
 
     def files(self, job_id: str) -> set[str]:
         """Which of a training's files there are: `checkpoint`, `trained`, `artifact`, and `release` for its row."""

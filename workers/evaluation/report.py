@@ -130,7 +130,7 @@ def _document(
 ) -> dict[str, Any]:
     """Gather every number of the report, JSON-able, without pictures."""
     epsilon = float(card["epsilon"])
-    limit = open_filter(release.account_epsilon, card["delta"], card["rate"])
+    limit = open_filter(release.account_epsilon, card["delta"], card["rate"], card["base"])
     guarantee = {
         **{
             key: card[key]

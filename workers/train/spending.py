@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -164,9 +165,13 @@ def read_journal(data_dir: Path, job_id: str) -> Iterator[Line]:
             continue
 
 
-def journalled_nano(data_dir: Path, job_id: str) -> int:
-    """Return what the releases of a job cost together, by its journal, in nano-units."""
-    return sum(line.price_nano for line in read_journal(data_dir, job_id))
+def journalled(data_dir: Path, job_id: str) -> tuple[int, Counter[str]]:
+    """Return what a job's releases cost together in nano-units, and how many there are by stage, by its journal."""
+    price_nano, counts = 0, Counter[str]()
+    for line in read_journal(data_dir, job_id):
+        price_nano += line.price_nano
+        counts[line.stage] += line.count
+    return price_nano, counts
 
 
 def journalled_jobs(data_dir: Path) -> list[str]:

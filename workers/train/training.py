@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
-from workers.train.spending import HeldBudget, Line, read_journal
+from workers.train.spending import HeldBudget, journalled
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
@@ -68,9 +68,9 @@ def publish(context: Context, directory: Path) -> None:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
     digest = artifacts.digest_directory(directory)
     key = open_signing_key(settings.ledger_key_path)
-    journal = list(read_journal(settings.data_dir, job_id))
+    released = journalled(settings.data_dir, job_id)
     with transaction(context.factory) as session:
-        _require_charged(session, job_id, journal)
+        _require_charged(session, job_id, *released)
         release = jobs.publish(
             session,
             job_id=job_id,
@@ -91,7 +91,7 @@ def publish(context: Context, directory: Path) -> None:
     keep_receipt(settings.data_dir, release.receipt)
 
 
-def _require_charged(session: Session, job_id: str, journal: Sequence[Line]) -> None:
+def _require_charged(session: Session, job_id: str, released_nano: int, made: Counter[str]) -> None:
     """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
 
     Raises:
@@ -100,10 +100,6 @@ def _require_charged(session: Session, job_id: str, journal: Sequence[Line]) -> 
     hold_id = jobs.get_job(session, job_id).hold_id
     charged_nano = 0 if hold_id is None else ledger.get_hold(session, hold_id).charged_nano
     told = {} if hold_id is None else ledger.released(session, hold_id)
-    released_nano = sum(line.price_nano for line in journal)
-    made = Counter[str]()
-    for line in journal:
-        made[line.stage] += line.count
     if released_nano > charged_nano or any(made[stage] > count for stage, count in told.items()):
         raise LedgerCorruption(
             "The journal of this job shows releases for which the ledger has no charge.",

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
 from workers.train.orders import Training, read_training
 from workers.train.progress import ReportedProgress
-from workers.train.spending import HeldBudget, Journal, journal_path, journalled_nano, read_journal
+from workers.train.spending import HeldBudget, Journal, journal_path, journalled, read_journal
 
 CANARY = "canary-4711-patient-smith"
 
@@ -220,7 +221,7 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
-    assert workshop.hold(job_id).charged_nano == journalled_nano(workshop.settings.data_dir, job_id) == 0
+    assert workshop.hold(job_id).charged_nano == journalled(workshop.settings.data_dir, job_id)[0] == 0
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
@@ -236,7 +237,42 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
         budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
     assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.price_nano
     assert workshop.hold(job_id).charged_nano == votes.price_nano
-    assert journalled_nano(workshop.settings.data_dir, job_id) == votes.price_nano
+    assert journalled(workshop.settings.data_dir, job_id)[0] == votes.price_nano
+
+
+WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100, "epochs": 2.0, "epsilon": 4.0}
+
+
+def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_attempts(workshop):
+    job_id = workshop.train(**WHOLE)
+    first = read_training(workshop.context(workshop.claim(job_id)))
+    (steps,) = first.plan.stages
+    assert (steps.event.count, steps.repeats) == (30, 1)
+    workshop.do(ledger.arm, hold_id=first.hold_id, attempt=1, now=datetime.now(UTC))
+    budget = HeldBudget(first)
+    for count, made in ((1, 1), (20, 21)):
+        budget.charge(replace(steps.event, count=count), steps.name)
+        assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.price_nano == first.plan.price_nano
+        assert journalled(workshop.settings.data_dir, job_id) == (steps.price_nano, {steps.name: made})
+    workshop.give_back(job_id)
+    second = read_training(workshop.context(workshop.claim(job_id)))
+    workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
+    budget = HeldBudget(second)
+    for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
+        with nullcontext() if fits else pytest.raises(BudgetExceeded):
+            budget.charge(replace(steps.event, count=count), steps.name)
+    assert journalled(workshop.settings.data_dir, job_id) == (steps.price_nano, {steps.name: 31})
+
+
+def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
+    """The price is there, from the first step; what an old backup has forgotten is how many were made."""
+    job_id = workshop.train(**WHOLE)
+    journal = Journal(workshop.settings.data_dir, job_id, 1)
+    journal.write(stage="gradient_steps", count=5, price_nano=0)
+    journal.close()
+    assert workshop.work(job_id) == ExitStatus.ENDED
+    job = workshop.job(job_id)
+    assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
 
 
 def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
@@ -253,7 +289,7 @@ def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path):
     write_journal(tmp_path, "job_a", 2, count=1, price_nano=14)
     lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(tmp_path, "job_a")]
     assert lines == [(1, 5, 70), (2, 1, 14)]
-    assert (journalled_nano(tmp_path, "job_a"), journalled_nano(tmp_path, "job_b")) == (84, 0)
+    assert (journalled(tmp_path, "job_a")[0], journalled(tmp_path, "job_b")[0]) == (84, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
