@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -41,7 +43,7 @@ from service.api.schemas import Identifier, Page
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.db.session import find, transaction
-from service.errors import InvalidInput
+from service.errors import InvalidInput, ObscuraError
 from service.extractors import require_extractor
 from service.failpoints import failpoint
 
@@ -80,6 +82,7 @@ def create_job(
 
     The unspent rest of the hold returns when the job ends; what was charged by then stays spent.
     """
+    _plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
     with transaction(service.factory) as session:
         job = jobs.submit_training(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
@@ -90,6 +93,16 @@ def create_job(
     failpoint("accept.after")
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.id}"})
+
+
+def _plan_beforehand(service: Service, dataset_id: str, recipe: str, trials: Sequence[jobs.Trial]) -> None:
+    """Find what may take a second for each plan, and is remembered, while nobody waits for the database.
+
+    What is refused here is refused again, with the right words, where it is asked for.
+    """
+    with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
+        for trial in trials:
+            jobs.plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=trial.epsilon, options=trial.options)
 
 
 @router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")
@@ -166,6 +179,7 @@ def create_sweep(
     for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
     """
     trials = [_trial(body, position) for position in range(len(body.trials))]
+    _plan_beforehand(service, body.dataset_id, body.recipe, trials)
     with transaction(service.factory) as session:
         facts = body.model_dump(exclude={"trials", "epsilon"})
         sweep = jobs.submit_sweep(
