@@ -14,7 +14,7 @@ The idea of spending a little on "central" statistics first is in DP-FETA (Gong 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -297,8 +297,8 @@ def warm_start(
     if scales.by_class is not None:
         leading = config.class_size(facts)
         private = exact_product(private * shape, components[:, :leading], largest=_FAR * size)
-        clip = config.component_clip * size
-        own = _own(private, private_labels, pooled[:leading], counts, clip, scales.by_class, releases)
+        rows = [private[private_labels == label] for label in range(classes)]
+        own = _own(rows, pooled[:leading], counts, config.component_clip * size, scales.by_class, releases)
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
             root[:leading, :leading] = _root(each)  # beyond, the pooled covariance stands in
@@ -306,20 +306,18 @@ def warm_start(
 
 
 def _own(
-    private_rows: Array,
-    private_labels: npt.NDArray[np.int64],
+    private_rows: Sequence[Array],
     pooled: Array,
     counts: Array,
     clip: float,
     stddev: float,
     releases: Kept,
 ) -> list[Array]:
-    """Release each class's scatter (d, d), and pull its covariance towards the pooled one, diag(pooled)."""
+    """Release the scatter (d, d) of each class's rows, and pull its covariance towards the pooled one, diag(pooled)."""
 
     def scatters(drawn: Noise) -> Array:
         """(classes, d, d); a record is in one class only, so this is one release."""
-        rows = (private_rows[private_labels == label] for label in range(len(counts)))
-        return np.stack([release_scatter(row, clip, stddev, drawn) for row in rows])
+        return np.stack([release_scatter(rows, clip, stddev, drawn) for rows in private_rows])
 
     try:
         own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
