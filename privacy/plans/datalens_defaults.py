@@ -46,12 +46,10 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 def _detail(config: DataLensConfig, given: set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
     follows = detail_for(facts, q)
-    if "components" in given and not given.intersection(_SHARES):
-        follows["class_components"] = min(follows["class_components"], config.components)
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
     if given.intersection(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
-        follows = {name: value for name, value in follows.items() if name not in _SHARES}
+        follows = {name: value for name, value in follows.items() if name not in (*_SHARES, "class_components")}
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
         follows.pop("coefficients", None)  # strength by colour says nothing about red, green and blue
         follows["frequencies"] = config.frequencies
