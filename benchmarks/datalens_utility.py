@@ -45,8 +45,8 @@ PAPER = "paper_algorithm"  # to the letter, on pixels: benchmarks/paper_algorith
 VARIANTS: dict[str, dict[str, Any]] = {
     PAPER: {},
     "votes_alone": {"preset": "votes_only"},
-    "warm_start_alone": {"preset": "warm_start_only"},
-    "both": {"preset": "default"},
+    "warm_start_alone": {"preset": "fixed", "vote_share": 0.0},
+    "both": {"preset": "fixed"},
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, 1, 28, 28)

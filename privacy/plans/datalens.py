@@ -8,14 +8,14 @@ from typing import Any
 
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig, config_from_options
+from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig
+from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.units import UNITS
 
-UNITS_PER_TEACHER_MIN = 4
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
@@ -23,8 +23,10 @@ MEANS, POOLED, BY_CLASS, VOTES = "class_means", "pooled_covariance", "class_cova
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    """Plan a training from the options of a request; see `config_from_options` and `plan_datalens`."""
-    return plan_datalens(config_from_options(options), privacy_filter, budget_nano, facts)
+    """Plan a training from the options of a request; see `config_that_follows` and `plan_datalens`."""
+    mu = math.sqrt(max(0, budget_nano) / NANO)  # of one Gaussian release that takes the whole budget
+    config = config_that_follows(options, mu, facts)
+    return plan_datalens(config, privacy_filter, budget_nano, facts)
 
 
 def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -95,7 +97,8 @@ def planned_iterations(plan: Plan) -> int:
 def start_releases(plan: Plan) -> Mapping[str, int]:
     """Return the releases, by stage, without which there is no generator worth publishing."""
     if plan.config.warm_start:
-        return {MEANS: 1, POOLED: 1}  # where the classes' own covariances are missing, the pooled one stands in
+        # Where the classes' own covariances are missing, the pooled one stands in.
+        return {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None}
     means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}
     return means or {VOTES: 1}
 
@@ -150,6 +153,8 @@ def _warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, flo
     noise = {}
     left_nano = budget_nano
     for name, share in shares.items():
+        if share == 0:
+            continue
         share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
         left_nano -= share_nano
         if share_nano < 1:
@@ -182,7 +187,8 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
     if facts.unit == "subject":
         notes.append("The guarantee hides all records of one subject, however many there are.")
     if config.warm_start:
-        notes.append("Noisy class means and covariances are released first; the generator starts from them.")
+        what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
+        notes.append(f"Noisy class {what} are released first; the generator starts from them.")
         if facts.unit == "subject":
             notes.append(
                 "They are taken over one record of each subject, so that nobody adds more than one record does."

@@ -79,7 +79,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
     cfg, pieces = plan.config_of(DataLensConfig), []
     if cfg.warm_start:
-        pieces.append(Piece(WARM_START, 3, 4e-5 * facts.records_declared * facts.size))
+        pieces.append(Piece(WARM_START, len(_start_stages(plan)), 4e-5 * facts.records_declared * facts.size))
     elif cfg.moment_votes:
         rounds = len(planned_rounds(cfg.moments(facts), len(facts.classes), plan.noise_stddev))
         pieces.append(Piece("votes", rounds, 1e-4 * facts.records_declared * facts.size))
@@ -113,6 +113,10 @@ class PaidNoise:
         return self._noise.discrete_gaussian(shape, stddev)
 
 
+def _start_stages(plan: Plan) -> tuple[str, ...]:
+    return tuple(name for name in (MEANS, POOLED, BY_CLASS) if plan.stage(name) is not None)
+
+
 def _shape(cfg: DataLensConfig, facts: PublicFacts) -> GeneratorConfig:
     return GeneratorConfig(
         classes=len(facts.classes),
@@ -142,7 +146,7 @@ def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassG
     if not cfg.warm_start:
         return prior(cfg, facts)
     private_images, private_labels = records_to_sum(facts, run.data, run.secret)
-    stages = (MEANS, POOLED, BY_CLASS)
+    stages = _start_stages(run.plan)
 
     def tell(reached: Mapping[str, Any]) -> None:
         run.progress(stage=WARM_START, step=len(reached), steps=len(stages))
@@ -156,7 +160,7 @@ def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassG
         return PaidNoise(lambda: run.budget.charge(event, name), lambda: run.noise("warm start", name))
 
     tell(released)
-    scales = NoiseScales(*(noise_stddev[name] for name in stages))
+    scales = NoiseScales(noise_stddev[MEANS], noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS))
     kept = Kept({name: tensor.numpy() for name, tensor in released.items()}, noise, keep_arrays)
     return warm_start(private_images, private_labels, cfg, facts, scales, kept)
 

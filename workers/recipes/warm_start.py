@@ -1,9 +1,10 @@
 """Warm start: one noisy Gaussian per class, from three integer releases, before the first vote.
 
-Images are seen through a public basis, the lowest cosine frequencies, where a few numbers hold most of a picture and
-noise is small. Released are (1) counts and means by class, (2) the covariance around the released means pooled over
-classes, whose eigenvectors are the principal components, (3) each class's covariance in those components, which is
-then shrunk towards the pooled one as far as the known noise explains its deviation.
+Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
+of a picture and noise is small. Released are (1) counts and means by class, (2) the covariance around the released
+means pooled over classes, whose eigenvectors are the principal components, (3) each class's covariance in those
+components. Each is then shrunk as far as the known noise explains it (`workers.recipes.shrinkage`). The plan may leave
+out (3), where the pooled covariance stands in, and (2), where the public prior does.
 
 Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
 sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
@@ -13,7 +14,7 @@ The idea of spending a little on "central" statistics first is in DP-FETA (Gong 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -26,14 +27,14 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION
 from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.detail import LUMA_CHROMA, WITHIN, coefficients_of, noise_shape
 from privacy.plans.plan import PublicFacts
+from workers.recipes.shrinkage import shrink, shrink_counts, shrink_means, shrink_pooled
 
 Array = npt.NDArray[np.float64]
-_CENTRE = 0.25  # public constant near the mean brightness of pictures; images are clipped around it
 _BLOCK = 8192  # records whose products are formed at once
 _ROW_BITS = 24  # to which records are rounded before a product
 _FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
-_SHRINK_BINS = 12
 _FLOOR = 1e-5
 
 
@@ -59,11 +60,11 @@ class ClassGaussians:
 
 @dataclass(frozen=True)
 class NoiseScales:
-    """Parameters of the discrete Gaussian of the three releases, for integers of norm QUANTISATION."""
+    """Parameters of the discrete Gaussian of the releases, for integers of norm QUANTISATION; None: not released."""
 
     means: float
-    pooled: float
-    by_class: float
+    pooled: float | None
+    by_class: float | None
 
 
 class Kept:
@@ -100,35 +101,42 @@ def cosine_basis(length: int, frequencies: int) -> Array:
 
 
 def image_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
-    """Return the public basis as rows (coefficients, pixels), pixels ordered (channel, row, column)."""
-    rows, columns = config.grid(facts)
-    plane = np.kron(cosine_basis(facts.height, rows), cosine_basis(facts.width, columns))
-    return np.kron(np.eye(facts.channels), plane)
+    """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
+
+    Luma and chroma are an orthonormal change of the channels, so that a norm means the same in either.
+    """
+    seen = coefficients_of(config, facts)
+    rows, columns = (
+        cosine_basis(facts.height, facts.height)[seen.row],
+        cosine_basis(facts.width, facts.width)[seen.column],
+    )
+    planes = LUMA_CHROMA if config.colour == "luma_chroma" else np.eye(facts.channels)
+    plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
+    return (planes[seen.plane][:, :, None] * plane).reshape(len(seen), facts.pixels)
 
 
 def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
     """Return the public Gaussian from which a training without a warm start begins, equal for all classes.
 
-    Mid-dark images whose coefficients fall off with frequency, as those of natural pictures do.
+    Images around the centre whose coefficients fall off with frequency, as those of natural pictures do.
     """
-    rows, columns = config.grid(facts)
-    frequency = np.hypot(*np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")).ravel()
-    scale = np.tile(_size(facts) * 3.0 / (1.0 + frequency), facts.channels)  # falls off like 1 / frequency
+    seen = coefficients_of(config, facts)
+    scale = _size(facts) * 3.0 / (1.0 + np.hypot(seen.row, seen.column))  # falls off like 1 / frequency
     chosen = np.argsort(-scale, kind="stable")[: config.latent_size(facts)]
     basis = image_basis(config, facts)
     factor = basis[chosen].T * scale[chosen]
     classes = len(facts.classes)
-    return ClassGaussians(np.full((classes, facts.pixels), _CENTRE), np.tile(factor, (classes, 1, 1)))
+    return ClassGaussians(np.full((classes, facts.pixels), config.centre), np.tile(factor, (classes, 1, 1)))
 
 
-def coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
-    """Return the images' coefficients around the centre, (n, coefficients). Private."""
+def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
+    """Return the images' coefficients around a public brightness, (n, coefficients). Private."""
     n = len(private_images)
     if private_images.ndim == 4:
         private_images = np.moveaxis(private_images, 3, 1)
     flat = private_images.reshape(n, basis.shape[1])
     return np.concatenate(
-        [exact_product(flat[at : at + _BLOCK] / 255.0 - _CENTRE, basis.T, largest=1.0) for at in range(0, n, _BLOCK)]
+        [exact_product(flat[at : at + _BLOCK] / 255.0 - centre, basis.T, largest=1.0) for at in range(0, n, _BLOCK)]
         or [np.zeros((0, len(basis)))]
     )
 
@@ -250,10 +258,11 @@ def warm_start(
         BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping).
             Where that is so for the classes' own covariances, the pooled one stands in for them.
     """
-    basis = image_basis(config, facts)
-    size = _size(facts)
-    private = coefficients(private_images, basis)
-    classes = len(facts.classes)
+    basis, classes, size = image_basis(config, facts), len(facts.classes), _size(facts)
+    power = coefficients_of(config, facts).power
+    shape = noise_shape(power, config.noise_shape)  # (f,)
+    expected = power / shape**2
+    private = coefficients(private_images, basis, config.centre) / shape
 
     def counts_and_means(drawn: Noise) -> Array:
         return np.column_stack(
@@ -262,50 +271,60 @@ def warm_start(
 
     table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
     counts, means = table[:, 0], table[:, 1:]
+    if config.shrink:
+        sums = means * counts[:, None]
+        counts = shrink_counts(counts, scales.means / COUNT_WEIGHT)
+        means = shrink_means(sums, counts, expected, scales.means * config.mean_clip * size / QUANTISATION)
     private -= means[private_labels]
-    scatter = releases.once(
-        POOLED, lambda drawn: release_scatter(private, config.deviation_clip * size, scales.pooled, drawn)
-    )
-    values, vectors = np.linalg.eigh(scatter)
+
+    def pooled_scatter(drawn: Noise) -> Array:
+        assert scales.pooled is not None
+        return release_scatter(private, config.deviation_clip * size, scales.pooled, drawn)
+
+    if scales.pooled is None:
+        covariance = np.diag(WITHIN * expected)
+    else:
+        covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
+        if config.shrink:
+            noise_stddev = scales.pooled * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+            covariance = shrink_pooled(covariance, expected, noise_stddev)
+    values, vectors = np.linalg.eigh(covariance * np.outer(shape, shape))
     kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
     components = vectors[:, kept]  # (f, d)
-    pooled = np.maximum(values[kept] / counts.sum(), _FLOOR)  # (d,)
-    private = exact_product(private, components, largest=_FAR * size)
-    clip = config.component_clip * size
+    pooled = np.maximum(values[kept], _FLOOR)  # (d,)
+    factor = basis.T @ components
+    roots = [np.diag(np.sqrt(pooled))] * classes
+    if scales.by_class is not None:
+        leading = config.class_size(facts)
+        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size)
+        rows = [private[private_labels == label] for label in range(classes)]
+        own = _own(rows, pooled[:leading], counts, config.component_clip * size, scales.by_class, releases)
+        roots = [np.diag(np.sqrt(pooled)) for _ in own]
+        for root, each in zip(roots, own, strict=True):
+            root[:leading, :leading] = _root(each)  # beyond, the pooled covariance stands in
+    return ClassGaussians((means * shape) @ basis + config.centre, np.stack([factor @ root for root in roots]))
 
-    def own_scatters(drawn: Noise) -> Array:
+
+def _own(
+    private_rows: Sequence[Array],
+    pooled: Array,
+    counts: Array,
+    clip: float,
+    stddev: float,
+    releases: Kept,
+) -> list[Array]:
+    """Release the scatter (d, d) of each class's rows, and pull its covariance towards the pooled one, diag(pooled)."""
+
+    def scatters(drawn: Noise) -> Array:
         """(classes, d, d); a record is in one class only, so this is one release."""
-        rows = (private[private_labels == label] for label in range(classes))
-        return np.stack([release_scatter(row, clip, scales.by_class, drawn) for row in rows])
+        return np.stack([release_scatter(rows, clip, stddev, drawn) for rows in private_rows])
 
     try:
-        own = releases.once(BY_CLASS, own_scatters) / counts[:, None, None]
+        own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
     except BudgetExceeded:
-        own = np.broadcast_to(np.diag(pooled), (classes, len(pooled), len(pooled)))
-    noise_stddev = scales.by_class * (clip / QUANTISATION) ** 2 / counts  # (classes,)
-    factors = [
-        basis.T @ components @ _root(shrink(own[label], pooled, noise_stddev[label])) for label in range(classes)
-    ]
-    return ClassGaussians(means @ basis + _CENTRE, np.stack(factors))
-
-
-def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
-    """Pull a class's noisy covariance (d, d) towards the pooled one, diag(pooled), where noise explains the gap.
-
-    Entries are grouped by the scale sqrt(pooled_i pooled_j) at which their deviations should be alike; each group's
-    deviation is multiplied by max(0, 1 - noise variance / mean square), the James-Stein rule.
-    """
-    scale = np.sqrt(np.outer(pooled, pooled))
-    edges = np.quantile(scale, np.linspace(0, 1, _SHRINK_BINS + 1)[1:-1])
-    group = np.searchsorted(edges, scale)
-    deviation = covariance - np.diag(pooled)
-    variance = np.where(np.eye(len(pooled), dtype=bool), 1.0, 0.5) * noise_stddev**2
-    weight = np.zeros_like(scale)
-    for index in range(_SHRINK_BINS):
-        members = group == index
-        if members.any():
-            weight[members] = max(0.0, 1.0 - variance[members].mean() / max((deviation[members] ** 2).mean(), 1e-30))
-    return np.diag(pooled) + weight * deviation
+        return [np.diag(pooled)] * len(counts)
+    noise_stddev = stddev * (clip / QUANTISATION) ** 2 / counts  # (classes,)
+    return [shrink(each, pooled, noise) for each, noise in zip(own, noise_stddev, strict=True)]
 
 
 def _root(covariance: Array) -> Array:

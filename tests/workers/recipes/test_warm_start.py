@@ -21,6 +21,7 @@ from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.detail import coefficients_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes import warm_start as module
 from workers.recipes.warm_start import (
@@ -265,6 +266,44 @@ def test_an_exact_product_is_close_to_the_product(seed: int, size: float, p: int
     assert not exact_product(rows, np.zeros((p, 4)), largest=3.0).any()
     cut = exact_product(rows[:, :1] * 1e9, np.eye(1), largest=3.0)
     assert np.array_equal(cut, np.sign(rows[:, :1]) * 3.0)
+
+
+@pytest.mark.parametrize("coefficients_kept", [None, 11])
+def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients_kept: int | None) -> None:
+    facts = dataclasses.replace(FACTS, height=6, width=5, channels=3)
+    config = dataclasses.replace(CONFIG, colour="luma_chroma", coefficients=coefficients_kept)
+    basis, plane = image_basis(config, facts), coefficients_of(config, facts).plane
+    assert len(basis) == (coefficients_kept or facts.pixels)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
+    grey = np.repeat(np.random.default_rng(0).integers(0, 256, (4, 6, 5, 1)), 3, axis=3).astype(np.uint8)
+    np.testing.assert_allclose(coefficients(grey, basis, 0.5)[:, plane > 0], 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("brightness", [0, 255])
+def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_never_exceeds_it(
+    brightness: int, noise_shape: float
+) -> None:
+    """All the way from pixels to the integers that get noise: the shape divides before the clip, never after it."""
+    facts = dataclasses.replace(FACTS, channels=3)
+    config = dataclasses.replace(
+        CONFIG, colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True
+    )
+    kept: dict[str, Any] = {}
+    above = 1 << 30
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        images = np.full((n, 8, 8, 3), brightness, dtype=np.uint8)
+        releases = Kept({}, lambda _: constant(above), kept.update)
+        warm_start(images, np.zeros(n, dtype=np.int64), config, facts, NoiseScales(10.0, None, None), releases)
+        counts, means = kept[MEANS][:, :1], kept[MEANS][:, 1:]
+        clip = config.mean_clip * math.sqrt(facts.pixels / 784)
+        weighted = np.column_stack([means * counts / clip * Q, counts * COUNT_WEIGHT])
+        return np.rint(weighted).astype(np.int64) - above
+
+    change = math.sqrt(square(sums(3) - sums(2)))
+    assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
+    assert list(kept) == [MEANS]  # nothing else was released
 
 
 @pytest.mark.parametrize("channels", [1, 3])

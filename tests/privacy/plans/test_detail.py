@@ -1,0 +1,123 @@
+"""The defaults of DataLens follow from what was declared and the budget: none is refused, and what was given wins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privacy.accounting.filter import open_filter
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens_defaults import config_that_follows
+from privacy.plans.detail import LUMA_CHROMA, coefficients_of, noise_shape
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan, plan_from_json
+
+FASHION = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
+FEW = dataclasses.replace(FASHION, records_declared=1400)
+COLOUR = PublicFacts(tuple("abc"), 64, 48, 3, 3000, "record")
+
+
+def made(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> Plan:
+    budget = open_filter(epsilon, 1e-5)
+    return build_plan("datalens", options, budget, budget.capacity_nano, facts)
+
+
+def config(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLensConfig:
+    return made(facts, epsilon, **options).config_of(DataLensConfig)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("n", [4, 300, 1400, 3800, 16_000, 60_000])
+@pytest.mark.parametrize("side", [2, 8, 28, 64])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("preset", ["default", "warm_start_only", "votes_only"])
+def test_no_default_is_refused(preset: str, channels: int, side: int, n: int, epsilon: float) -> None:
+    facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
+    found = config(facts, epsilon, preset=preset)
+    assert found.teachers <= n // 4
+    assert found.latent_size(facts) <= facts.pixels
+
+
+def test_more_budget_or_records_buy_more_detail() -> None:
+    small, more, many = config(FEW), config(FEW, 10.0), config(FASHION)
+    assert small.coefficients is not None
+    assert more.coefficients is not None
+    assert many.coefficients is not None
+    assert small.coefficients < more.coefficients < many.coefficients == 256
+    assert small.mean_clip < more.mean_clip < many.mean_clip
+    assert small.mean_share > more.mean_share > many.mean_share
+
+
+def test_few_records_release_means_and_one_covariance_and_ask_no_teachers() -> None:
+    assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
+    assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
+    assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
+    assert [stage.name for stage in made(FEW, teachers=100, top_k=5).stages] == [MEANS, POOLED, VOTES]
+
+
+@pytest.mark.parametrize("facts", [FEW, FASHION, COLOUR], ids=["few", "many", "colour"])
+def test_what_was_given_wins(facts: PublicFacts) -> None:
+    given = {
+        "coefficients": 33, "components": 21, "class_components": 4, "noise_shape": 0.5, "centre": 0.3, "shrink": False,
+        "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5, "teachers": 77,
+        "vote_share": 0.2, "top_k": 3,
+    }  # fmt: skip
+    found = dataclasses.asdict(config(facts, **given))
+    assert {name: found[name] for name in given} == given
+
+
+def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
+    found = config(FEW, frequencies=5)
+    assert len(coefficients_of(found, FEW)) == 25
+    assert found.components == found.latent_size(FEW) or found.latent_size(FEW) == 25
+
+
+def test_the_fixed_preset_has_the_values_as_they_stand() -> None:
+    assert config(FASHION, preset="fixed") == DataLensConfig()
+    assert config(FEW, preset="fixed") == DataLensConfig(teachers=350)
+
+
+def test_a_plan_keeps_all_that_followed() -> None:
+    plan = made(COLOUR, 3.0)
+    assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_plan_from_before_reads_as_it_was_made() -> None:
+    document = made(FASHION, preset="fixed").to_json()
+    for name in ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components"):
+        del document["config"][name]
+    assert plan_from_json(document).config == DataLensConfig()
+
+
+def test_without_any_budget_something_is_chosen() -> None:
+    assert config_that_follows({}, 0.0, FEW).coefficients == 9
+
+
+def test_colours_are_an_orthonormal_change_of_the_channels() -> None:
+    np.testing.assert_allclose(LUMA_CHROMA @ LUMA_CHROMA.T, np.eye(3), atol=1e-15)
+
+
+def test_coefficients_are_the_strongest_and_brightness_has_most_of_them() -> None:
+    found = config(COLOUR)
+    seen, everything = coefficients_of(found, COLOUR), dataclasses.replace(found, coefficients=None)
+    power = coefficients_of(everything, COLOUR).power
+    assert len(seen) == found.coefficients
+    assert seen.power.min() >= np.sort(power)[-len(seen)]
+    in_plane = np.bincount(seen.plane, minlength=3)
+    assert in_plane[0] > in_plane[1] > in_plane[2] > 0
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.25, 0.5])
+def test_the_shape_of_the_noise_keeps_the_priors_norm(exponent: float) -> None:
+    power = coefficients_of(config(FEW), FEW).power
+    shape = noise_shape(power, exponent)
+    assert (power / shape**2).sum() == pytest.approx(power.sum())
+    noise = math.sqrt((power / shape**2).sum() * (shape**2).sum())
+    best = math.sqrt((power / (least := noise_shape(power, 0.25)) ** 2).sum() * (least**2).sum())
+    assert best <= noise * (1 + 1e-12)

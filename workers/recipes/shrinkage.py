@@ -1,0 +1,104 @@
+"""What is made of a warm start's releases: each is pulled to what is expected, as far as its known noise explains it.
+
+All of it is post-processing of released numbers and public ones. The rule is James and Stein's: values that should be
+alike form a group, and what sets them apart is multiplied by max(0, 1 - noise variance / mean square).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+_BINS = 12
+_GROUP = 8  # neighbouring coefficients whose classes are set apart alike
+_SPREAD = 0.7  # by which a coefficient's variance may differ from the prior's, as a part of it
+_LEAST = 0.05
+_COUNT_LEAST = 0.1  # of the mean count: a class is not believed to be rarer, or its noisy mean would be anything
+
+
+def shrink_counts(counts: Array, noise_stddev: float) -> Array:
+    """Pull counts (classes,) to their mean, and keep them away from zero."""
+    middle = max(1.0, float(counts.mean()))
+    lifted = np.maximum(counts, _COUNT_LEAST * middle)
+    middle = float(lifted.mean())
+    variance = float(lifted.var()) * len(lifted) / max(1, len(lifted) - 1)
+    found: Array = middle + _weight(variance, noise_stddev**2) * (lifted - middle)
+    return found
+
+
+def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) -> Array:
+    """Return means (classes, f): pulled to the pooled mean, and that to mid-grey.
+
+    Args:
+        sums: (classes, f), with noise of that stddev in each.
+        counts: (classes,).
+        prior: (f,) mean squares that the public prior expects.
+        noise_stddev: of a sum's entry.
+    """
+    classes, f = sums.shape
+    total = float(counts.sum())
+    pooled = sums.sum(axis=0) / total
+    pooled = pooled * prior / (prior + classes * (noise_stddev / total) ** 2)
+    own = sums / counts[:, None] - pooled
+    variance = float(np.mean((noise_stddev / counts) ** 2))
+    for start in range(0, f, _GROUP):
+        group = own[:, start : start + _GROUP]  # a view
+        group *= _weight(float((group**2).mean()) * classes / max(1, classes - 1), variance)
+    means: Array = pooled + own
+    return means
+
+
+def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:
+    """Return a covariance (f, f) whose variances are pulled to the prior's shape, and whose correlations to zero.
+
+    Args:
+        covariance: with noise of that stddev on its diagonal, and of half the variance off it.
+        prior: (f,) mean squares that the public prior expects, of which the released total sets the scale.
+        noise_stddev: of a diagonal entry.
+    """
+    diagonal = np.diag(covariance)
+    expected = prior * max(_LEAST, float(diagonal.sum() / prior.sum()))
+    spread = (_SPREAD * expected) ** 2
+    variances = np.maximum(expected + spread / (spread + noise_stddev**2) * (diagonal - expected), _LEAST * expected)
+    scale = np.sqrt(np.outer(variances, variances))
+    apart = ~np.eye(len(prior), dtype=bool)
+    correlation = np.where(apart, covariance / scale, 0.0)
+    noise = noise_stddev**2 / 2 / scale**2
+    group = _by_scale(scale, scale[apart])
+    for index in range(_BINS):
+        members = (group == index) & apart
+        if members.any():
+            correlation[members] *= _weight(float((correlation[members] ** 2).mean()), float(noise[members].mean()))
+    np.fill_diagonal(correlation, 1.0)
+    found: Array = correlation * scale
+    return found
+
+
+def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
+    """Pull a class's noisy covariance (d, d) towards the pooled one, diag(pooled).
+
+    Entries are grouped by the scale sqrt(pooled_i pooled_j) at which their deviations should be alike.
+    """
+    scale = np.sqrt(np.outer(pooled, pooled))
+    group = _by_scale(scale, scale)
+    deviation = covariance - np.diag(pooled)
+    variance = np.where(np.eye(len(pooled), dtype=bool), 1.0, 0.5) * noise_stddev**2
+    weight = np.zeros_like(scale)
+    for index in range(_BINS):
+        members = group == index
+        if members.any():
+            weight[members] = _weight(float((deviation[members] ** 2).mean()), float(variance[members].mean()))
+    found: Array = np.diag(pooled) + weight * deviation
+    return found
+
+
+def _weight(mean_square: float, noise_variance: float) -> float:
+    return max(0.0, 1.0 - noise_variance / max(mean_square, 1e-30))
+
+
+def _by_scale(scale: Array, among: Array) -> npt.NDArray[np.int64]:
+    """Return which of _BINS groups of about equal size each entry is in, by scale."""
+    if among.size == 0:
+        return np.zeros(scale.shape, dtype=np.int64)
+    return np.searchsorted(np.quantile(among, np.linspace(0, 1, _BINS + 1)[1:-1]), scale)
