@@ -39,6 +39,7 @@ VERDICT = 0.99  # of the same bounds where they decide about a flag
 SHARES = (50, 20, 10, 4)  # one canary in so many is guessed; the best of these numbers of guesses counts
 COINS_SEED = 2023
 WARM_START_AND_VOTES: dict[str, Any] = {
+    "preset": "fixed",
     "images": 100,
     "teacher_hidden": 0,
     "vote_share": 0.3,

@@ -49,9 +49,6 @@ class Filter:
             if not 0 <= value < math.inf:
                 raise InvalidParameter(name, value, "it is a finite number that is not negative")
         object.__setattr__(self, "capacity_nano", self.nano_of(self.epsilon))
-        if self.capacity_nano < 1:
-            why = f"at delta={self.delta!r} the budget is smaller than one nano-unit and could buy nothing"
-            raise InvalidParameter("epsilon", self.epsilon, why)
 
     def price_nano(self, event: Event) -> int:
         """Return the price of all the event's releases, rounded up.
@@ -92,14 +89,18 @@ class Filter:
         Args:
             epsilon: the new limit.
             used_nano: what is spent and held by then, and so was priced at the rates so far.
+
+        Raises:
+            InvalidParameter: the limit is out of range, or smaller than one nano-unit.
         """
         if epsilon <= self.epsilon:
-            return open_filter(epsilon, self.delta, self.rate, self.base)
+            return _that_holds_something(open_filter(epsilon, self.delta, self.rate, self.base))
         given = self.d_of(used_nano)
         mu_squared, d = split(checked_epsilon(epsilon), self.delta, given)
         left = mu_squared - used_nano / NANO
         rate = min(self.rate, (d - given) / left) if left > 0 else self.rate
-        return open_filter(epsilon, self.delta, rate, max(given - rate * used_nano / NANO, self.base))
+        base = max(given - rate * used_nano / NANO, self.base)
+        return _that_holds_something(open_filter(epsilon, self.delta, rate, base))
 
 
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
@@ -112,7 +113,7 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
         base: of the account.
 
     Raises:
-        InvalidParameter: a value is out of range, or the budget is too small to buy anything.
+        InvalidParameter: a value is out of range, or the budget of a new account is too small to buy anything.
     """
     return _open(checked_epsilon(epsilon), checked_delta(delta), rate, base)
 
@@ -121,8 +122,15 @@ def open_filter(epsilon: float, delta: float, rate: float | None = None, base: f
 def _open(epsilon: float, delta: float, rate: float | None, base: float) -> Filter:
     if rate is None:
         mu_squared, d = split(epsilon, delta)
-        rate = d / mu_squared
+        return _that_holds_something(Filter(epsilon, delta, d / mu_squared, base))
     return Filter(epsilon, delta, rate, base)
+
+
+def _that_holds_something(opened: Filter) -> Filter:
+    if opened.capacity_nano < 1:
+        why = f"at delta={opened.delta!r} the budget is smaller than one nano-unit and could buy nothing"
+        raise InvalidParameter("epsilon", opened.epsilon, why)
+    return opened
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

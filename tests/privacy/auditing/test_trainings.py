@@ -44,6 +44,7 @@ BOTH: dict[str, Any] = {
     "pretraining_steps": 2,
     "teacher_steps": 1,
     "vote_share": 0.3,
+    "preset": "fixed",
     "mean_clip": 6.0,  # shorter than the canaries
 }
 # Without their coins votes hide nothing by themselves.

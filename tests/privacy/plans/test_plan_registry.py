@@ -6,8 +6,7 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import plan_datalens
-from privacy.plans.datalens_config import config_from_options
+from privacy.plans import datalens
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json
 from workers.recipes.registry import TRAINERS
@@ -18,7 +17,7 @@ ACCOUNT = open_filter(1.0, 1e-5)
 
 def test_a_recipe_is_planned_by_its_name() -> None:
     made = build_plan("datalens", {"teachers": 300}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
-    assert made == plan_datalens(config_from_options({"teachers": 300}), ACCOUNT, ACCOUNT.capacity_nano, FACTS)
+    assert made == datalens.plan_from_options({"teachers": 300}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert made.recipe == "datalens"
 
 
