@@ -225,12 +225,16 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
         return 2 * math.log(deviation(step(log_noise))) - math.log(mu_squared)
 
     tried = float(optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
-    while high - low > _NOISE_CLOSE:  # Newton's steps, with the slope of the guess
+    slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
+    before: tuple[float, float] | None = None
+    while high - low > _NOISE_CLOSE:  # Newton's first step has the slope of the guess, later ones that of the last two
         over = excess(tried)
         low, high = (tried, high) if over > 0 else (low, tried)
         if -_NOISE_CLOSE < over <= 0:
             break
-        slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
+        if before is not None and tried != before[0]:
+            slope = (over - before[1]) / (tried - before[0])
+        before = tried, over
         tried -= (over + _NOISE_CLOSE / 2) / min(slope, -1.0)
         if not low < tried < high:
             tried = (low + high) / 2
