@@ -16,12 +16,14 @@ from service.db.base import new_id
 from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
 from service.ledger.accounts import insufficient, require_unfrozen
+from service.ledger.chain import Entry
 from service.ledger.records import Hold
 from service.ledger.rows import (
     append,
     entry_of_hold,
     lock_account,
     lock_hold,
+    lock_hold_and_entry,
     require_attempt,
     short_reason,
     stale,
@@ -103,7 +105,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
         AccountFrozen: the account was frozen before this hold was first armed.
         ArmingStopped: a check of the ledger found a fault and nobody has mended it.
     """
-    account, reserved = lock_hold(session, hold_id)
+    account, reserved, last = lock_hold_and_entry(session, hold_id)
     require_attempt(reserved, attempt)
     _require_open(reserved, attempt)
     require_armable(session, account.id)
@@ -121,7 +123,7 @@ def arm(session: Session, *, hold_id: str, attempt: int, now: datetime) -> Hold:
             "attempt": attempt,
             "charged_nano": reserved.charged_nano,
             "hold_nano": reserved.amount_nano,
-            **_tally(released(session, hold_id)),
+            **_tally(_released_by(last)),
         },
         now=now,
     )
@@ -162,12 +164,12 @@ def charge(
         Conflict: the hold is not armed by this attempt.
     """
     amount_nano = whole(amount_nano, "amount_nano")
-    account, reserved = lock_hold(session, hold_id)
+    account, reserved, last = lock_hold_and_entry(session, hold_id)
     require_attempt(reserved, attempt)
     _require_open(reserved, attempt)
     if reserved.armed_attempt != attempt:
         raise wrong_state(reserved, "charged")
-    counts = released(session, hold_id)
+    counts = _released_by(last)
     if paid_as_whole is not None:
         assert event is not None
         amount_nano = 0 if counts.get(stage) else amount_nano
@@ -311,7 +313,11 @@ def settle(session: Session, *, hold_id: str, attempt: int, reason: str, now: da
 def released(session: Session, hold_id: str) -> dict[str, int]:
     """Return how many releases of a hold are in the log, by stage, of those stages that are priced as a whole."""
     row = hold_row(session, hold_id)
-    last = None if row is None else row[1]
+    return {} if row is None else _released_by(row[1])
+
+
+def _released_by(last: Entry | None) -> dict[str, int]:
+    """Return what the newest entry about a hold counts."""
     return {} if last is None else dict(last.details.get("released", {}))
 
 

@@ -51,13 +51,19 @@ def lock_hold(session: Session, hold_id: str) -> tuple[Account, Hold]:
         NotFound: no such hold.
         LedgerCorruption: a row contradicts the log or itself.
     """
+    account, reserved, _last = lock_hold_and_entry(session, hold_id)
+    return account, reserved
+
+
+def lock_hold_and_entry(session: Session, hold_id: str) -> tuple[Account, Hold, Entry | None]:
+    """As `lock_hold`; also return the newest entry about the hold, which is read with it and checked."""
     row = statements.locked_rows(session, hold_id)
     if row is None:
         raise NotFound("There is no such hold.", hold_id=hold_id)
     account, head, reserved, last = row
     check_account(account, head)
     check_hold(reserved, last, head)
-    return account, reserved
+    return account, reserved, last
 
 
 def get_hold(session: Session, hold_id: str) -> Hold:

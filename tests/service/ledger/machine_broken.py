@@ -188,13 +188,13 @@ def cancelling_what_has_ended(patch: Patch) -> None:
 
 def arming_on_a_frozen_account(patch: Patch) -> None:
     """A job that was held before the freeze still reads the data."""
-    lock = rows.lock_hold
+    lock = rows.lock_hold_and_entry
 
-    def broken(session: Session, hold_id: str) -> tuple[Any, ledger.Hold]:
-        account, reserved = lock(session, hold_id)
-        return _Thawed(account), reserved
+    def broken(session: Session, hold_id: str) -> tuple[Any, ledger.Hold, ledger.Entry | None]:
+        account, reserved, last = lock(session, hold_id)
+        return _Thawed(account), reserved, last
 
-    patch.setattr(holds, "lock_hold", broken)
+    patch.setattr(holds, "lock_hold_and_entry", broken)
 
 
 def raise_by_one_person(patch: Patch) -> None:
