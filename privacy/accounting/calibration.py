@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from privacy.accounting.approximate_gdp import least_noise
 from privacy.accounting.events import SMOOTHING_VARIANCE, GaussianEvent, PoissonGaussianEvent, positive_finite
-from privacy.accounting.filter import NANO, PRICE_MARGIN, Filter
+from privacy.accounting.filter import NANO, PRICE_MARGIN, Filter, release_nano
 from privacy.errors import InvalidParameter
 
 
@@ -19,18 +19,13 @@ def _budget(budget_nano: int) -> int:
     return budget_nano
 
 
-def _unit_nano(event: GaussianEvent) -> int:
-    """Return the price of one of the event's releases, as `Filter.price_nano` has it for every account."""
-    return math.ceil(event.mu_squared_exact * NANO)
-
-
 def affordable_releases(event: GaussianEvent, budget_nano: int) -> int:
     """Return how many single releases of `event` (its count is ignored) fit into the budget; 0 when none does.
 
     Raises:
         InvalidParameter: the budget is not a whole, non-negative number.
     """
-    return _budget(budget_nano) // _unit_nano(event)
+    return _budget(budget_nano) // release_nano(event)
 
 
 def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete: bool = False) -> float:
@@ -53,12 +48,12 @@ def stddev_for(sensitivity: float, budget_nano: int, count: int = 1, *, discrete
     if unit_nano < 1:
         raise InvalidParameter("budget_nano", budget_nano, f"{count} releases need at least one nano-unit each")
     stddev = positive_finite("stddev", sensitivity * math.sqrt(NANO / unit_nano)) * (1 - 1e-14)
-    while _unit_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
+    while release_nano(GaussianEvent(sensitivity, stddev)) > unit_nano:
         stddev = math.nextafter(stddev, math.inf)
     if not discrete:
         return stddev
     discrete_stddev = math.sqrt(Fraction(stddev) ** 2 + SMOOTHING_VARIANCE)
-    while _unit_nano(GaussianEvent.of_discrete_noise(sensitivity, discrete_stddev)) > unit_nano:
+    while release_nano(GaussianEvent.of_discrete_noise(sensitivity, discrete_stddev)) > unit_nano:
         discrete_stddev = math.nextafter(discrete_stddev, math.inf)
     return discrete_stddev
 

@@ -57,7 +57,7 @@ class Filter:
         together, so their price is owed once the first of them is made.
         """
         if not event.is_sampled:
-            return event.count * math.ceil(event.mu_squared_exact * NANO)
+            return event.count * release_nano(event)
         return math.floor(least_mu_squared([event], self.rate) * (1 + PRICE_MARGIN) * NANO) + 1
 
     def d_of(self, nano: int) -> float:
@@ -101,6 +101,11 @@ class Filter:
         rate = min(self.rate, (d - given) / left) if left > 0 else self.rate
         base = max(given - rate * used_nano / NANO, self.base)
         return _that_holds_something(open_filter(epsilon, self.delta, rate, base))
+
+
+def release_nano(event: Event) -> int:
+    """Return what one release that takes everybody costs, rounded up: the same in every account."""
+    return math.ceil(event.mu_squared_exact * NANO)
 
 
 def open_filter(epsilon: float, delta: float, rate: float | None = None, base: float = 0.0) -> Filter:
