@@ -63,20 +63,18 @@ class HeldBudget:
         amount_nano = planned.price_of(event.count)
         if self.closed:
             raise BudgetExceeded(amount_nano, 0)
+        before_nano = self.charged_nano
         try:
             with transaction(training.factory) as session:
-                before_nano, self.charged_nano = (
-                    self.charged_nano,
-                    ledger.charge(
-                        session,
-                        hold_id=training.hold_id,
-                        attempt=training.attempt.number,
-                        amount_nano=amount_nano,
-                        stage=stage,
-                        event=event.to_json(),
-                        paid_as_whole=planned.paid_as_whole,
-                        now=datetime.now(UTC),
-                    ),
+                self.charged_nano = ledger.charge(
+                    session,
+                    hold_id=training.hold_id,
+                    attempt=training.attempt.number,
+                    amount_nano=amount_nano,
+                    stage=stage,
+                    event=event.to_json(),
+                    paid_as_whole=planned.paid_as_whole,
+                    now=datetime.now(UTC),
                 )
                 failpoint("charge.before")
         except HoldExhausted as error:
