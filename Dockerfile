@@ -22,13 +22,13 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/venv
 COPY pyproject.toml constraints.txt ./
 # Dependencies first: this layer is rebuilt only when they change.
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *project['optional-dependencies']['server'], sep='\n')" \
     | xargs pip install --constraint constraints.txt
 
 
 FROM build AS build-worker
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['worker'], sep='\n')" \
-    | xargs pip install --constraint constraints.txt
+RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['optional-dependencies']['worker'], sep='\n')" \
+    | grep --invert-match '^obscura' | xargs pip install --constraint constraints.txt
 COPY . .
 RUN pip install --no-deps --editable .
 

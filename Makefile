@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CODE := service workers models privacy benchmarks tests scripts alembic
+CODE := obscura service workers models privacy benchmarks tests scripts alembic
 
 # The first Python on the path that is at least 3.11 and can make virtual environments.
 # To choose: make setup PYTHON=/usr/bin/python3.12

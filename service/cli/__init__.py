@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,8 @@ import typer
 
 from service.cli import accounts, admins, datasets, jobs, ledger, releases, server, sweeps
 from service.cli.connection import Target
+from service.cli.console import reporting
+from service.client.extras import extras
 
 app = typer.Typer(
     name="obscura",
@@ -38,6 +42,13 @@ app.add_typer(admins.admins, name="admins")
 app.add_typer(ledger.ledger, name="ledger")
 
 
+def show_version(wanted: bool) -> None:
+    """Write the version and leave."""
+    if wanted:
+        typer.echo(f"obscura {version('obscura')}")
+        raise typer.Exit
+
+
 @app.callback()
 def choose_target(
     context: typer.Context,
@@ -46,11 +57,18 @@ def choose_target(
     data_dir: Annotated[
         Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
     ] = Path("var"),
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
 ) -> None:
     """Find the service."""
     context.obj = Target(url, token, data_dir)
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. A package that only some commands need, and that is not there, is named with its extra."""
+    try:
+        with reporting(as_json="--json" in sys.argv), extras():
+            app()
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from service.cli.connection import Json, Target
 from service.cli.console import CliError, Exit, reporting
+from service.client.extras import MissingExtra
 from service.settings import Settings
 
 
@@ -22,8 +24,6 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Run the service. Embedded by default: SQLite and a worker beside it; OBSCURA_* settings change that."""
-    from service.cli.serving import serve
-
     target: Target = context.obj
     with reporting(as_json) as output:
         given: dict[str, Any] = {"data_dir": target.data_dir, "host": host, "port": port}
@@ -31,6 +31,10 @@ def up(
             settings = Settings(**{name: value for name, value in given.items() if value is not None})
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
+        if settings.mode == "embedded" and find_spec("torch") is None:
+            raise MissingExtra("torch", "worker")  # it would take jobs and could train none of them
+        from service.cli.serving import serve
+
         serve(settings, output)
 
 

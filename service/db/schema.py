@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from importlib.metadata import files
 from pathlib import Path
 
 from alembic.config import Config
 
 from alembic import command
 
-# The project's root: holds alembic.ini and alembic/ in a checkout, in an editable install and in the image.
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(__file__).resolve().parents[2]  # of a checkout: the migrations lie beside the packages there
+_INSTALLED = "share/obscura/alembic/env.py"  # in the environment that a wheel was installed in
 
 
 def migration_config(url: str) -> Config:
     """Return alembic's configuration for one database.
 
     Raises:
-        FileNotFoundError: the migrations are not beside the package (not installed from a checkout).
+        FileNotFoundError: the migrations are neither beside the package nor where a wheel puts them.
     """
-    scripts = PROJECT_ROOT / "alembic"
-    if not (scripts / "env.py").is_file():
-        raise FileNotFoundError(f"no migrations in {scripts}: install the project from its checkout")
     config = Config()
-    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["url"] = url
     return config
+
+
+def _scripts() -> Path:
+    """The folder of the migrations."""
+    beside = PROJECT_ROOT / "alembic"
+    installed = (Path(str(file.locate())) for file in files("obscura") or () if file.as_posix().endswith(_INSTALLED))
+    for script in (beside / "env.py", *installed):
+        if script.is_file():
+            return script.resolve().parent
+    raise FileNotFoundError(f"no migrations in {beside}, nor installed with the package: install the project again")
 
 
 def upgrade_schema(url: str) -> None:

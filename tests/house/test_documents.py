@@ -11,7 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TOP_FOLDERS = ("privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts")
+TOP_FOLDERS = (
+    "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts",
+)  # fmt: skip
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("service", "workers", "models", "privacy")
+PACKAGES = ("obscura", "service", "workers", "models", "privacy")
 
 
 def lint(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,7 @@ from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import Attempt, drop_lease, work_root
 
-RUNNER_COMMAND = (sys.executable, "-m", "workers.train.runner")
+RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
 GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
 WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
 EVALUATION_NICENESS = 10  # whoever trains on the same cores goes first

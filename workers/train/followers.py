@@ -40,7 +40,7 @@ from workers.supervise.supervisor import runner_environment
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
 from workers.train.process import begin_process, device_kind, share_cores, trace_of
 
-FOLLOWER_COMMAND = (sys.executable, "-m", "workers.train.followers")
+FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
 _LOOK_SECONDS = 0.5
 _VERDICT_SECONDS = 10.0  # from a follower's death until the runner must have ended the training itself
 _FAREWELL_SECONDS = 20.0  # for followers to leave after the training

@@ -39,7 +39,7 @@ class DemoService:
 
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
-        command = [sys.executable, "-m", "service.cli", "--data-dir", str(self._data_dir), "up", "--port", "0"]
+        command = [sys.executable, "-P", "-m", "service.cli", "--data-dir", str(self._data_dir), "up", "--port", "0"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

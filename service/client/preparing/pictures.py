@@ -20,7 +20,7 @@ from service.client.preparing.choices import Colour, Fit, Size
 from service.client.preparing.errors import Unreadable
 from service.client.preparing.sources import Pixels
 from service.ingest.faults import Refused
-from service.ingest.pictures import picture_header
+from service.ingest.picture_header import picture_header
 
 FILE_BYTES_MAX = 256 * 2**20
 PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from service.client.extras import extras
 from service.client.preparing.choices import Choices
 from service.client.preparing.errors import PackingError
 from service.client.preparing.layouts.parts import choose_part, no_subjects, title_of
@@ -45,7 +46,8 @@ def find_file(path: Path, subjects: bool) -> Source | None:
 
 
 def _walk(path: Path, tally: Tally) -> Iterator[Record]:
-    from scipy.io import loadmat, whosmat  # slow to import, and wanted for this layout alone
+    with extras():
+        from scipy.io import loadmat, whosmat  # slow to import, and wanted for this layout alone
 
     del tally  # nothing is passed over
     try:
