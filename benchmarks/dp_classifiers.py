@@ -26,8 +26,8 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.datalens_utility import CLASSES
-from benchmarks.fashion_mnist import load_split
 from benchmarks.openclipart import load_clipart
+from models.public_images import fashion_mnist
 from privacy.accounting.filter import open_filter
 from privacy.plans.budget import PlanBudget
 from privacy.plans.plan import PublicFacts
@@ -122,8 +122,8 @@ def accuracy_of(
 
 def measure(name: str, options: dict[str, Any], seed: int, epsilon: float, *, held_out: bool) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
-    images, labels = load_split("train")
-    train_set, test_set = (images, labels), load_split("test")
+    images, labels = fashion_mnist("train")[:2]
+    train_set, test_set = (images, labels), fashion_mnist("test")[:2]
     if held_out:
         train_set = images[:-HELD_OUT], labels[:-HELD_OUT]
         test_set = images[-HELD_OUT:], labels[-HELD_OUT:]

@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from benchmarks.fashion_mnist import load_split
+from models.public_images import fashion_mnist
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 DIGITS = tuple("0123456789")
-FASHION = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 EMOJI = (
     "Activities",
@@ -87,7 +86,7 @@ class Folder:
 
 def fashion() -> Folder:
     """Fashion-MNIST, 60,000 and 10,000: Debian's package dataset-fashion-mnist."""
-    return Folder(*load_split("train"), *load_split("test"), FASHION)
+    return Folder(*fashion_mnist("train")[:2], *fashion_mnist("test"))
 
 
 def digits() -> Folder:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO, Filter
+from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig
 from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN, config_that_follows
+from privacy.plans.detail import share_above_noise
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.units import UNITS
+from privacy.wording import show_epsilon
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
+VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/benchmarks/previews.md)
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, BY_CLASS, VOTES = "class_means", "pooled_covariance", "class_covariances", "votes"
 
@@ -26,7 +31,46 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     """Plan a training from the options of a request; see `config_that_follows` and `plan_datalens`."""
     mu = math.sqrt(max(0, budget_nano) / NANO)  # of one Gaussian release that takes the whole budget
     config = config_that_follows(options, mu, facts)
-    return plan_datalens(config, privacy_filter, budget_nano, facts)
+    plan = plan_datalens(config, privacy_filter, budget_nano, facts)
+    warning = _drowned(options, plan, privacy_filter, facts)
+    return plan if warning is None else dataclasses.replace(plan, notes=(warning, *plan.notes))
+
+
+def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, facts: PublicFacts) -> str | None:
+    """Return a warning where noise drowns the warm start, with the smallest epsilon or number of units that mends it.
+
+    It follows from the public prior of `privacy.plans.detail`, not from any image.
+    """
+
+    def visible(budget_nano: int, declared: PublicFacts) -> bool:
+        config = config_that_follows(options, math.sqrt(budget_nano / NANO), declared)
+        votes_nano = int(budget_nano * config.vote_share)
+        noise = _warm_start_noise(config, budget_nano - votes_nano)[MEANS] / QUANTISATION
+        return share_above_noise(config, declared, noise) >= VISIBLE
+
+    if not plan.config_of(DataLensConfig).warm_start or visible(plan.budget_nano, facts):
+        return None
+    mends = []
+    more = _smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
+    if more is not None:
+        epsilon = gaussian_epsilon(math.sqrt(plan.budget_nano * more / NANO), privacy_filter.delta)
+        mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
+    more = _smallest(lambda factor: visible(plan.budget_nano, _times(facts, factor)))
+    if more is not None:
+        mends.append(f"{_times(facts, more).units_declared:,} {facts.unit}s")
+    says = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
+    return f"{says} From about {' or '.join(mends)} on it would not." if mends else says
+
+
+def _smallest(holds: Callable[[float], bool]) -> float | None:
+    """Return the smallest factor, to a tenth, that suffices; None where none up to a million does."""
+    return next((1.1**power for power in range(1, 146) if holds(1.1**power)), None)
+
+
+def _times(facts: PublicFacts, factor: float) -> PublicFacts:
+    subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
+    records = math.ceil(facts.records_declared * factor)
+    return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
 
 
 def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:

@@ -6,6 +6,7 @@ left out. Nothing here looks at a private record.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,6 +81,26 @@ def noise_shape(power: Array, exponent: float) -> Array:
 def signal(facts: PublicFacts, mu: float) -> float:
     """Return q, the declared units of one class in units of the noise, for a warm start that costs mu altogether."""
     return facts.units_declared * mu / len(facts.classes)
+
+
+def share_above_noise(config: DataLensConfig, facts: PublicFacts, stddev: float) -> float:
+    """Return how much of what sets the classes' means apart survives, by the public prior, in [0, 1].
+
+    The prior says how strong a wave is; what is left of it after the best linear shrinkage against the known noise is
+    added up, as a part of all waves that the images could hold.
+
+    Args:
+        config: of the warm start.
+        facts: what the owner declared.
+        stddev: of the noise in a class's sum, in units of one clipped record.
+    """
+    power = coefficients_of(config, facts).power
+    per_class = facts.units_declared / len(facts.classes)
+    clip = config.mean_clip * math.sqrt(facts.size)
+    noise = (stddev * clip / per_class * noise_shape(power, config.noise_shape)) ** 2
+    apart = (1.0 - WITHIN) * power
+    whole = coefficients_of(dataclasses.replace(config, frequencies=64, coefficients=None), facts).power
+    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole.sum()))
 
 
 def shares_for(q: float) -> tuple[float, float, float]:

@@ -19,6 +19,7 @@ from service.api.job_schemas import (
     HistogramFacts,
     IncompleteFacts,
     JobRecord,
+    PreviewRecord,
     ProgressFacts,
     ReleaseRecord,
     SampleRecord,
@@ -27,13 +28,13 @@ from service.api.job_schemas import (
     TrialFacts,
 )
 from service.api.views import minute, record
-from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
+from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
 from service.db.words import JobKind, ReleaseKind
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
 from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
-from service.wording import FAILURES
+from service.wording import FAILURES, forecast_sentence
 
 # What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
 # running it.
@@ -171,7 +172,7 @@ def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecor
     return record(
         JobRecord,
         row,
-        recipe=row.recipe if row.kind is JobKind.TRAIN else None,
+        recipe=row.recipe if row.kind in (JobKind.TRAIN, JobKind.PREVIEW) else None,
         price_nano=facts.planned_nano,
         price_epsilon=facts.planned_epsilon,
         publishes_if_cancelled=_publishes_if_cancelled(row, facts.charged_nano, paid),
@@ -296,3 +297,26 @@ def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
 def sample(row: Sample, job: Job) -> SampleRecord:
     """A sample; its state is its job's."""
     return record(SampleRecord, row, state=job.state, failure=failure(job))
+
+
+def preview(row: Preview, job: Job) -> PreviewRecord:
+    """A preview; its state is its job's."""
+    found = row.results or {}
+    return PreviewRecord(
+        id=row.id,
+        job_id=job.id,
+        state=job.state.value,
+        dataset_id=job.dataset_id or "",
+        recipe=job.recipe,
+        epsilon=job.epsilon or 0.0,
+        options=job.options,
+        stand_in=found.get("stand_in"),
+        accuracy=found.get("accuracy"),
+        real_accuracy=found.get("real"),
+        chance=found.get("chance"),
+        verdict=forecast_sentence(**found) if found else None,
+        notes=list(job.plan.get("notes", [])),
+        failure=failure(job),
+        created_at=row.created_at,
+        finished_at=minute(row.finished_at),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,7 +27,7 @@ from service.cli.connection import (
     resolve_dataset,
 )
 from service.cli.console import CliError, Exit, Output, job_progress, show_cost
-from service.client import Client, Job
+from service.client import Client, Job, Preview
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
@@ -34,7 +35,7 @@ COLUMNS = (
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
-LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation"}
+LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation", "preview": "preview"}
 
 
 def plan(
@@ -44,13 +45,32 @@ def plan(
     epsilon: Epsilon,
     option: OptionPairs = None,
     preset: Preset = None,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Try it on public images first: an accuracy and a picture, at no cost.")
+    ] = False,
+    stand_in: Annotated[
+        str | None, typer.Option(metavar="DATASET", help="Public dataset (name or id) to try it on.")
+    ] = None,
+    picture: Annotated[Path, typer.Option(help="Where the preview's picture goes.")] = Path("preview.png"),
     as_json: Json = False,
 ) -> None:
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
     with connected(context, as_json) as (client, output):
-        dataset_id = resolve_dataset(client, dataset)
-        made = client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=recipe_options(option, preset))
-        show_plan(output, made)
+        options, dataset_id = recipe_options(option, preset), resolve_dataset(client, dataset)
+        previewed = preview or stand_in is not None
+        if not (previewed and as_json):
+            show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
+        if not previewed:
+            return
+        asked = client.preview(
+            dataset_id,
+            recipe=recipe,
+            epsilon=epsilon,
+            options=options,
+            stand_in_dataset_id=resolve_dataset(client, stand_in) if stand_in else None,
+        )
+        follow(output, asked.job(), LABELS["preview"])
+        show_preview(output, asked.refresh(), picture)
 
 
 def train(
@@ -165,6 +185,16 @@ def follow(output: Output, job: Job, label: str) -> Job:
     output.notice(f"Job {job.id}. Stop watching with Ctrl-C; the job goes on.")
     with job_progress(output.err, label) as on_event:
         return job.wait(on_event)
+
+
+def show_preview(output: Output, found: Preview, picture: Path) -> None:
+    """Show a preview's forecast, and keep its picture where there is one."""
+    if output.as_json:
+        output.record(found, "preview")
+    elif found.verdict is not None:
+        output.text(found.verdict)
+    if found.real_accuracy is not None:  # of a generator
+        output.notice(f"What it would draw of {found.stand_in}: {found.save_grid(picture)}")
 
 
 def show_plan(output: Output, made: PlanRecord) -> None:

@@ -21,7 +21,7 @@ from service.client.errors import (
     WaitTimeout,
 )
 from service.client.preparing import BrokenPictures, ChoiceNeeded, PackingError
-from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
+from service.client.resources import Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
 
 __all__ = [
     "ApiError",
@@ -40,6 +40,7 @@ __all__ = [
     "NotFoundError",
     "ObscuraClientError",
     "PackingError",
+    "Preview",
     "Release",
     "RequestError",
     "Sample",

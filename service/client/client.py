@@ -9,7 +9,7 @@ from typing import Any, Self
 from service.api import admin_schemas, job_schemas, schemas
 from service.client.datasets import Datasets
 from service.client.errors import ApiError, ConnectionFailed
-from service.client.resources import Dataset, Evaluation, Job, Release, Sample, Sweep
+from service.client.resources import Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
 from service.client.transport import Record, Transport
 
 
@@ -138,6 +138,21 @@ class Client:
         """What a training would do and cost. No data is touched."""
         body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
         return self._repeat(job_schemas.PlanRecord, "/v1/plans", body)
+
+    def preview(
+        self,
+        dataset_id: str,
+        *,
+        recipe: str,
+        epsilon: float,
+        options: dict[str, Any] | None = None,
+        stand_in_dataset_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Preview:
+        """Ask what a training would make, tried on public images; `wait()` for the forecast. It costs nothing."""
+        body = {"dataset_id": dataset_id, "recipe": recipe, "epsilon": epsilon, "options": options or {}}
+        body["stand_in_dataset_id"] = stand_in_dataset_id
+        return Preview.bound(self.transport, self.transport.create(Preview.PATH, body, idempotency_key))
 
     def train(
         self,

@@ -47,6 +47,12 @@ class _Live(BaseModel):
         """Read the resource again."""
         return self.read(self._transport, self.id)
 
+    def _save(self, name: str, path: Path) -> Path:
+        content = self._transport.request("GET", f"{self.path}/{name}", headers={"Accept": "*/*"}).content
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
 
 class _Cancellable(_Live):
     def cancel(self, *, discard: bool = False) -> Self:
@@ -251,12 +257,6 @@ class Release(_Live, job_schemas.ReleaseRecord):
         content = self._transport.create(f"{self.path}/samples", body, idempotency_key)
         return Sample.bound(self._transport, content)
 
-    def _save(self, name: str, path: Path) -> Path:
-        content = self._transport.request("GET", f"{self.path}/{name}", headers={"Accept": "*/*"}).content
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
 
 class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
     """One measurement of a release on a public dataset. It is read in the list of its release."""
@@ -271,6 +271,16 @@ class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
     def refresh(self) -> Self:
         """Read the evaluation again."""
         return next(found for found in self.of_release(self._transport, self.release_id) if found.id == self.id)
+
+
+class Preview(_MadeByJob, job_schemas.PreviewRecord):
+    """A plan tried on public images."""
+
+    PATH = "/v1/previews"
+
+    def save_grid(self, path: Path) -> Path:
+        """Save the picture of what was drawn, as PNG."""
+        return self._save("grid.png", path)
 
 
 class Sample(_MadeByJob, job_schemas.SampleRecord):

@@ -142,14 +142,15 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, evaluations on it.
+    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, evaluations and previews
+    on it.
 
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
     anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
     training = and_(Job.kind == JobKind.TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
-    evaluation = and_(Job.kind == JobKind.EVALUATE, Job.evaluation_dataset_id == dataset_id)
-    return and_(or_(training, evaluation), Job.state.in_(UNFINISHED))
+    public = and_(Job.kind.in_([JobKind.EVALUATE, JobKind.PREVIEW]), Job.evaluation_dataset_id == dataset_id)
+    return and_(or_(training, public), Job.state.in_(UNFINISHED))
 
 
 def _names(folder: Path) -> list[str]:

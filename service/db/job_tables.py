@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
@@ -30,7 +30,7 @@ class Sweep(Base):
 
 
 class Job(Base):
-    """A requested training, sampling or evaluation.
+    """A requested training, sampling, evaluation or preview.
 
     `release_id` is the release a sample job draws from, an evaluation measures, or a training has published. `secret`
     seeds the mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads
@@ -179,3 +179,22 @@ class Evaluation(Base):
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
     dataset: Mapped[Dataset] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+class Preview(Base):
+    """A training rehearsed on a public stand-in; its plan is its job's, its state too. The results come with success.
+
+    The stand-in is the job's evaluation dataset; without one, the worker finds or generates it.
+    """
+
+    __tablename__ = "previews"
+    __table_args__ = (check("(results IS NULL) = (finished_at IS NULL)", "results_have_time"),)
+
+    id: Mapped[Id] = mapped_column(primary_key=True)
+    job_id: Mapped[Id] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    results: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    grid: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+    job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)

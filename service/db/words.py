@@ -76,11 +76,12 @@ class DatasetState(enum.StrEnum):
 
 
 class JobKind(enum.StrEnum):
-    """Train (costs budget), sample a released generator, or evaluate a release on public data (cost nothing)."""
+    """Train (costs budget); sample a release, evaluate it, or preview a training on public data (cost nothing)."""
 
     TRAIN = "train"
     SAMPLE = "sample"
     EVALUATE = "evaluate"
+    PREVIEW = "preview"
 
 
 class JobState(enum.StrEnum):
@@ -112,6 +113,7 @@ class FailureCode(enum.StrEnum):
     WORKER_LOST = "worker_lost"
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     INTERNAL = "internal"
+    PREVIEW_FAILED = "preview_failed"
 
 
 class EarlyEnd(enum.StrEnum):

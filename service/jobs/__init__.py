@@ -21,8 +21,9 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, sample_of, secret_of
+from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, preview_of, sample_of, secret_of
 from service.jobs.planning import charged_before_useful, plan_job
+from service.jobs.previews import finish_preview, submit_preview
 from service.jobs.publication import publish
 from service.jobs.submission import submit_sample, submit_training
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
@@ -44,6 +45,7 @@ __all__ = [
     "finish_cancelled",
     "finish_evaluation",
     "finish_failed",
+    "finish_preview",
     "finish_sample",
     "finish_unsaved",
     "get_job",
@@ -56,12 +58,14 @@ __all__ = [
     "newest_evaluations",
     "newest_on_own_dataset",
     "plan_job",
+    "preview_of",
     "publish",
     "report_progress",
     "request_cancel",
     "sample_of",
     "secret_of",
     "submit_evaluation",
+    "submit_preview",
     "submit_sample",
     "submit_sweep",
     "submit_training",

@@ -8,12 +8,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
+from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
 from service.db.session import find
 from service.db.words import JobState
 from service.errors import NotFound, StaleAttempt
 
-Made = TypeVar("Made", Sample, Evaluation)
+Made = TypeVar("Made", Sample, Evaluation, Preview)
 
 
 def get_job(session: Session, job_id: str) -> Job:
@@ -44,6 +44,11 @@ def sample_of(session: Session, job_id: str) -> Sample:
 def evaluation_of(session: Session, job_id: str) -> Evaluation:
     """Return the evaluation that a job makes, or raise NotFound."""
     return _made_by(session, Evaluation, job_id)
+
+
+def preview_of(session: Session, job_id: str) -> Preview:
+    """Return the preview that a job makes, or raise NotFound."""
+    return _made_by(session, Preview, job_id)
 
 
 def _made_by(session: Session, table: type[Made], job_id: str) -> Made:

@@ -15,7 +15,7 @@ from privacy.plans.plan import Plan
 from service import ledger, queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.job_tables import Evaluation, Job, Preview, Release, Sample
 from service.db.words import JobKind, JobState, ReleaseKind, SampleFormat
 from service.errors import Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
 from service.failpoints import failpoint
@@ -293,7 +293,7 @@ def new_job(job_id: str, kind: JobKind, *, recipe: str, options: dict[str, Any],
     )
 
 
-def queue_job(session: Session, job: Job, *made: Sample | Evaluation) -> None:
+def queue_job(session: Session, job: Job, *made: Sample | Evaluation | Preview) -> None:
     """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
     session.add(job)
     session.flush()

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from benchmarks import gradient_memory, membership_inference, noise_throughput, uploads
-from benchmarks.fashion_mnist import load_split
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
 from benchmarks.paper_algorithm import PixelStudent
+from models.public_images import fashion_mnist
 from workers.recipes.teacher_stage import Release
 
 
@@ -22,12 +22,12 @@ def test_the_idx_files_of_fashion_mnist_are_read(tmp_path, monkeypatch):
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + images.tobytes()))
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(header[:8] + labels.tobytes()))
     monkeypatch.setenv("OBSCURA_FASHION_MNIST", str(tmp_path))
-    read, truth = load_split("test")
+    read, truth = fashion_mnist("test")[:2]
     np.testing.assert_array_equal(read, images)
     np.testing.assert_array_equal(truth, labels)
     assert (read.dtype, truth.dtype) == (np.uint8, np.int64)
     with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist"):
-        load_split("train")
+        fashion_mnist("train")[:2]
 
 
 def test_a_distance_is_that_of_integers_which_no_float_holds():

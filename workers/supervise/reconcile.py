@@ -180,7 +180,8 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
     waiting = [*jobs.claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
-    waiting += [id for kind in (JobKind.SAMPLE, JobKind.EVALUATE) for id in jobs.claimable(session, now=now, kind=kind)]
+    free = [kind for kind in JobKind if kind is not JobKind.TRAIN]
+    waiting += [job_id for kind in free for job_id in jobs.claimable(session, now=now, kind=kind)]
     leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 

@@ -35,7 +35,7 @@ from workers.supervise.attempts import Attempt, drop_lease, work_root
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
 GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
 WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
-EVALUATION_NICENESS = 10  # whoever trains on the same cores goes first
+SPARE_CORES_NICENESS = 10  # whoever trains on the same cores goes first
 _LOOK_SECONDS = 0.2  # how often the runner's end and the wish to stop are looked at
 _CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user cancelled
 
@@ -262,11 +262,11 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str]) -> subp
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
-    """Let the runner of an evaluation have the cores that nobody else wants."""
+    """Let the runner of an evaluation or a preview have the cores that nobody else wants."""
     with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        if job is not None and job.kind is JobKind.EVALUATE:
-            os.setpriority(os.PRIO_PROCESS, process.pid, EVALUATION_NICENESS)
+        if job is not None and job.kind in (JobKind.EVALUATE, JobKind.PREVIEW):
+            os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -25,14 +25,13 @@ from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
-from service.db.words import Visibility
-from service.errors import LedgerCorruption, NotFound
+from service.errors import NotFound
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from workers.evaluation.utility import Utility, train_and_test
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
-from workers.train.orders import Context
+from workers.train.orders import Context, public_dataset
 from workers.train.progress import ReportedProgress
 
 EVALUATION = "evaluate"  # a stage of reports
@@ -56,11 +55,7 @@ def run_evaluation(context: Context) -> None:
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
         facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
-        dataset = session.get_one(Dataset, evaluation.dataset_id)
-    if dataset.visibility is not Visibility.PUBLIC:
-        raise LedgerCorruption("An evaluation's dataset is not public.", job_id=job_id)
-    if dataset.unchecked:
-        raise NotFound("The dataset of the evaluation has not been compared with the private ones.")
+        dataset = public_dataset(session, evaluation.dataset_id)
     began = time.monotonic()
     test = public_images(*open_dataset(context.settings, dataset.id))
     work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)

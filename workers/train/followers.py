@@ -192,7 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
-    run = open_run(training, public_parts(training), RankZeroOnly(), _say_nothing)
+    public = public_parts(training.settings, training.plan, training.anchors)
+    run = open_run(training, public, RankZeroOnly(), _say_nothing)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()

@@ -86,12 +86,7 @@ def read_training(context: Context) -> Training:
         secret = jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number)
         ledger.require_as_held(session, job, secret.hex())
         plan = plan_from_json(job.plan)
-        anchors_id = plan.config.anchors_dataset_id
-        anchors = session.get_one(Dataset, anchors_id) if anchors_id else None
-        if anchors is not None and anchors.visibility is not Visibility.PUBLIC:
-            raise LedgerCorruption("The dataset of a job's anchors is not public.", job_id=job.id)
-        if anchors is not None and anchors.unchecked:
-            raise NotFound("The dataset of the anchors has not been compared with the private ones.")
+        anchors = anchors_of(session, plan)
         for used in (dataset, anchors):
             _require_its_key(context.settings, used)
         return Training(
@@ -107,6 +102,27 @@ def read_training(context: Context) -> Training:
             charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
             secret=secret,
         )
+
+
+def anchors_of(session: Session, plan: Plan) -> Dataset | None:
+    """Return the dataset that a plan's anchors come from; None where it names none.
+
+    Raises:
+        LedgerCorruption: it is not public.
+        NotFound: it has not been compared with the private ones.
+    """
+    anchors_id = plan.config.anchors_dataset_id
+    return public_dataset(session, anchors_id) if anchors_id else None
+
+
+def public_dataset(session: Session, dataset_id: str) -> Dataset:
+    """Return a dataset that a job reads as public; errors as `anchors_of`."""
+    dataset = session.get_one(Dataset, dataset_id)
+    if dataset.visibility is not Visibility.PUBLIC:
+        raise LedgerCorruption("A dataset that a job reads as public is not.", dataset_id=dataset_id)
+    if dataset.unchecked:
+        raise NotFound("A public dataset has not been compared with the private ones.", dataset_id=dataset_id)
+    return dataset
 
 
 def _require_its_key(settings: Settings, dataset: Dataset | None) -> None:
@@ -137,20 +153,19 @@ class PublicParts:
     anchors: Images | None = field(repr=False)
 
 
-def public_parts(training: Training) -> PublicParts:
-    """Read what is public. Without it nothing is armed, opened or paid.
+def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> PublicParts:
+    """Read what a plan names and nobody pays for. Without it nothing is armed, opened or paid.
 
     Raises:
         Conflict: the plan's extractor is missing or unusable.
         NotFound: the public dataset of the anchors has no content.
     """
-    name = training.plan.config.extractor
+    name = plan.config.extractor
     try:
-        extractor = read_extractor(folder_of(training.settings.data_dir), name) if name else None
+        extractor = read_extractor(folder_of(settings.data_dir), name) if name else None
     except ExtractorUnusable as error:
         raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
-    anchors = None if training.anchors is None else open_dataset(training.settings, training.anchors.id)[0]
-    return PublicParts(extractor, anchors)
+    return PublicParts(extractor, None if anchors is None else open_dataset(settings, anchors.id)[0])
 
 
 def open_run(training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:

@@ -67,6 +67,7 @@ def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
             FailureCode.TRAINING_FAILED: FailureCode.DATASET_UNAVAILABLE,
             FailureCode.SAMPLING_FAILED: FailureCode.RELEASE_UNAVAILABLE,
             FailureCode.EVALUATION_FAILED: FailureCode.DATASET_UNAVAILABLE,
+            FailureCode.PREVIEW_FAILED: FailureCode.DATASET_UNAVAILABLE,
         }.get(otherwise, otherwise)
     return otherwise
 

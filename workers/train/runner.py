@@ -30,6 +30,7 @@ from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.train.evaluating import run_evaluation
 from workers.train.orders import Context
+from workers.train.previewing import run_preview
 from workers.train.process import begin_process, device_kind, failure_code, trace_of
 from workers.train.sampling import run_sampling
 from workers.train.training import run_training
@@ -38,6 +39,7 @@ _OTHERWISE = {  # the reason for failures that are nothing special
     JobKind.TRAIN: FailureCode.TRAINING_FAILED,
     JobKind.SAMPLE: FailureCode.SAMPLING_FAILED,
     JobKind.EVALUATE: FailureCode.EVALUATION_FAILED,
+    JobKind.PREVIEW: FailureCode.PREVIEW_FAILED,
 }
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
 
@@ -108,8 +110,10 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
             run_training(context, trainers)
         elif job.kind is JobKind.SAMPLE:
             run_sampling(context)
-        else:
+        elif job.kind is JobKind.EVALUATE:
             run_evaluation(context)
+        else:
+            run_preview(context, trainers)
     except Cancelled:
         return _stopped(context)
     except (NothingUseful, BudgetExceeded) as error:

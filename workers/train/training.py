@@ -115,7 +115,7 @@ def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: R
     Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
     after arming and are gone when the outcome is there.
     """
-    public = public_parts(training)
+    public = public_parts(training.settings, training.plan, training.anchors)
     processes = 1 if budget.closed else processes_wanted(training.settings, trainer, training.device)
     with transaction(training.factory) as session:
         ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))

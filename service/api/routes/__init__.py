@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.routes import accounts, admins, datasets, health, jobs, ledger, releases
+from service.api.routes import accounts, admins, datasets, health, jobs, ledger, previews, releases
 
 ROUTERS = (
     health.router,
@@ -11,6 +11,7 @@ ROUTERS = (
     admins.router,
     datasets.router,
     jobs.plan_router,
+    previews.router,
     jobs.router,
     jobs.sweep_router,
     releases.router,

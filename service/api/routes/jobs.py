@@ -82,7 +82,7 @@ def create_job(
 
     The unspent rest of the hold returns when the job ends; what was charged by then stays spent.
     """
-    _plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
+    plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
     with transaction(service.factory) as session:
         job = jobs.submit_training(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
@@ -95,7 +95,7 @@ def create_job(
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.id}"})
 
 
-def _plan_beforehand(service: Service, dataset_id: str, recipe: str, trials: Sequence[jobs.Trial]) -> None:
+def plan_beforehand(service: Service, dataset_id: str, recipe: str, trials: Sequence[jobs.Trial]) -> None:
     """Find what may take a second for each plan, and is remembered, while nobody waits for the database.
 
     What is refused here is refused again, with the right words, where it is asked for.
@@ -179,7 +179,7 @@ def create_sweep(
     for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
     """
     trials = [_trial(body, position) for position in range(len(body.trials))]
-    _plan_beforehand(service, body.dataset_id, body.recipe, trials)
+    plan_beforehand(service, body.dataset_id, body.recipe, trials)
     with transaction(service.factory) as session:
         facts = body.model_dump(exclude={"trials", "epsilon"})
         sweep = jobs.submit_sweep(

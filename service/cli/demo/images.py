@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from models.public_images import FASHION_CLASSES
 from service.cli.console import CliError
 from service.client.preparing import Choices, Package, prepare
 
@@ -35,9 +36,6 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-FASHION_CLASSES = (
-    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
 # 1,437 records support fewer teachers; a small evaluation keeps the fallback within three minutes.
 DIGITS_OPTIONS: dict[str, Any] = {"teachers": 200, "images": 200, "evaluation_samples": 2000}
 

@@ -294,3 +294,17 @@ def test_a_sweep_without_measurements_has_no_best(served, dataset, client):
     with pytest.raises(BudgetError) as refused:
         client.sweep_over(dataset["id"], **named, trials=[{"options": SMALL}] * 9, epsilon=1.9)
     assert refused.value.numbers["trials_affordable"] == 1
+
+
+def test_a_preview_is_asked_for_read_and_costs_nothing(served, dataset):
+    body = {"dataset_id": dataset["id"], "recipe": "datalens", "epsilon": 1.0}
+    asked = served.send("previews", body, key="once", scope="train", status=202)
+    assert asked == served.send("previews", body, key="once", scope="train", status=202)
+    assert (asked["state"], asked["accuracy"], asked["verdict"]) == ("queued", None, None)
+    assert served.read(f"previews/{asked['id']}") == asked
+    assert served.read(f"jobs/{asked['job_id']}")["kind"] == "preview"
+    assert served.balance(dataset["account_id"])["held_nano"] == 0
+    pending = served.client("read").get(f"/v1/previews/{asked['id']}/grid.png")
+    assert (pending.status_code, pending.json()["code"]) == (409, "pending")
+    assert served.client("read").post("/v1/previews", json=body).status_code == 403
+    assert served.client("read").get("/v1/previews/prv_unknown").status_code == 404

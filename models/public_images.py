@@ -1,4 +1,6 @@
-"""Fashion-MNIST for benchmarks: the IDX files of Debian's package, or a folder named by OBSCURA_FASHION_MNIST."""
+"""Public image sets that a machine may have: Fashion-MNIST from Debian's package, or from a folder named by
+OBSCURA_FASHION_MNIST.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+FASHION_CLASSES = (
+    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 _PREFIX = {"train": "train", "test": "t10k"}
 
 
-def load_split(split: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return images (n, 28, 28) and labels (n,).
+def fashion_mnist(
+    split: Literal["train", "test"],
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[str, ...]]:
+    """Return images (n, 28, 28), labels (n,) and the names of the ten classes.
 
     Raises:
         FileNotFoundError: the files are not there; the message says how to get them.
@@ -26,7 +33,7 @@ def load_split(split: Literal["train", "test"]) -> tuple[npt.NDArray[np.uint8], 
             "Fashion-MNIST was not found: install Debian's package dataset-fashion-mnist, or set "
             "OBSCURA_FASHION_MNIST to a folder with its four .gz files"
         )
-    return _read(images, 16).reshape(-1, 28, 28), _read(labels, 8).astype(np.int64)
+    return _read(images, 16).reshape(-1, 28, 28), _read(labels, 8).astype(np.int64), FASHION_CLASSES
 
 
 def _read(path: Path, header_bytes: int) -> npt.NDArray[Any]:

@@ -1,0 +1,158 @@
+"""Public stand-ins for a private image set: as many labelled images, of the declared classes, size and colours.
+
+What a training makes of them forecasts what it would make of private images. They come from a public set, or are
+generated: each class has a pattern (`models.public_patterns`), of which every image is a shifted, scaled and
+recoloured copy behind clutter of its own, so that telling classes apart takes more than one pixel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.public_patterns import public_patterns
+
+TEST_MAX = 2000
+_SEED = 20
+_BLOCK = 512
+_SHIFT, _SCALE, _CLUTTER = 0.25, 0.4, 0.35  # of a side; of the size; part of an image that its clutter covers
+_CHROMA, _TINT = 0.4, 0.4  # colours are as pale as those of photographs, and change from image to image
+
+
+class StandInUnusable(ValueError):
+    """These public images cannot stand in for what was declared."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Public images in the place of private ones, and others of the same kind to test on.
+
+    Attributes:
+        images: (n, h, w) or (n, h, w, 3) uint8.
+        labels: (n,) int64, class numbers from 0.
+        test_images: (m, c, h, w) uint8.
+        test_labels: (m,) int64.
+        classes: what the classes of the stand-in are, in label order.
+        name: of the public set, for people.
+    """
+
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int64]
+    test_images: Tensor
+    test_labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+
+
+def from_public(
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    names: tuple[str, ...],
+    *,
+    name: str,
+    count: int,
+    classes: int,
+    shape: tuple[int, int, int],
+) -> StandIn:
+    """Make a stand-in of a public set: its first classes, brought to the declared size and colours.
+
+    A fifth of its images, 2,000 at most, are kept for testing. Where there are fewer others than were declared, they
+    come more than once.
+
+    Args:
+        images: (m, h, w) or (m, h, w, 3) uint8.
+        labels: (m,) below len(names).
+        names: of the public set's classes.
+        name: of the public set.
+        count: records that were declared.
+        classes: that were declared.
+        shape: (channels, height, width) that were declared.
+
+    Raises:
+        StandInUnusable: it has fewer classes, or a class without images.
+    """
+    if len(names) < classes:
+        raise StandInUnusable(f"it has {len(names)} classes, and {classes} were declared")
+    stream = np.random.Generator(np.random.PCG64(_SEED))
+    chosen = np.flatnonzero(np.asarray(labels) < classes)
+    if len(np.unique(np.asarray(labels)[chosen])) < classes:
+        raise StandInUnusable(f"one of its first {classes} classes has no images")
+    chosen = stream.permutation(chosen)
+    tested = min(TEST_MAX, len(chosen) // 5)
+    test, own = chosen[:tested], chosen[tested:]
+    drawn = np.resize(own, count)
+    as_array = np.concatenate(
+        [_fitted(images[part], shape).permute(0, 2, 3, 1).numpy() for part in _blocks(drawn)]
+    )  # (n, h, w, c)
+    return StandIn(
+        as_array[..., 0] if shape[0] == 1 else as_array,
+        np.asarray(labels)[drawn].astype(np.int64),
+        torch.cat([_fitted(images[part], shape) for part in _blocks(test)]),
+        torch.from_numpy(np.asarray(labels)[test].astype(np.int64)),
+        names[:classes],
+        name,
+    )
+
+
+def from_patterns(*, count: int, classes: int, shape: tuple[int, int, int]) -> StandIn:
+    """Make a stand-in of generated patterns; arguments as in `from_public`."""
+    channels, height, width = shape
+    prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
+    stream = torch.Generator().manual_seed(_SEED)
+    labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % classes
+    made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
+    for start in range(0, len(labels), _BLOCK):
+        block = _pattern_copies(prototypes, labels[start : start + _BLOCK], shape, stream)
+        made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    own = made[:count]
+    return StandIn(
+        own[..., 0] if channels == 1 else own,
+        labels[:count].numpy(),
+        torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous(),
+        labels[count:],
+        tuple(f"pattern {index + 1}" for index in range(classes)),
+        "generated patterns",
+    )
+
+
+def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:
+    """Return images (b, c, h, w) in [0, 1]: copies of their class's pattern, behind clutter."""
+    channels, height, width = shape
+    b = len(labels)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(*size, generator=stream)
+
+    scale = 0.5 * (1 + _SCALE * (uniform(b) - 0.5))
+    move = torch.zeros(b, 2, 3)
+    move[:, 0, 0], move[:, 1, 1] = scale, scale
+    move[:, :, 2] = _SHIFT * (2 * uniform(b, 2) - 1)
+    grid = functional.affine_grid(move, [b, channels, height, width], align_corners=False)
+    copies = functional.grid_sample(prototypes[labels], grid, padding_mode="reflection", align_corners=False)
+    clutter = public_patterns(b, channels, height, width, int(torch.randint(2**31, (), generator=stream)))
+    mask = functional.interpolate(uniform(b, 1, 4, 4), (height, width), mode="bilinear") < _CLUTTER
+    images = torch.where(mask, clutter, copies)
+    grey = images.mean(dim=1, keepdim=True)
+    pale = grey + _CHROMA * (images - grey)
+    return (pale * (0.6 + 0.4 * uniform(b, 1, 1, 1)) + _TINT * (uniform(b, channels, 1, 1) - 0.5)).clamp(0, 1)
+
+
+def _blocks(indices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    return [indices[at : at + _BLOCK] for at in range(0, len(indices), _BLOCK)]
+
+
+def _fitted(images: npt.NDArray[np.uint8], shape: tuple[int, int, int]) -> Tensor:
+    """Bring images (b, h, w[, c]) to a shape (c, h, w): grey by the mean, colour by repeating grey."""
+    channels, height, width = shape
+    pixels = torch.from_numpy(np.array(images)).float()
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+    if pixels.shape[1] != channels:
+        pixels = pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)
+    if pixels.shape[2:] != (height, width):
+        pixels = functional.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
+    return pixels.round().clamp(0, 255).byte().contiguous()

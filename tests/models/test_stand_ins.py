@@ -1,0 +1,64 @@
+"""Stand-ins have what was declared, are the same every time, and are tested on images that took no part."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.stand_ins import StandInUnusable, from_patterns, from_public
+
+SHAPES = [(1, 8, 12), (3, 16, 16)]
+
+
+def public(count: int = 60, classes: int = 4, shape: tuple[int, ...] = (10, 10)) -> tuple[np.ndarray, np.ndarray]:
+    stream = np.random.default_rng(0)
+    return stream.integers(0, 256, (count, *shape), dtype=np.uint8), np.arange(count) % classes
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["grey", "colour"])
+@pytest.mark.parametrize("made_of", ["patterns", "grey", "colour"])
+def test_a_stand_in_has_the_declared_count_classes_and_shape(shape, made_of):
+    wanted: dict[str, Any] = {"count": 70, "classes": 3, "shape": shape}
+    if made_of == "patterns":
+        made = from_patterns(**wanted)
+    else:
+        made = from_public(
+            *public(shape=(10, 10, 3) if made_of == "colour" else (10, 10)), tuple("abcd"), name="public", **wanted
+        )
+    channels, height, width = shape
+    assert made.images.shape == (70, height, width) + ((3,) if channels == 3 else ())
+    assert (made.images.dtype, made.labels.dtype) == (np.uint8, np.int64)
+    assert set(made.labels) == set(made.test_labels.tolist()) == {0, 1, 2}
+    assert made.test_images.shape[1:] == shape
+    assert len(made.classes) == 3
+
+
+def test_tested_images_took_no_part():
+    images, labels = public(count=200, classes=2)
+    made = from_public(images, labels, ("a", "b"), name="public", count=500, classes=2, shape=(1, 10, 10))
+    own = {image.tobytes() for image in made.images}
+    tested = [image.numpy().tobytes() for image in made.test_images[:, 0]]
+    assert not own.intersection(tested)
+    assert len(tested) == 40
+
+
+def test_the_same_is_made_every_time():
+    first, second = (from_patterns(count=20, classes=5, shape=(3, 8, 8)) for _ in range(2))
+    assert np.array_equal(first.images, second.images)
+    assert np.array_equal(first.labels, second.labels)
+
+
+def test_classes_of_patterns_can_be_told_apart():
+    made = from_patterns(count=600, classes=4, shape=(1, 28, 28))
+    means = np.stack([made.images[made.labels == label].mean(axis=0) for label in range(4)]).reshape(4, -1)
+    rows = made.test_images.numpy().reshape(len(made.test_images), -1).astype(float)
+    means, rows = (each - each.mean(axis=1, keepdims=True) for each in (means, rows))
+    right = (rows @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T).argmax(axis=1)
+    assert (right == made.test_labels.numpy()).mean() > 0.5
+
+
+@pytest.mark.parametrize(("classes", "wrong"), [(5, "4 classes"), (4, "no images")])
+def test_what_cannot_stand_in_is_refused(classes, wrong):
+    images, labels = public()
+    with pytest.raises(StandInUnusable, match=wrong):
+        from_public(images, labels % 3, tuple("abcd"), name="public", count=10, classes=classes, shape=(1, 8, 8))

@@ -1,0 +1,77 @@
+"""What may be previewed, and that asking twice gives the same."""
+
+from typing import Any
+
+import pytest
+
+from service import jobs
+from service.db.session import transaction
+from service.db.words import JobKind, JobState
+from service.errors import InvalidInput, StaleAttempt
+from service.wording import forecast_sentence
+
+LARGE = {"height": 1024, "width": 1024, "channels": 3}
+FOUND = {"accuracy": 0.5, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
+
+
+def ask(shop: Any, key: str | None = None, **changes: Any) -> str:
+    facts = {"dataset_id": shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": {}}
+    facts |= {"stand_in_dataset_id": None, "principal": "key_me", "idempotency_key": key}
+    with transaction(shop.factory) as session:
+        return str(jobs.submit_preview(session, now=shop.now, **facts | changes).id)
+
+
+def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
+    logged = shop.log_kinds()
+    job_id = ask(shop, epsilon=100.0)
+    assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == (JobKind.PREVIEW, None)
+    assert shop.log_kinds() == logged
+    assert shop.balance().held_nano == 0
+
+
+def test_the_same_key_gives_the_same_preview(shop):
+    assert ask(shop, key="k") == ask(shop, key="k") != ask(shop)
+
+
+def test_what_was_found_is_kept_once(shop):
+    claim = shop.claimed(ask(shop))
+    for _ in range(2):
+        shop.tell(jobs.finish_preview, claim, results=FOUND, grid=b"png", now=shop.now)
+    assert shop.job(claim.job_id).state is JobState.SUCCEEDED
+    with pytest.raises(StaleAttempt):
+        shop.tell(jobs.finish_preview, claim, results=FOUND | {"accuracy": 0.6}, grid=b"png", now=shop.now)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"recipe": "class_histogram"}, "publishes counts"),
+        ({"epsilon": 0.0}, "above 0"),
+        ({"recipe": "nothing"}, "cannot be planned"),
+        ({"named": "own"}, "must be a public dataset"),
+        ({"named": "narrow"}, "has 1 classes"),
+        ({"named": "large"}, "needs .* GiB"),
+    ],
+)
+def test_what_cannot_be_previewed_is_refused_in_words(shop, changes, says):
+    datasets = {
+        "own": {"stand_in_dataset_id": shop.dataset_id},
+        "narrow": {"stand_in_dataset_id": shop.declare(account_id=None, classes=["one"])},
+        "large": {"dataset_id": shop.declare(account_id=shop.account_id, records_declared=2000, **LARGE)},
+    }
+    changes = datasets.get(changes.get("named", ""), changes)
+    before = shop.counts()
+    with pytest.raises(InvalidInput, match=says):
+        ask(shop, **changes)
+    assert shop.counts() == before
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "says"), [(0.85, None), (0.5, "much of it is lost in noise"), (0.2, "drowns nearly everything")]
+)
+def test_a_forecast_warns_where_there_is_little_to_see(accuracy, says):
+    sentence = forecast_sentence(**FOUND | {"accuracy": accuracy})
+    assert "guessing: 10%" in sentence
+    assert "real ones: 90%" in sentence
+    assert ("noise" in sentence) == (says is not None)
+    assert says is None or says in sentence

@@ -1,0 +1,102 @@
+"""A preview carries out the plan on public images: it holds nothing, charges nothing and opens nothing private."""
+
+import shutil
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
+
+from service import jobs
+from service.datasets.vault import directory_of, key_path
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Preview
+from service.db.session import transaction
+from service.db.words import DatasetState, FailureCode, JobState
+from tests.workers.conftest import OPTIONS, on_either_database
+from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
+from workers.recipes.interface import Cancelled
+from workers.recipes.registry import TRAINERS
+from workers.train import previewing
+from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few images are drawn and learned: what classifiers learn is tested elsewhere."""
+    monkeypatch.setattr(previewing, "SAMPLES", 200)
+    monkeypatch.setattr(previewing, "EPOCHS", 2)
+    monkeypatch.setenv("OBSCURA_FASHION_MNIST", "/nowhere")
+
+
+def ask(workshop: Any, **changes: Any) -> str:
+    facts = {"dataset_id": workshop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
+    facts |= {"stand_in_dataset_id": workshop.public_id, "principal": "key_test", "idempotency_key": None}
+    return str(workshop.do(jobs.submit_preview, now=datetime.now(UTC), **facts | changes).id)
+
+
+def preview_of(workshop: Any, job_id: str) -> Preview:
+    with transaction(workshop.factory, read_only=True) as session:
+        found = select(Preview).where(Preview.job_id == job_id).options(undefer(Preview.grid))
+        return session.scalars(found).one()
+
+
+@on_either_database
+def test_a_preview_neither_pays_nor_opens_private_images(workshop):
+    before, logged = workshop.balance(), len(workshop.entries())
+    key_path(workshop.settings, workshop.dataset_id).unlink()
+    shutil.rmtree(directory_of(workshop.settings.data_dir, workshop.dataset_id))
+
+    job_id = ask(workshop)
+    work(workshop, job_id)
+    job, preview = workshop.job(job_id), preview_of(workshop, job_id)
+    assert (job.state, job.hold_id, job.release_id) == (JobState.SUCCEEDED, None, None)
+    assert (preview.results["stand_in"], preview.results["chance"]) == ("digits", 0.1)
+    assert 0 <= preview.results["accuracy"] <= 1 >= preview.results["real"] >= 0
+    assert preview.grid.startswith(b"\x89PNG")
+    assert workshop.balance() == before
+    assert len(workshop.entries()) == logged
+
+
+def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):
+    job_id = ask(workshop)
+    with transaction(workshop.factory) as session:
+        session.get_one(Dataset, workshop.public_id).state = DatasetState.DELETED
+    shutil.rmtree(directory_of(workshop.settings.data_dir, workshop.public_id))
+    work(workshop, job_id)
+    assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
+
+
+def test_a_preview_is_cancelled(workshop):
+    job_id = ask(workshop)
+    workshop.cancel(job_id)
+    assert workshop.job(job_id).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dp_diffusion", "dpgan"])
+def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
+    found = forecast(Rehearsal(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS)), TRAINERS[recipe])
+    assert found.stand_in == "generated patterns"
+    generates = recipe != "dp_classifier"
+    assert (found.real is not None, found.grid is not None) == (generates, generates)
+    assert 0 <= found.accuracy <= 1
+
+
+def test_more_budget_is_forecast_to_be_better(monkeypatch):
+    monkeypatch.setattr(previewing, "SAMPLES", 1500)
+    monkeypatch.setattr(previewing, "EPOCHS", 8)
+    data = digits()
+    stand_in = cut(data.private_images, data.private_labels, data.classes, "digits", FACTS)
+    little, much = (
+        forecast(Rehearsal(plan_of("datalens", {}, epsilon=epsilon), FACTS, stand_in), TRAINERS["datalens"])
+        for epsilon in (0.02, 8.0)
+    )
+    assert little.accuracy < 0.5 < much.accuracy < much.real + 0.05
+
+
+@pytest.mark.parametrize("stage", [previewing.MEASURED, previewing.REFERENCE])
+def test_a_preview_stops_where_it_is_told_to(stage):
+    rehearsal = Rehearsal(plan_of("datalens", SMALL["datalens"]), FACTS, find_stand_in(FACTS))
+    with pytest.raises(Cancelled):
+        forecast(rehearsal, TRAINERS["datalens"], progress=stop_at(0, stage))
