@@ -2,16 +2,22 @@
 
 import obscura
 
-with obscura.connect("https://obscura.example.org", token) as service:
-    ...
+with obscura.local("data/") as service:  # or obscura.connect("https://obscura.example.org", token)
+    release = service.train("images/", epsilon=1, size=32)
+    images, labels = release.sample(1000).to_numpy()
+
+A training goes on in a process of its own, and waiting for it takes no more than a thread: there is no second set of
+these verbs for asyncio.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 
 try:
     from service.client import Client
+    from service.client.local import LocalClient
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("service", "privacy"):
         raise
@@ -20,7 +26,7 @@ except ModuleNotFoundError as error:
         "rename yours, or start Python elsewhere"
     ) from error
 
-__all__ = ["Client", "__version__", "connect"]
+__all__ = ["Client", "LocalClient", "__version__", "connect", "local"]
 __version__ = version("obscura")
 
 
@@ -29,6 +35,23 @@ def connect(url: str, token: str) -> Client:
 
     Args:
         url: For example `http://127.0.0.1:8420`.
-        token: An API key.
+        token: An API key; `obscura keys create` makes one.
     """
     return Client(url, token)
+
+
+def local(folder: str | Path) -> LocalClient:
+    """Run a service on this machine, whose ledger and images are kept in a folder, until the client is closed.
+
+    It is the service that `obscura up` runs, in a process of its own, with the same guarantee. Where one runs on the
+    folder already, that one is used. Budgets in the folder are for life: the same pictures in another folder have
+    another ledger, which knows nothing of what was spent here.
+
+    Args:
+        folder: Made where it is missing, and closed to other users.
+
+    Raises:
+        MissingExtra: torch is not installed; the message names the command.
+        ServiceFailed: The service did not start; the message names its log.
+    """
+    return LocalClient(folder)

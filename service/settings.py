@@ -75,6 +75,11 @@ class Settings(BaseSettings):
         return self.keys_dir or self.data_dir / "keys"
 
     @property
+    def url_path(self) -> Path:
+        """Where `obscura up` writes its address while it runs."""
+        return self.data_dir / "service.url"
+
+    @property
     def admin_key_path(self) -> Path:
         """Where the first admin key is written, readable by its owner alone."""
         return self.data_dir / "admin.key"

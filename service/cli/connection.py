@@ -16,17 +16,15 @@ from service.cli.console import CliError, Exit, Output, reporting
 from service.client import Client
 from service.settings import Settings
 
-URL_FILE = "service.url"  # written by `obscura up` while it runs
-
 
 def find_url(url: str | None, data_dir: Path) -> str:
     """The option or OBSCURA_URL; else the address that a service on this machine has written down; else the default."""
     if url:
         return url
+    settings = Settings(data_dir=data_dir)
     try:
-        return (data_dir / URL_FILE).read_text("ascii").strip()
+        return settings.url_path.read_text("ascii").strip()
     except OSError:
-        settings = Settings(data_dir=data_dir)
         return f"http://{settings.host}:{settings.port}"
 
 

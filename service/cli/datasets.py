@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from service.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
-from service.cli.console import CliError, Exit, preparation_progress
+from service.cli.console import CliError, Exit
+from service.client.progress import preparation_progress
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (

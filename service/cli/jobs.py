@@ -26,8 +26,9 @@ from service.cli.connection import (
     recipe_options,
     resolve_dataset,
 )
-from service.cli.console import CliError, Exit, Output, job_progress, show_cost
+from service.cli.console import CliError, Exit, Output
 from service.client import Client, Job, Preview
+from service.client.progress import job_progress, show_cost
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (
@@ -90,7 +91,7 @@ def train(
     The release can be downloaded as soon as the training ends; --evaluate measures it afterwards, in a job of its own.
     """
     with connected(context, as_json) as (client, output):
-        job = client.train(
+        job = client.start_training(
             resolve_dataset(client, dataset),
             recipe=recipe,
             epsilon=epsilon,

@@ -10,9 +10,10 @@ import typer
 
 from service.api.schemas import SampleFormat
 from service.cli.connection import Json, Key, add_list, connected, resolve_dataset
-from service.cli.console import CliError, Exit, Output, byte_progress
+from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import follow
 from service.client import Client, Sample
+from service.client.progress import byte_progress
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = ("id", "name", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +24,9 @@ def up(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = None,
+    while_stdin_is_open: Annotated[
+        bool, typer.Option("--while-stdin-is-open", hidden=True, help="End when whoever started this has ended.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the service. Embedded by default: SQLite and a worker beside it; OBSCURA_* settings change that."""
@@ -35,7 +41,16 @@ def up(
             raise MissingExtra("torch", "worker")  # it would take jobs and could train none of them
         from service.cli.serving import serve
 
+        if while_stdin_is_open:
+            Thread(target=_end_with_stdin, name="obscura-stdin", daemon=True).start()
         serve(settings, output)
+
+
+def _end_with_stdin() -> None:
+    """Ask this process to end in order once the other end of its standard input is closed."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def demo(

@@ -24,7 +24,6 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api.deps import Service
-from service.cli.connection import URL_FILE
 from service.cli.console import CliError, Exit, Output
 from service.logs import configure_logging
 from service.main import create_app
@@ -163,8 +162,7 @@ def serve(settings: Settings, output: Output) -> None:
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     config = server_config(create_app(settings), connections_max=raise_open_files())
     make_private_folder(settings.data_dir)
-    url_file = settings.data_dir / URL_FILE
-    url_file.write_text(url + "\n", "ascii")
+    settings.url_path.write_text(url + "\n", "ascii")
     output.record({"url": url, "data_dir": str(settings.data_dir.resolve()), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
@@ -172,7 +170,7 @@ def serve(settings: Settings, output: Output) -> None:
     try:
         Server(config).run(sockets=[listener])
     finally:
-        url_file.unlink(missing_ok=True)
+        settings.url_path.unlink(missing_ok=True)
 
 
 def server_config(

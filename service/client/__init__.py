@@ -2,11 +2,12 @@
 
 with Client("http://127.0.0.1:8420", token) as client:
     dataset = client.datasets.push("images/", account_id=account_id, size=64, background="white", say=print)
-    job = client.train(dataset.id, recipe="datalens", epsilon=1.0).wait()
-    job.release().sample(count=1000, seed=1, format="imagefolder").wait().download("images.zip")
+    job = client.start_training(dataset.id, recipe="datalens", epsilon=1.0).wait()
+    job.release().sample(1000).to_imagefolder("synthetic")
 """
 
 from service.client.client import Client
+from service.client.contents import Images, PlaceTaken
 from service.client.datasets import Datasets
 from service.client.errors import (
     ApiError,
@@ -15,16 +16,20 @@ from service.client.errors import (
     ConnectionFailed,
     DownloadCorrupt,
     JobFailed,
+    NoSuchName,
     NotFoundError,
     ObscuraClientError,
     RequestError,
     WaitTimeout,
 )
-from service.client.preparing import BrokenPictures, ChoiceNeeded, PackingError
-from service.client.resources import Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
+from service.client.extras import MissingExtra
+from service.client.preparing import Arrays, BrokenPictures, ChoiceNeeded, PackingError
+from service.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
 
 __all__ = [
+    "Account",
     "ApiError",
+    "Arrays",
     "AuthError",
     "BrokenPictures",
     "BudgetError",
@@ -35,11 +40,15 @@ __all__ = [
     "Datasets",
     "DownloadCorrupt",
     "Evaluation",
+    "Images",
     "Job",
     "JobFailed",
+    "MissingExtra",
+    "NoSuchName",
     "NotFoundError",
     "ObscuraClientError",
     "PackingError",
+    "PlaceTaken",
     "Preview",
     "Release",
     "RequestError",

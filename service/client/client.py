@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from rich.console import Console
+
 from service.api import admin_schemas, job_schemas, schemas
-from service.client.datasets import Datasets
+from service.client.datasets import Datasets, only_one
 from service.client.errors import ApiError, ConnectionFailed
-from service.client.resources import Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
+from service.client.one_step import Labels, Pictures, push_for
+from service.client.progress import job_progress
+from service.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
 from service.client.transport import Record, Transport
+
+RECIPE = "datalens"  # where none is named
 
 
 class Client:
@@ -54,27 +60,35 @@ class Client:
         delta: float,
         unit: schemas.Unit,
         adjacency: str = "add_remove",
-    ) -> schemas.AccountRecord:
+    ) -> Account:
         """Open an account with a lifetime budget."""
         body = {"name": name, "owner": owner, "epsilon": epsilon, "delta": delta, "unit": unit}
-        return self._post(schemas.AccountRecord, "/v1/accounts", {**body, "adjacency": adjacency})
+        return self._account(self._post(Account, "/v1/accounts", {**body, "adjacency": adjacency}))
 
-    def account(self, account_id: str) -> schemas.AccountRecord:
+    def find_account(self, name_or_id: str) -> Account:
+        """Return the account with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: There is none, or several have the name.
+        """
+        return only_one(self.accounts(), name_or_id, "account")
+
+    def account(self, account_id: str) -> Account:
         """Read an account with its balance."""
-        return self._get(schemas.AccountRecord, f"/v1/accounts/{account_id}")
+        return Account.read(self.transport, account_id)
 
-    def accounts(self) -> Iterator[schemas.AccountRecord]:
+    def accounts(self) -> Iterator[Account]:
         """All accounts."""
-        return self.transport.pages(schemas.AccountRecord, "/v1/accounts")
+        return Account.listed(self.transport)
 
     def entries(self, account_id: str) -> Iterator[schemas.EntryRecord]:
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
 
-    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> schemas.AccountRecord:
+    def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
         body = {"epsilon": epsilon, "reason": reason}
-        return self._post(schemas.AccountRecord, f"/v1/accounts/{account_id}/lower-limit", body)
+        return self._account(self._post(Account, f"/v1/accounts/{account_id}/lower-limit", body))
 
     def request_raise(self, account_id: str, *, epsilon: float, reason: str) -> schemas.LimitRequestRecord:
         """Ask for a higher limit. Another admin must approve it."""
@@ -97,13 +111,13 @@ class Client:
         """Leave a limit as it is; also withdraws one's own request."""
         return self._repeat(schemas.LimitRequestRecord, f"/v1/limit-requests/{request_id}/decline")
 
-    def freeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
+    def freeze(self, account_id: str, *, reason: str) -> Account:
         """Take no new jobs and let no waiting one open its data."""
-        return self._repeat(schemas.AccountRecord, f"/v1/accounts/{account_id}/freeze", {"reason": reason})
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/freeze", {"reason": reason}))
 
-    def unfreeze(self, account_id: str, *, reason: str) -> schemas.AccountRecord:
+    def unfreeze(self, account_id: str, *, reason: str) -> Account:
         """Open a frozen account again."""
-        return self._repeat(schemas.AccountRecord, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason})
+        return self._account(self._repeat(Account, f"/v1/accounts/{account_id}/unfreeze", {"reason": reason}))
 
     # --- datasets ---
 
@@ -156,6 +170,47 @@ class Client:
 
     def train(
         self,
+        pictures: Pictures,
+        labels: Labels = None,
+        *,
+        epsilon: float,
+        account: str | None = None,
+        recipe: str = RECIPE,
+        options: dict[str, Any] | None = None,
+        show: bool = True,
+        **preparing: Any,
+    ) -> Release:
+        """From pictures to a release: prepare, declare and send them, train, and wait.
+
+        Args:
+            pictures: A folder or file as for `datasets.push`; uint8 images (n, h, w) or (n, h, w, 3); or a dataset that
+                has been pushed, whose account pays.
+            labels: Of images in memory, (n,): numbers or names. Of a folder, a table with the columns file and label.
+            epsilon: What this training may spend.
+            account: Name or id of the account that pays. Without it, one that is named like the dataset, which is
+                opened where there is none (`service.client.one_step.account_for`).
+            recipe: How it is trained.
+            options: Of the recipe.
+            show: Show on stderr what goes on.
+            preparing: Further arguments of `datasets.push`, such as `size=64`.
+
+        Raises:
+            ChoiceNeeded: The pictures need a choice that was not made; the message names it. Nothing was done.
+            PackingError: The pictures cannot be pushed as they are. Nothing was done.
+            BudgetError: The account cannot pay. What was pushed stays, and can be trained on for less.
+            JobFailed: The training failed; the message says why.
+        """
+        console = Console(stderr=True, quiet=not show)
+        if isinstance(pictures, Dataset):
+            dataset = pictures
+        else:
+            dataset = push_for(self, console, pictures, labels, account=account, epsilon=epsilon, preparing=preparing)
+        job = self.start_training(dataset.id, recipe=recipe, epsilon=epsilon, options=options)
+        with job_progress(console, "training") as on_event:
+            return job.wait(on_event).release()
+
+    def start_training(
+        self,
         dataset_id: str,
         *,
         recipe: str,
@@ -164,7 +219,7 @@ class Client:
         evaluation_dataset_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> Job:
-        """Ask for a training; its price is held on the account at once.
+        """Ask for a training and do not wait for it; its price is held on the account at once.
 
         Raises:
             BudgetError: The account cannot pay. `numbers` says what it could pay.
@@ -177,9 +232,9 @@ class Client:
         """Read a job."""
         return Job.read(self.transport, job_id)
 
-    def jobs(self) -> Iterator[job_schemas.JobRecord]:
+    def jobs(self) -> Iterator[Job]:
         """All jobs, newest first."""
-        return self.transport.pages(job_schemas.JobRecord, Job.PATH)
+        return Job.listed(self.transport)
 
     def sweep_over(
         self,
@@ -214,9 +269,9 @@ class Client:
         """Read a sweep with its trials."""
         return Sweep.read(self.transport, sweep_id)
 
-    def sweeps(self) -> Iterator[job_schemas.SweepRecord]:
+    def sweeps(self) -> Iterator[Sweep]:
         """All sweeps, newest first."""
-        return self.transport.pages(job_schemas.SweepRecord, Sweep.PATH)
+        return Sweep.listed(self.transport)
 
     # --- releases and samples ---
 
@@ -224,9 +279,9 @@ class Client:
         """Read a release."""
         return Release.read(self.transport, release_id)
 
-    def releases(self) -> Iterator[job_schemas.ReleaseRecord]:
+    def releases(self) -> Iterator[Release]:
         """All releases, newest first."""
-        return self.transport.pages(job_schemas.ReleaseRecord, Release.PATH)
+        return Release.listed(self.transport)
 
     def evaluations(self, release_id: str) -> Iterator[Evaluation]:
         """All evaluations of a release, newest first."""
@@ -280,6 +335,10 @@ class Client:
         return self._repeat(admin_schemas.KeyRecord, f"/v1/keys/{key_id}/revoke")
 
     # --- shared by the above ---
+
+    def _account(self, account: Account) -> Account:
+        account._transport = self.transport
+        return account
 
     def _get(self, record: type[Record], path: str) -> Record:
         return record.model_validate_json(self.transport.request("GET", path).content)

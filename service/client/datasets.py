@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from service.api import schemas
-from service.client.preparing import Package, PackingError, prepare, read_choices
-from service.client.resources import Dataset
+from service.client.errors import NoSuchName, ObscuraClientError
+from service.client.preparing import Arrays, Package, PackingError, prepare, read_choices
+from service.client.resources import Account, Dataset
 
 if TYPE_CHECKING:
     from service.client.client import Client
 
 OnBytes = Callable[[int, int], None]
+Say = Callable[[str], None]
+Named = TypeVar("Named", Account, Dataset)
+GONE = ("deleting", "deleted")
 
 
 class Datasets:
@@ -23,13 +28,14 @@ class Datasets:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def __call__(self) -> Iterator[schemas.DatasetRecord]:
-        """All datasets, newest first."""
-        return self._client.transport.pages(schemas.DatasetRecord, Dataset.PATH)
+    def __call__(self) -> Iterator[Dataset]:
+        """All datasets, newest first, without those that were given up before their content had arrived."""
+        listed = Dataset.listed(self._client.transport)
+        return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
 
     def push(
         self,
-        path: str | Path,
+        path: str | Path | Arrays,
         *,
         account_id: str | None = None,
         public: bool = False,
@@ -45,19 +51,21 @@ class Datasets:
         labels: str | Path | None = None,
         attribute: str | None = None,
         skip_broken: bool = False,
-        say: Callable[[str], None] = lambda _text: None,
+        say: Say = lambda _text: None,
         on_picture: Callable[[int], None] = lambda _count: None,
         on_bytes: OnBytes = lambda _done, _total: None,
     ) -> Dataset:
         """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
 
         Everything that changes pictures happens on this machine, before anything is declared; nothing is written here.
+        Where sending fails, the declared dataset is deleted again.
 
         Args:
-            path: A folder of class folders, a data set in its official layout, an .npz, a .zip, or IDX files.
+            path: A folder of class folders, a data set in its official layout, an .npz, a .zip, IDX files, or arrays.
             account_id: The account of private data.
             public: Public data instead: costs nothing and protects nothing.
-            name: For people; the folder's or file's name by default.
+            name: For people, and no other dataset's of the account; by default that of the folder or file, with a
+                number where it is taken.
             classes: Names in label order, where those that were found will not do.
             records: Public upper bound on the records; their number, rounded up, by default.
             subjects: Public upper bound on the subjects, where the account protects subjects; rounded up likewise.
@@ -76,7 +84,7 @@ class Datasets:
         Raises:
             ChoiceNeeded: The pictures need a choice that was not made; `flags` and the message name what to add.
             BrokenPictures: Some cannot be read; the message names them.
-            PackingError: Nothing that can be pushed is there.
+            PackingError: Nothing that can be pushed is there, or the name is taken.
             RequestError: The service refused the declaration or the content.
         """
         if public == (account_id is not None):
@@ -94,8 +102,33 @@ class Datasets:
             split=split,
             skip_broken=skip_broken,
         )
-        place = Path(path)
+        place = Path(path) if isinstance(path, str) else path
+        free_name = self.free_name(account_id, name, place)
         package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)
+        return self.send(
+            package,
+            name=free_name,
+            account_id=account_id,
+            classes=classes,
+            records=records,
+            subjects=subjects,
+            say=say,
+            on_bytes=on_bytes,
+        )
+
+    def send(
+        self,
+        package: Package,
+        *,
+        name: str,
+        account_id: str | None,
+        classes: Sequence[str] | None = None,
+        records: int | None = None,
+        subjects: int | None = None,
+        say: Say = lambda _text: None,
+        on_bytes: OnBytes = lambda _done, _total: None,
+    ) -> Dataset:
+        """Declare and send what `service.client.preparing.prepare` has made; see `push`. Public without an account."""
         say(package.summary)
         names = list(classes or package.classes)
         declared = records if records is not None else rounded_up(package.records)
@@ -108,8 +141,8 @@ class Datasets:
             + (f" of at most {owners} subjects." if owners is not None else ".")
         )
         dataset = self._client.declare_dataset(
-            name=name or place.resolve().name,
-            visibility="public" if public else "private",
+            name=name,
+            visibility="public" if account_id is None else "private",
             account_id=account_id,
             classes=names,
             height=package.height,
@@ -118,7 +151,62 @@ class Datasets:
             records_declared=declared,
             subjects_declared=owners,
         )
-        return dataset.push(_counted(package, on_bytes), format=package.format)
+        try:
+            return dataset.push(_counted(package, on_bytes), format=package.format)
+        except BaseException:
+            with suppress(ObscuraClientError):
+                dataset.delete()
+            raise
+
+    def find(self, name_or_id: str) -> Dataset:
+        """Return the dataset with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: There is none, or several have the name.
+        """
+        return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
+
+    def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
+        """Return the name of a new dataset, which no other one of its account has.
+
+        Raises:
+            PackingError: The name that was wanted is taken.
+        """
+        taken = {each.name for each in self() if each.account_id == account_id and each.state not in GONE}
+        if wanted is not None:
+            if wanted in taken:
+                raise PackingError(
+                    f"There is a dataset named {wanted!r} already: choose another --name, or remove that one with "
+                    "`obscura datasets delete`."
+                )
+            return wanted
+        usual = (default_name(place) or "images")[:90]
+        return next(
+            name
+            for name in itertools.chain([usual], (f"{usual}-{number}" for number in itertools.count(2)))
+            if name not in taken
+        )
+
+
+def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
+    """Return what has this id, or else the only one that has this name.
+
+    Raises:
+        NoSuchName: There is none, or several have the name.
+    """
+    items = list(listed)
+    found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(item.id for item in found)
+        raise NoSuchName(f"{len(found)} {noun}s are named {name_or_id!r}: choose one by its id, {ids}.")
+    raise NoSuchName(f"There is no {noun} {name_or_id!r}. To see those that there are: obscura {noun}s list")
+
+
+def default_name(place: Path | Arrays) -> str:
+    """The name of a dataset that is given none."""
+    return "images" if isinstance(place, Arrays) else place.resolve().name
 
 
 def rounded_up(count: int) -> int:

@@ -22,6 +22,10 @@ class DownloadCorrupt(ObscuraClientError):
     """The downloaded bytes do not have the SHA-256 that the service recorded."""
 
 
+class NoSuchName(ObscuraClientError):
+    """Nothing has this name or id, or several have the name."""
+
+
 class WaitTimeout(ObscuraClientError):
     """The job was still running when the caller's patience ended. The job goes on."""
 

@@ -1,60 +1,35 @@
-"""The resources as frozen records that can act: `job.wait()`, `release.sample(...)`, `sample.download(path)`."""
+"""The resources as frozen records that can act: `job.wait()`, `release.sample(1000)`, `sample.to_numpy()`."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, PrivateAttr
+import numpy as np
 
 from service.api import job_schemas, schemas
+from service.artifacts import DOWNLOADS
+from service.client.contents import Images, read_images, require_room, unpack
 from service.client.download import download
 from service.client.errors import JobFailed, NotFoundError, WaitTimeout
+from service.client.html import account_html, release_html
+from service.client.live import Live
 from service.client.transport import Transport
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HuggingFaceDataset
+    from torch.utils.data import TensorDataset
 
 UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
 
 
-class _Live(BaseModel):
-    """A record that remembers the connection it came over."""
-
-    PATH: ClassVar[str]
-    id: str
-    _transport: Transport = PrivateAttr()
-
-    @classmethod
-    def bound(cls, transport: Transport, content: bytes) -> Self:
-        """Parse an answer and remember the connection it came over."""
-        record = cls.model_validate_json(content)
-        record._transport = transport
-        return record
-
-    @classmethod
-    def read(cls, transport: Transport, id: str) -> Self:
-        """Read the resource with this id."""
-        return cls.bound(transport, transport.request("GET", f"{cls.PATH}/{id}").content)
-
-    @property
-    def path(self) -> str:
-        """Where the resource stands."""
-        return f"{self.PATH}/{self.id}"
-
-    def refresh(self) -> Self:
-        """Read the resource again."""
-        return self.read(self._transport, self.id)
-
-    def _save(self, name: str, path: Path) -> Path:
-        content = self._transport.request("GET", f"{self.path}/{name}", headers={"Accept": "*/*"}).content
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        return path
-
-
-class _Cancellable(_Live):
+class _Cancellable(Live):
     def cancel(self, *, discard: bool = False) -> Self:
         """Ask a job, or every trial and evaluation of a sweep that has not ended, to end.
 
@@ -69,7 +44,7 @@ class _Cancellable(_Live):
         return self.bound(self._transport, answer.content)
 
 
-class _MadeByJob(_Live):
+class _MadeByJob(Live):
     job_id: str
 
     def job(self) -> Job:
@@ -86,7 +61,16 @@ class _MadeByJob(_Live):
         return self.refresh()
 
 
-class Dataset(_Live, schemas.DatasetRecord):
+class Account(Live, schemas.AccountRecord):
+    """A population with one privacy budget. In a notebook it shows what is spent, held and left."""
+
+    PATH = "/v1/accounts"
+
+    def _repr_html_(self) -> str:
+        return account_html(self)
+
+
+class Dataset(Live, schemas.DatasetRecord):
     """A declared set of labelled images."""
 
     PATH = "/v1/datasets"
@@ -199,7 +183,7 @@ class Sweep(_Cancellable, job_schemas.SweepRecord):
         return Release.read(self._transport, found[0])
 
 
-class Release(_Live, job_schemas.ReleaseRecord):
+class Release(Live, job_schemas.ReleaseRecord):
     """A published generator; sampling it costs nothing, for ever."""
 
     PATH = "/v1/releases"
@@ -214,17 +198,35 @@ class Release(_Live, job_schemas.ReleaseRecord):
         receipt: dict[str, Any] = self._transport.request("GET", f"{self.path}/receipt").json()
         return receipt
 
-    def save_receipt(self, path: Path) -> Path:
+    def save_receipt(self, path: Path | str) -> Path:
         """Save the signed receipt as it is served."""
         return self._save("receipt", path)
 
-    def save_report(self, path: Path) -> Path:
+    def save_report(self, path: Path | str) -> Path:
         """Save the HTML report."""
         return self._save("report.html", path)
 
-    def save_grid(self, path: Path) -> Path:
+    def save_grid(self, path: Path | str) -> Path:
         """Save the grid of synthetic samples as PNG."""
         return self._save("grid.png", path)
+
+    def save_weights(self, folder: Path | str) -> list[Path]:
+        """Save what was trained: the weights of a generator or classifier with their description, or the histogram.
+
+        Returns:
+            The files, in `folder`, which is made where it is missing.
+        """
+        saved = []
+        for name in DOWNLOADS:
+            with suppress(NotFoundError):  # each kind of release has some of them
+                saved.append(self._save(f"files/{name}", Path(folder) / name))
+        return saved
+
+    def _repr_html_(self) -> str:
+        grid = None
+        if self.kind == "generator":
+            grid = self._transport.request("GET", f"{self.path}/grid.png", headers={"Accept": "*/*"}).content
+        return release_html(self, self.card(), grid)
 
     def evaluate(
         self,
@@ -245,9 +247,9 @@ class Release(_Live, job_schemas.ReleaseRecord):
 
     def sample(
         self,
-        *,
         count: int,
-        seed: int,
+        *,
+        seed: int = 0,
         format: schemas.SampleFormat = "imagefolder",
         classes: list[str] | None = None,
         idempotency_key: str | None = None,
@@ -264,9 +266,7 @@ class Evaluation(_MadeByJob, job_schemas.EvaluationRecord):
     @classmethod
     def of_release(cls, transport: Transport, release_id: str) -> Iterator[Self]:
         """Yield the evaluations of a release, newest first."""
-        for record in transport.pages(cls, f"{Release.PATH}/{release_id}/evaluations"):
-            record._transport = transport
-            yield record
+        return cls.listed(transport, f"{Release.PATH}/{release_id}/evaluations")
 
     def refresh(self) -> Self:
         """Read the evaluation again."""
@@ -301,3 +301,46 @@ class Sample(_MadeByJob, job_schemas.SampleRecord):
         """
         record = self if self.sha256 else self.refresh()
         return download(self._transport, f"{self.path}/content", Path(path), record.sha256, record.bytes, on_bytes)
+
+    def to_imagefolder(self, folder: Path | str) -> Path:
+        """Wait for the images and save them as class folders of PNG files, with the privacy card beside them.
+
+        Args:
+            folder: Appears as a whole, or not at all.
+
+        Raises:
+            PlaceTaken: There is something already, and it is not an empty folder.
+            JobFailed: The sampling failed.
+        """
+        require_room(Path(folder))
+        if self.format != "imagefolder":  # the same images, packed otherwise: drawing them again is free
+            release = Release.read(self._transport, self.release_id)
+            again = release.sample(self.count, seed=self.seed, classes=self.classes, format="imagefolder")
+            return again.to_imagefolder(folder)
+        with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
+            return unpack(self._finished().download(Path(scratch) / self.id), Path(folder))
+
+    def to_numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Wait for the images; return them as uint8, (n, h, w) or (n, h, w, 3), and their labels as int64, (n,)."""
+        images = self.images()
+        return images.pixels, images.labels
+
+    def to_torch(self) -> TensorDataset:
+        """Wait for the images; see `Images.to_torch`."""
+        return self.images().to_torch()
+
+    def to_hf(self) -> HuggingFaceDataset:
+        """Wait for the images; see `Images.to_hf`."""
+        return self.images().to_hf()
+
+    def images(self) -> Images:
+        """Wait for the images and read them into memory.
+
+        Raises:
+            JobFailed: The sampling failed.
+        """
+        with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
+            return read_images(self._finished().download(Path(scratch) / self.id), self.format)
+
+    def _finished(self) -> Sample:
+        return self if self.sha256 else self.wait()

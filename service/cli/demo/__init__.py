@@ -12,14 +12,18 @@ from typing import Any
 from privacy.wording import show_epsilon, show_percent, show_words
 from service.api.job_schemas import PlanRecord
 from service.api.schemas import AccountRecord
-from service.cli.console import CliError, Exit, Output, byte_progress
+from service.cli.console import CliError, Exit, Output
 from service.cli.demo.images import DemoImages, find_images
 from service.cli.demo.service import DemoService
 from service.cli.jobs import follow, show_plan
 from service.client import Client, Dataset, Release
+from service.client.client import RECIPE
+from service.client.local import running_at
 from service.client.preparing import Package
+from service.client.progress import byte_progress
+from service.settings import Settings
 
-ACCOUNT, EPSILON, RECIPE = "demo", 1.0, "datalens"
+ACCOUNT, EPSILON = "demo", 1.0
 DOWNLOAD_COUNT = 2000
 DOWNLOAD_SEED = 7
 MARKER = "made-by-obscura-demo"
@@ -90,7 +94,7 @@ def _main_job(client: Client, output: Output, clock: _Clock, found: DemoImages, 
     plan = client.plan(private.id, recipe=RECIPE, epsilon=EPSILON, options=found.options)
     if not output.as_json:
         show_plan(output, plan)
-    job = client.train(
+    job = client.start_training(
         private.id, recipe=RECIPE, epsilon=EPSILON, options=found.options, evaluation_dataset_id=public.id
     )
     release = follow(output, job, "training").release()
@@ -201,14 +205,9 @@ def _fresh_folder(out: Path) -> Path:
     if data_dir.exists():
         if not (data_dir / MARKER).is_file():
             raise CliError(f"{data_dir} was not made by a demo: choose another --out.", Exit.USAGE)
-        if (data_dir / "service.url").exists() and _answers((data_dir / "service.url").read_text("ascii").strip()):
+        if running_at(Settings(data_dir=data_dir)):
             raise CliError(f"A demo's service still runs on {data_dir}: stop it first.", Exit.OTHER)
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True)
     (data_dir / MARKER).touch()
     return data_dir
-
-
-def _answers(url: str) -> bool:
-    with Client(url, None) as client:
-        return client.ready()

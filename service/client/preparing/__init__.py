@@ -4,9 +4,10 @@ package = prepare(Path("images"), read_choices(size="64", background="white"))
 print(package.summary)
 """
 
+from service.client.preparing.arrays import Arrays
 from service.client.preparing.choices import Choices, read_choices
 from service.client.preparing.errors import BrokenPictures, ChoiceNeeded, PackingError
 from service.client.preparing.package import Package
 from service.client.preparing.preparation import prepare
 
-__all__ = ["BrokenPictures", "ChoiceNeeded", "Choices", "Package", "PackingError", "prepare", "read_choices"]
+__all__ = ["Arrays", "BrokenPictures", "ChoiceNeeded", "Choices", "Package", "PackingError", "prepare", "read_choices"]

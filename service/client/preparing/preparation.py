@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from service.client.preparing.arrays import Arrays
 from service.client.preparing.choices import Choices, fits
 from service.client.preparing.errors import PackingError, Unreadable
 from service.client.preparing.folders import class_folders, labelled_by_table
@@ -27,7 +28,7 @@ _BLACK = (0, 0, 0)
 
 
 def prepare(
-    path: Path,
+    path: Path | Arrays,
     choices: Choices | None = None,
     *,
     subjects: bool = False,
@@ -39,7 +40,7 @@ def prepare(
     layout; a file is a .zip of class folders, an .npz, an IDX file or a part of SVHN.
 
     Args:
-        path: The folder or file.
+        path: The folder or file, or arrays in memory.
         choices: What its owner has chosen.
         subjects: Whether the upload must say whose each record is: the account's unit is the subject.
         on_picture: Called with the number of pictures that were looked at.
@@ -71,7 +72,9 @@ def prepare(
     )
 
 
-def _find(path: Path, choices: Choices, *, subjects: bool) -> Source:
+def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
+    if isinstance(path, Arrays):
+        return path.source(subjects=subjects)
     if not path.exists():
         raise PackingError(f"{path} does not exist.")
     if choices.labels is not None:

@@ -95,7 +95,7 @@ def test_the_whole_vocabulary(served, client, make_npz):
     assert dataset.push([body[:100], body[100:]], format="npz").state == "ready"
     assert client.dataset(dataset.id).state == "ready"
     plan = client.plan(dataset.id, **ASKED, epsilon=1)
-    job = client.train(dataset.id, **ASKED, epsilon=1)
+    job = client.start_training(dataset.id, **ASKED, epsilon=1)
     assert job.price_nano == plan.price_nano
     assert not job.finished
     release_id = served.publish(job.id, served.claim(job.id))
@@ -117,13 +117,13 @@ def test_lists_go_through_all_pages(served, client):
 
 def test_errors_have_types_and_numbers(served, client, dataset_id):
     with pytest.raises(BudgetError) as budget:
-        client.train(dataset_id, **ASKED, epsilon=5)
+        client.start_training(dataset_id, **ASKED, epsilon=5)
     assert budget.value.numbers["requested_epsilon"] == 5
     assert budget.value.numbers["affordable_epsilon"] == 2
     with pytest.raises(NotFoundError):
         client.job("job_nothing")
     with pytest.raises(RequestError) as invalid:
-        client.train(dataset_id, **ASKED, epsilon=-1)
+        client.start_training(dataset_id, **ASKED, epsilon=-1)
     assert invalid.value.errors[0].pointer == "/body/epsilon"
     for token in (None, "nonsense", served.tokens["data"]):
         with Client(served.url, token) as stranger, pytest.raises(AuthError):
@@ -141,7 +141,7 @@ def test_something_else_at_the_address(served):
 def test_a_lost_answer_starts_nothing_twice(served, dataset_id):
     network = Broken(lost=2)
     with through(served, network) as client:
-        job = client.train(dataset_id, **ASKED, epsilon=0.5)
+        job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
     keys = [request.headers["Idempotency-Key"] for request in network.requests]
     assert keys == [keys[0]] * 3
     assert [found["id"] for found in served.read("jobs")["items"]] == [job.id]
@@ -155,7 +155,7 @@ def test_what_may_not_be_repeated_is_not(served):
 
 
 def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
-    job = client.train(dataset_id, **ASKED, epsilon=0.5)
+    job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
 
     def work() -> None:
         attempt = served.claim(job.id)
@@ -176,7 +176,7 @@ def test_waiting_goes_on_over_many_short_streams(served, client, dataset_id):
 
 
 def test_waiting_for_a_job_that_does_not_succeed(client, dataset_id):
-    job = client.train(dataset_id, **ASKED, epsilon=0.5)
+    job = client.start_training(dataset_id, **ASKED, epsilon=0.5)
     with pytest.raises(WaitTimeout):
         job.wait(timeout_seconds=0.0)
     job.cancel()

@@ -191,5 +191,5 @@ def test_the_client_has_the_same_verbs(served, admin):
         dataset = served.ready_dataset(account_id)
         assert alice.freeze(account_id, reason="an audit").frozen
         with pytest.raises(BudgetError):
-            alice.train(dataset["id"], recipe="datalens", epsilon=0.1)
+            alice.start_training(dataset["id"], recipe="datalens", epsilon=0.1)
         assert not alice.unfreeze(account_id, reason="it is over").frozen

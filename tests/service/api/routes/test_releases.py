@@ -247,7 +247,7 @@ def test_the_sdk_evaluates_and_cancels(served, released, public, client):
     assert asked.wait().accuracy == {"cnn": 0.66}
     assert client.release(release_id).summary["accuracy"] == {"cnn": 0.66}
     assert [found.id for found in client.release(release_id).evaluations()] == [asked.id]
-    job = client.train(served.ready_dataset(account["id"])["id"], recipe="class_histogram", epsilon=0.1)
+    job = client.start_training(served.ready_dataset(account["id"])["id"], recipe="class_histogram", epsilon=0.1)
     assert job.cancel(discard=True).state == "cancelled"
 
 

@@ -1,0 +1,139 @@
+"""`import obscura`: from images in memory to synthetic ones, on a service of one's own that ends with the program."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import obscura
+from service.client import BudgetError, Client, ObscuraClientError, Release, Sample
+from tests.together import wait_until
+
+SMALL = {"teachers": 10, "top_k": 4, "images": 20}
+START = """
+import sys, obscura
+service = obscura.local(sys.argv[1])
+print(service.service.process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("local") / "data"
+
+
+@pytest.fixture(scope="module")
+def service(data_dir: Path) -> Iterator[obscura.LocalClient]:
+    """A service of this module's own."""
+    with obscura.local(data_dir) as service:
+        yield service
+        process = service.service.process
+    assert process is not None
+    assert process.poll() is not None
+    assert not (data_dir / "service.url").exists()
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[np.ndarray, list[str]]:
+    rng = np.random.default_rng()
+    labels = np.arange(200) % 2
+    images = rng.integers(0, 60, (200, 8, 8))
+    images[labels == 0, :4] += 150
+    images[labels == 1, :, :4] += 150
+    return images.astype(np.uint8), [("<top>", "left")[label] for label in labels]
+
+
+@pytest.fixture(scope="module")
+def release(service: Client, images: tuple[np.ndarray, list[str]]) -> Release:
+    return service.train(*images, epsilon=1, options=SMALL, show=False)
+
+
+@pytest.mark.slow
+def test_training_opens_an_account_that_pays_for_these_images_once(service, release, images):
+    (account,) = service.accounts()
+    assert (account.name, account.epsilon, account.delta, account.unit) == ("images", 1, 1e-3, "record")
+    assert 0 < account.balance.spent_epsilon <= 1
+    with pytest.raises(BudgetError):
+        service.train(*images, epsilon=1, options=SMALL, show=False)
+    assert [dataset.name for dataset in service.datasets()] == ["images-2", "images"]
+    (job,) = service.jobs()
+    assert job.wait().release() == release == next(service.releases())
+    assert "epsilon" in account._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def sample(release: Release) -> Sample:
+    return release.sample(30).wait()
+
+
+@pytest.mark.slow
+def test_a_sample_goes_where_it_is_needed(release, sample, tmp_path):
+    pixels, labels = sample.to_numpy()
+    assert (pixels.shape, pixels.dtype, labels.shape, labels.dtype) == ((30, 8, 8), "uint8", (30,), "int64")
+    assert sample.images().classes == ("<top>", "left")
+    assert pixels[labels == 0][:, :3, 5:].mean() > pixels[labels == 1][:, :3, 5:].mean()  # bright at the top
+    packed = release.sample(30, format="npz").to_numpy()
+    assert (packed[0] == pixels).all()
+    assert (packed[1] == labels).all()
+    batch, numbers = sample.to_torch()[:]
+    assert batch.shape == (30, 1, 8, 8)
+    assert float(batch[3].max()) == pytest.approx(pixels[3].max() / 255)
+    assert numbers.tolist() == labels.tolist()
+    folder = sample.to_imagefolder(tmp_path / "made")
+    files = sorted(folder.glob("*/*.png"))
+    assert len(files) == 30
+    assert {tuple(np.asarray(Image.open(file)).ravel()) for file in files} == {tuple(each.ravel()) for each in pixels}
+    with pytest.raises(ObscuraClientError, match="not an empty folder"):
+        sample.to_imagefolder(tmp_path / "made")
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.slow
+def test_a_sample_becomes_a_dataset_of_hugging_face(sample):
+    pytest.importorskip("datasets")
+    made = sample.to_hf()
+    assert made.features["label"].names == ["<top>", "left"]
+    assert (len(made), made[0]["image"].size) == (30, (8, 8))
+
+
+@pytest.mark.slow
+def test_a_release_hands_out_what_was_trained_and_shows_itself(release, tmp_path):
+    assert {path.name for path in release.save_weights(tmp_path)} == {"generator.json", "generator.safetensors"}
+    assert release.save_report(str(tmp_path / "report.html")).stat().st_size > 1000
+    assert release.receipt()["statement"]["release_id"] == release.id
+    assert release.card()["unit"] == "record"
+    shown = release._repr_html_()
+    assert "data:image/png;base64," in shown
+    assert "one record" in shown
+    assert "<top>" not in shown
+
+
+def test_a_folder_whose_service_runs_is_shared(service, data_dir):
+    with obscura.local(data_dir) as other:
+        assert (other.service.url, other.service.process) == (service.service.url, None)
+    assert service.ready()
+
+
+def test_a_service_ends_when_its_program_is_killed(tmp_path):
+    command = [sys.executable, "-c", START, str(tmp_path / "data")]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    pid = int(program.stdout.readline())
+    os.kill(pid, 0)
+    program.send_signal(signal.SIGKILL)
+    program.communicate()
+    wait_until(lambda: not (tmp_path / "data" / "service.url").exists(), "the service goes on", seconds=60)
+
+
+def test_a_service_that_cannot_start_says_why(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "obscura.db").write_text("no database")
+    with pytest.raises(ObscuraClientError, match=r"did not start.*service\.log"):
+        obscura.local(tmp_path / "data")
