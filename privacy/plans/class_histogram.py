@@ -68,7 +68,7 @@ def histogram_event(stddev: float) -> GaussianEvent:
 
 RECIPE = Recipe(
     name="class_histogram",
-    title="Count the classes",
+    title="Class counts",
     publishes="histogram",
     config=ClassHistogramConfig,
     plan=plan_from_options,

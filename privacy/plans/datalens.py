@@ -246,7 +246,7 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
 
 RECIPE = Recipe(
     name="datalens",
-    title="Train datalens",
+    title="DataLens",
     publishes="generator",
     config=DataLensConfig,
     plan=plan_from_options,

@@ -104,7 +104,7 @@ def _extractor_notes(config: DpClassifierConfig) -> tuple[str, ...]:
 
 RECIPE = Recipe(
     name="dp_classifier",
-    title="Train a classifier",
+    title="DP classifier",
     publishes="classifier",
     config=DpClassifierConfig,
     plan=plan_from_options,

@@ -168,7 +168,7 @@ def _central_note(config: DpDiffusionConfig, facts: PublicFacts, share: float) -
 
 RECIPE = Recipe(
     name="dp_diffusion",
-    title="Train a diffusion model",
+    title="DP diffusion",
     publishes="generator",
     config=DpDiffusionConfig,
     plan=plan_from_options,

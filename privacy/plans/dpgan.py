@@ -119,7 +119,7 @@ def _adaptation(config: DpGanConfig) -> str:
 
 RECIPE = Recipe(
     name="dpgan",
-    title="Train a GAN",
+    title="DP-GAN",
     publishes="generator",
     config=DpGanConfig,
     plan=plan_from_options,

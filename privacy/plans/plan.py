@@ -215,7 +215,7 @@ class Recipe:
 
     Attributes:
         name: that jobs use.
-        title: what people read above a job.
+        title: its name for people.
         publishes: what its release is: images can be drawn from a generator only.
         config: the class of its configurations.
         plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.

@@ -14,6 +14,8 @@ import math
 import resource
 import signal
 import socket
+import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from types import FrameType
@@ -25,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api.deps import Service
 from service.cli.console import CliError, Exit, Output
+from service.dashboard.sessions import LINK_SECONDS
 from service.logs import configure_logging
 from service.main import create_app
 from service.private_files import keep_new_files_private, make_private_folder
@@ -160,11 +163,15 @@ def serve(settings: Settings, output: Output) -> None:
     listener = listen(settings.host, settings.port)
     shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
-    config = server_config(create_app(settings), connections_max=raise_open_files())
+    app = create_app(settings)
+    config = server_config(app, connections_max=raise_open_files())
     make_private_folder(settings.data_dir)
     settings.url_path.write_text(url + "\n", "ascii")
     output.record({"url": url, "data_dir": str(settings.data_dir.resolve()), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
+    if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
+        secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
+        output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {url}/sign-in/{secret}")
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
     try:

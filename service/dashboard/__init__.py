@@ -1,30 +1,26 @@
-"""The server-rendered dashboard: budgets, jobs and releases, readable without JavaScript.
+"""The server-rendered dashboard: everything that a person does with the service, readable without JavaScript.
 
-`mount(app)` adds it to an application whose state holds `settings` and `factory`.
+`mount(app)` adds it to an application whose state holds the `service`.
 """
 
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI
 
-from service.dashboard import accounts, admin, data, jobs, sign_in
-from service.dashboard.access import Dashboard, Doorbell
+from service.dashboard import accounts, admin, data, jobs, opening, sign_in, training
+from service.dashboard.access import Dashboard
+from service.dashboard.pages import answer_unknown_with_pages
 
 __all__ = ["PARTS", "mount", "router"]
 
-PARTS = tuple(module.router for module in (accounts, jobs, data, admin, sign_in))
+PARTS = tuple(module.router for module in (opening, training, accounts, jobs, data, admin, sign_in))
 router = APIRouter(include_in_schema=False)
 for part in PARTS:
     router.include_router(part)
 
 
 def mount(app: FastAPI) -> None:
-    """Add the dashboard at `/`.
-
-    Args:
-        app: Its state holds `settings` and `factory`. When it holds `service`, the clock and the doorbell are that
-            service's.
-    """
-    service: Doorbell | None = getattr(app.state, "service", None)
-    app.state.dashboard = Dashboard.of(app.state.settings, app.state.factory, service)
+    """Add the dashboard at `/` to an application whose state holds `service`."""
+    app.state.dashboard = Dashboard(app.state.service)
     app.include_router(router)
+    answer_unknown_with_pages(app)

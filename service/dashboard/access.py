@@ -1,119 +1,32 @@
-"""Who is looking: a session opened with an API key, or anybody on this machine where the operator allows it.
+"""Who is looking: a session (`service.dashboard.sessions`), or anybody on this machine where the operator allows it.
 
-The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
-are looked up on every request, so signing out, or revoking the key, ends every copy of the cookie at once. Forms carry
-a token made from the cookie, beside SameSite.
+Forms carry a token made from the session's cookie, beside SameSite.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
-import secrets
-import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Concatenate, ParamSpec, Protocol, TypeVar
+from datetime import datetime
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
-from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.auth import Principal, Scope, principal_of
+from service.api.deps import Service
+from service.auth import Principal, Scope
 from service.dashboard.pages import SignInNeeded
-from service.db.access_tables import ApiKey, SignIn
+from service.dashboard.sessions import SignInLinks, SignInThrottle, find_session, form_token, name_of
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge
 from service.settings import LOOPBACK_HOSTS, Settings
 
 COOKIE = "obscura_session"
-SESSION_SECONDS = 8 * 3600
-SESSIONS_PER_KEY_MAX = 20  # the oldest make room
-_TOKEN_BYTES = 32
 Facts = ParamSpec("Facts")
 Made = TypeVar("Made")
-_READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
-
-
-def open_session(session: Session, key_id: str, *, now: datetime) -> str:
-    """Open a session of a key and return its cookie, which is stored nowhere. Expired sessions are removed."""
-    session.execute(delete(SignIn).where(SignIn.expires_at <= now))
-    open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
-    for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
-        session.delete(oldest)
-    cookie = secrets.token_hex(_TOKEN_BYTES)
-    expires_at = now + timedelta(seconds=SESSION_SECONDS)
-    session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
-    session.flush()
-    return cookie
-
-
-def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
-    """Return the caller behind a cookie whose session is open and whose key is valid and may read."""
-    row = session.get(SignIn, _digest(cookie))
-    if row is None or row.expires_at <= now:
-        return None
-    key = session.get(ApiKey, row.key_id)
-    if key is None or key.revoked_at is not None:
-        return None
-    principal = principal_of(key)
-    return principal if may_read(principal) else None
-
-
-def close_session(session: Session, cookie: str) -> None:
-    """End a session for good; one that has ended stays so."""
-    session.execute(delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)))
-
-
-def form_token(cookie: str) -> str:
-    """Return the token that forms of this session must carry."""
-    return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
-
-
-def may_read(principal: Principal) -> bool:
-    """Tell whether a key may look at the dashboard."""
-    return bool(principal.scopes & _READING_SCOPES)
-
-
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
-
-
-@dataclass
-class SignInThrottle:
-    """Slow down guessing: a few failures an address, and a bound on all together, within a sliding window.
-
-    Keys have 256 random bits, so this keeps the log and the processor quiet more than it keeps guessers out.
-    """
-
-    failures_max: int = 10
-    failures_in_all_max: int = 200
-    window_seconds: float = 300.0
-    _failures: deque[tuple[str, float]] = field(default_factory=deque)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait_seconds(self, address: str, *, now_seconds: float) -> float:
-        """Return how long this address has to wait; 0 when it may try."""
-        with self._lock:
-            while self._failures and self._failures[0][1] <= now_seconds - self.window_seconds:
-                self._failures.popleft()
-            all_times = [time for _, time in self._failures]
-            own_times = [time for failed, time in self._failures if failed == address]
-        for times, most in ((all_times, self.failures_in_all_max), (own_times, self.failures_max)):
-            if len(times) >= most:
-                return times[-most] + self.window_seconds - now_seconds
-        return 0.0
-
-    def record_failure(self, address: str, *, now_seconds: float) -> None:
-        """Count a wrong key."""
-        with self._lock:
-            self._failures.append((address, now_seconds))
-            while len(self._failures) > self.failures_in_all_max:
-                self._failures.popleft()
 
 
 FORM_BYTES_MAX = 16 * 1024
@@ -136,34 +49,33 @@ _FORWARDED = (
 )
 
 
-class Doorbell(Protocol):
-    """The part of the running service that the dashboard uses."""
-
-    @property
-    def clock(self) -> Callable[[], datetime]:
-        """Returns the time, aware."""
-
-    @property
-    def ring(self) -> Callable[[], None]:
-        """Sends what the outbox holds, after a commit."""
-
-
 @dataclass(frozen=True)
 class Dashboard:
     """The running dashboard; lives in `app.state.dashboard`."""
 
-    settings: Settings
-    factory: SessionFactory
-    clock: Callable[[], datetime]
-    ring: Callable[[], None]
-    throttle: SignInThrottle
+    service: Service
+    throttle: SignInThrottle = field(default_factory=SignInThrottle)
+    links: SignInLinks = field(default_factory=SignInLinks)
 
-    @classmethod
-    def of(cls, settings: Settings, factory: SessionFactory, service: Doorbell | None) -> Dashboard:
-        """Build it around an application's settings and sessions."""
-        clock = service.clock if service is not None else lambda: datetime.now(UTC)
-        ring = service.ring if service is not None else lambda: None
-        return cls(settings, factory, clock, ring, SignInThrottle())
+    @property
+    def settings(self) -> Settings:
+        """Of this process."""
+        return self.service.settings
+
+    @property
+    def factory(self) -> SessionFactory:
+        """Of sessions with the database."""
+        return self.service.factory
+
+    @property
+    def clock(self) -> Callable[[], datetime]:
+        """Returns the time, aware."""
+        return self.service.clock
+
+    @property
+    def ring(self) -> Callable[[], None]:
+        """Sends what the outbox holds, after a commit."""
+        return self.service.ring
 
     def do(self, step: Callable[Concatenate[Session, Facts], Made], *args: Facts.args, **facts: Facts.kwargs) -> Made:
         """Take a step in a transaction of its own, and return what it made."""
@@ -178,10 +90,12 @@ class Viewer:
     Attributes:
         principal: The key that signed in; None for a reader on the service's own machine.
         form_token: What this session's forms carry; empty without a session.
+        name: Of the person or the key that signed in.
     """
 
     principal: Principal | None
     form_token: str
+    name: str = ""
 
     @property
     def may_train(self) -> bool:
@@ -189,8 +103,8 @@ class Viewer:
         return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.TRAIN})
 
     @property
-    def may_delete(self) -> bool:
-        """May delete datasets."""
+    def may_upload(self) -> bool:
+        """May declare, upload and delete datasets."""
         return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.DATA})
 
     @property
@@ -265,18 +179,29 @@ def _acting(scope: Scope) -> Callable[[Viewer, dict[str, str]], Principal]:
     """
 
     def find(viewer: Reader, form: Form) -> Principal:
-        if viewer.principal is None:
-            raise SignInNeeded("Sign in with an API key to do this.")
-        if not hmac.compare_digest(form.get("token", "").encode(), viewer.form_token.encode()):
-            raise Forbidden("This form is from an earlier session. Reload the page and try again.")
-        viewer.principal.require(scope)
-        return viewer.principal
+        return require_acting(viewer, form.get("token", ""), scope)
 
     return find
 
 
+def require_acting(viewer: Viewer, token: str, scope: Scope) -> Principal:
+    """Return whoever acts with a form that carries this session's token, by a key with a scope.
+
+    Raises:
+        Forbidden: The key lacks the scope, or the form is another session's.
+        SignInNeeded: Nobody is signed in.
+    """
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an API key to do this.")
+    if not hmac.compare_digest(token.encode(), viewer.form_token.encode()):
+        raise Forbidden("This form is from an earlier session. Reload the page and try again.")
+    viewer.principal.require(scope)
+    return viewer.principal
+
+
 find_trainer, find_uploader, find_admin = _acting(Scope.TRAIN), _acting(Scope.DATA), _acting(Scope.ADMIN)
 Trainer = Annotated[Principal, Depends(find_trainer)]
+Uploader = Annotated[Principal, Depends(find_uploader)]
 Admin = Annotated[Principal, Depends(find_admin)]
 
 
@@ -298,7 +223,7 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
         return None
     with transaction(dashboard.factory, read_only=True) as session:
         principal = find_session(session, cookie, now=dashboard.clock())
-    return None if principal is None else Viewer(principal, form_token(cookie))
+        return None if principal is None else Viewer(principal, form_token(cookie), name_of(session, principal))
 
 
 def _is_local(request: Request) -> bool:

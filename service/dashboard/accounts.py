@@ -91,6 +91,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         values = _budgets(session, now, after) | _jobs(session, now, after) | _releases(session, now, after)
         values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
         values["stopped"] = bool(arming_stops(session))
+        values["steps"] = queries.first_steps(session)
         values["release_count"] = queries.count_releases(session)
     return page(request, "overview.html", **values)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+from sqlalchemy import select
 
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
@@ -14,14 +16,44 @@ from service import artifacts, jobs, ledger, reports
 from service.artifacts import directory_of, find_file
 from service.dashboard import job_queries, queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
+from service.dashboard.filters import DATASET_STATES, Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
-from service.db.words import SampleFormat
+from service.db.words import DatasetState, SampleFormat
 from service.errors import InvalidInput, NotFound
+from service.ingest.formats import FORMATS
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+
+
+@router.get("/datasets")
+def dataset_list(
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """Show the datasets, newest first, narrowed to what was asked for."""
+    limit = queries.RELEASES_A_PAGE
+    narrowed = filters.conditions(Dataset, states=[state.value for state in DatasetState])
+    with transaction(dashboard.factory, read_only=True) as session:
+        query = select(Dataset).where(*narrowed, *job_queries.older_than(session, Dataset, before))
+        newest = query.order_by(Dataset.created_at.desc(), Dataset.id.desc()).limit(limit + 1)
+        rows = session.scalars(newest).all()
+        accounts = account_choices(session)
+    return page(
+        request,
+        "datasets.html",
+        datasets=rows[:limit],
+        filters=asdict(filters),
+        list_path=filters.address("/datasets"),
+        account_choices=accounts,
+        states=DATASET_STATES,
+        before=before,
+        older_than=rows[limit - 1].id if len(rows) > limit else None,
+    )
 
 
 @router.get("/datasets/{dataset_id}")
@@ -35,6 +67,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
             "account": None if row.account_id is None else ledger.get_account(session, row.account_id),
             "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
             "needing": deletion.jobs_needing(session, dataset_id),
+            "formats": FORMATS,
         }
     return page(request, "dataset.html", **values)
 
@@ -79,7 +112,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         row = view.release
         samples = queries.list_samples(session, release_id)
         evaluations = queries.list_evaluations(session, release_id)
-        public = queries.datasets_to_evaluate_on(session, row)
+        public = queries.datasets_like(session, row.dataset)
     payer, hold = row.account, row.job.hold
     limit = open_filter(payer.epsilon, payer.delta, payer.rate, payer.base)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
@@ -142,7 +175,7 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
     job = dashboard.do(
         jobs.submit_sample,
         principal=trainer.id,
-        idempotency_key=None,
+        idempotency_key=form.get("once") or None,
         release_id=release_id,
         count=_whole(form, "count"),
         classes=None,
@@ -161,7 +194,7 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
     job = dashboard.do(
         jobs.submit_evaluation,
         principal=trainer.id,
-        idempotency_key=None,
+        idempotency_key=form.get("once") or None,
         release_id=release_id,
         dataset_id=form.get("dataset", ""),
         samples=_whole(form, "samples") if form.get("samples") else None,

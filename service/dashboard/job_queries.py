@@ -84,7 +84,9 @@ class JobView:
             return f"Draw {self.sample.count:,} images" if self.sample else "Draw images"
         if self.job.kind is JobKind.EVALUATE:
             return "Evaluate a release"
-        return RECIPE_TITLES.get(self.job.recipe, f"Train {self.job.recipe}")
+        if self.job.kind is JobKind.PREVIEW:
+            return "Preview a plan"
+        return RECIPE_TITLES.get(self.job.recipe) or str(self.job.recipe)
 
     @property
     def active(self) -> bool:
@@ -304,7 +306,7 @@ def read_job(session: Session, job_id: str, now: datetime) -> tuple[JobView, dic
     return view, plan
 
 
-def older_than(session: Session, table: type[Job | Release], id: str | None) -> list[ColumnElement[bool]]:
+def older_than(session: Session, table: type[Job | Release | Dataset], id: str | None) -> list[ColumnElement[bool]]:
     """Return the condition that a row is older than another one; none for the first page.
 
     Raises:

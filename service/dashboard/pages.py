@@ -5,21 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Coroutine
 from functools import cache
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 import jinja2
 import structlog
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from privacy.errors import PrivacyError
 from privacy.units import UNIT_WORDS
 from privacy.wording import ADJACENCIES, EARLY_ENDS
 from service import wording
+from service.api.problems import MEDIA_TYPE as PROBLEM
+from service.dashboard.forms import fresh_once
 from service.errors import ObscuraError, Unauthorized
 
 _HERE = Path(__file__).parent
@@ -77,12 +82,39 @@ class PageRoute(APIRoute):
             except SignInNeeded:
                 response = RedirectResponse(f"/login?next={quote(request.scope['path'])}", status_code=303)
             except (ObscuraError, PrivacyError, RequestValidationError) as error:
+                if wants_problem(request):
+                    raise
                 response = _error_page(request, error)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
         return handle
+
+
+def wants_problem(request: Request) -> bool:
+    """Tell whether the page's own script asks, which reads problem documents."""
+    return PROBLEM in request.headers.get("accept", "")
+
+
+def answer_unknown_with_pages(app: FastAPI) -> None:
+    """Show a page to a browser that asks for an address outside the API where nothing is."""
+    otherwise = app.exception_handlers.get(HTTPException, http_exception_handler)
+
+    async def answer(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        outside = not request.scope["path"].startswith("/v1/")
+        if not outside or "text/html" not in request.headers.get("accept", ""):
+            made = otherwise(request, error)
+            return await made if isawaitable(made) else made
+        missing = error.status_code == 404
+        title = "Not found" if missing else "That is not possible"
+        message = "There is no page at this address." if missing else "This page takes no such request."
+        response = page(request, "error.html", status_code=error.status_code, title=title, message=message)
+        response.headers.update(HEADERS)
+        return response
+
+    app.add_exception_handler(HTTPException, answer)
 
 
 def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> HTMLResponse:
@@ -123,6 +155,7 @@ def _templates() -> jinja2.Environment:
         "asset_version": asset_version,
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
+        "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
         "odds": wording.odds_sentence,
         "request_words": wording.LIMIT_REQUESTS,

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
 
+from privacy.plans.registry import RECIPES
 from service import ledger
 from service.dashboard.job_queries import older_than
 from service.db.access_tables import Admin
@@ -30,6 +31,8 @@ EVALUATIONS_MAX = 20
 RECENT_REQUESTS = 8
 ENTRIES_A_PAGE = 20
 CHART_POINTS_MAX = 120  # on 640 pixels
+CHOICES_MAX = 50  # of a field
+ACCOUNT_CHOICES = (AccountRow.id, AccountRow.name, AccountRow.unit)
 
 _ASKING, _DECIDING = aliased(Admin), aliased(Admin)
 _LIMIT_REQUESTS = (
@@ -241,9 +244,8 @@ def list_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
     ).all()
 
 
-def datasets_to_evaluate_on(session: Session, release: Release) -> Sequence[Dataset]:
-    """Return the public datasets that a release can be measured on, newest first."""
-    like = release.dataset
+def datasets_like(session: Session, like: Dataset) -> Sequence[Dataset]:
+    """Return the public datasets that a release of a dataset can be measured on, newest first."""
     query = select(Dataset).where(
         Dataset.visibility == Visibility.PUBLIC,
         Dataset.state == DatasetState.READY,
@@ -294,6 +296,24 @@ def read_sample(session: Session, sample_id: str) -> Sample:
     if sample is None or sample.path is None:
         raise NotFound("There is no such file.")
     return sample
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """What a new installation has done by now on the way to its first release."""
+
+    account: bool
+    images: bool
+    training: bool
+
+
+def first_steps(session: Session) -> FirstSteps | None:
+    """Return how far a new installation has come; None once it has released something."""
+    if session.scalar(select(Release.id).limit(1)) is not None:
+        return None
+    ready = select(Dataset.id).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
+    asked = select(Job.id).where(Job.recipe.in_(list(RECIPES)))
+    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (select(AccountRow.id), ready, asked)))
 
 
 def count_releases(session: Session) -> int:

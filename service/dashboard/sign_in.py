@@ -11,18 +11,10 @@ import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from service.auth import Scope, authenticate
-from service.dashboard.access import (
-    COOKIE,
-    SESSION_SECONDS,
-    Form,
-    Running,
-    close_session,
-    may_read,
-    open_session,
-    read_form,
-)
+from service.auth import Principal, Scope, authenticate
+from service.dashboard.access import COOKIE, Dashboard, Form, Running, read_form
 from service.dashboard.pages import PageRoute, Throttled, page
+from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
 
@@ -55,9 +47,43 @@ def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
     if not may_read(principal):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return page(request, "login.html", status_code=403, next=target, message=message)
-    response = RedirectResponse(target, status_code=303)
+    return _begin(request, dashboard, principal, target)
+
+
+@router.get("/sign-in/{secret}")
+def link(request: Request, dashboard: Running, secret: str) -> HTMLResponse:
+    """Show the button that uses a one-time link: what only looks at an address, as mail programs do, does not."""
+    if not dashboard.links.is_open(secret, now_seconds=time.monotonic()):
+        raise _over()
+    return page(request, "link.html", secret=secret)
+
+
+@router.post("/sign-in/{secret}", dependencies=[Depends(read_form)])
+def use_link(request: Request, dashboard: Running, secret: str) -> Response:
+    """Begin a session of the first admin by the link that `obscura up` has printed."""
+    if not dashboard.links.use(secret, now_seconds=time.monotonic()):
+        raise _over()
+    try:
+        token = dashboard.settings.admin_key_path.read_text("ascii").strip()
+        with transaction(dashboard.factory, read_only=True) as session:
+            principal = authenticate(session, token)
+    except (OSError, UnicodeDecodeError, Unauthorized):
+        raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
+    return _begin(request, dashboard, principal, "/")
+
+
+def _over() -> NotFound:
+    return NotFound(
+        f"This link was used before, or is older than {LINK_SECONDS // 60} minutes. Sign in with an API key, or start "
+        "`obscura up` again for another link."
+    )
+
+
+def _begin(request: Request, dashboard: Dashboard, principal: Principal, target: str) -> Response:
+    """Open a session and lead to a page."""
     with transaction(dashboard.factory) as session:
         cookie = open_session(session, principal.id, now=dashboard.clock())
+    response = RedirectResponse(target, status_code=303)
     response.set_cookie(
         COOKIE,
         cookie,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, false, text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
@@ -33,10 +33,12 @@ class Dataset(Base):
             "subjects_within_records",
         ),
         check("state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)", "ready_is_complete"),
+        Index(None, "state", "created_at"),
+        Index(None, "account_id", "created_at"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
-    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
+    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     name: Mapped[Name]
     visibility: Mapped[Visibility] = mapped_column(values_of(Visibility, "visibility"))
     classes: Mapped[list[str]]

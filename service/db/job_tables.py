@@ -57,6 +57,8 @@ class Job(Base):
             postgresql_where=text("state IN ('queued', 'running')"),
         ),
         Index(None, "account_id", "created_at"),
+        Index(None, "state", "created_at"),
+        Index(None, "recipe", "created_at"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -58,7 +59,8 @@ class Watched:
         client = client or self.served.client()
         page = not template.startswith("/v1/")
         if page:
-            more |= {"data": {"token": self.token, **(body or {})}, "headers": {"Origin": self.served.url}}
+            sent = {"data": {"token": self.token, **(body or {})}}
+            more = sent | {"headers": {"Origin": self.served.url, "X-Form-Token": self.token}} | more
         elif body is not None:
             more["json"] = body
         answer = client.request(method, template.format(**ids), **more)
@@ -177,11 +179,33 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         ask("POST", "/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, client=browser, **account)
         ask("POST", "/jobs/{job_id}/cancel", client=browser, **job())
         ask("POST", "/sweeps/{sweep_id}/cancel", client=browser, **sweep())
+        once = {"once": "a" * 32}
+        ask(
+            "POST",
+            "/accounts",
+            {name: str(value) for name, value in ACCOUNT.items()} | {"name": "more", **once},
+            client=browser,
+        )
+        declared = {"name": "more", "classes": "cat,dog", "width": "4", "height": "4", "channels": "1"}
+        declared |= {"records_declared": "100", "once": "b" * 32}
+        ask("POST", "/datasets", {**declared, "account_id": ask.account_id}, client=browser)
+        ask("POST", "/datasets", {**declared, "account_id": ask.account_id, "once": "c" * 32}, client=browser)
+        by_form, by_script = ({"dataset_id": row["id"]} for row in served.read("datasets", limit=2)["items"])
+        content = {"files": {"file": ("x.npz", make_npz(10))}}
+        ask("POST", "/datasets/{dataset_id}/content", {"format": "npz"}, client=browser, **by_form, **content)
+        sending = {"params": {"format": "npz"}, "content": make_npz(10), "data": None}
+        ask("PUT", "/datasets/{dataset_id}/content", client=browser, **by_script, **sending)
+        wish = {"dataset": dataset["dataset_id"], "recipe": "datalens", "epsilon": "0.1", "once": "d" * 32}
+        ask("POST", "/jobs", {**wish, "options": "teachers = 10\ntop_k = 4"}, client=browser)
+        newest = served.read("jobs", limit=1)["items"][0]["id"]
+        ask("POST", "/jobs/{job_id}/cancel", client=browser, job_id=newest)
         fields = {"count": "5", "seed": "2", "format": "npz"}
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
         ask("POST", "/releases/{release_id}/evaluations", {"dataset": public["dataset_id"]}, client=browser, **release)
         ask("POST", "/datasets/{dataset_id}/delete", {"sure": "yes"}, client=browser, **dataset)
         ask("POST", "/logout", client=browser)
+        secret = served.app.state.dashboard.links.make(now_seconds=time.monotonic())
+        ask("POST", "/sign-in/{secret}", client=browser, secret=secret)
     ask("DELETE", "/v1/datasets/{dataset_id}", **dataset)
     people_now = [(row["name"], row["removed_at"] is None) for row in alice.get("/v1/admins").json()["items"]]
     assert people_now == [("first admin", True), ("bob", True), ("carol", False), ("dave", False)]

@@ -16,6 +16,10 @@ from sqlalchemy import select, text
 
 from privacy.accounting.events import GaussianEvent
 from service import dashboard, ledger
+from service.api import problems
+from service.api.deps import Service
+from service.api.events import StreamLimits, StreamSlots
+from service.api.uploading import UploadLimits, UploadSlots
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
@@ -205,11 +209,16 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
         app.state.settings, app.state.factory = settings, make_session_factory(engine)
         site = Site(app, settings, app.state.factory, now)
 
-        class Running:
-            clock = staticmethod(lambda: now + timedelta(minutes=5))
-            ring = staticmethod(lambda: site.rung.append(1))
-
-        app.state.service = Running()
+        app.state.service = Service(
+            settings=settings,
+            engine=engine,
+            factory=app.state.factory,
+            streams=StreamSlots(StreamLimits(poll_seconds=0.05)),
+            clock=lambda: now + timedelta(minutes=5),
+            uploads=UploadSlots(UploadLimits()),
+            ring=lambda: site.rung.append(1),
+        )
+        problems.install(app)
         dashboard.mount(app)
         return site
 

@@ -1,15 +1,18 @@
 """Who may look: sessions from keys, reading on the machine itself, and what ends or never begins a session."""
 
+import time
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import func, select
 
 from service import auth
-from service.dashboard.access import (
-    COOKIE,
+from service.dashboard.access import COOKIE
+from service.dashboard.sessions import (
+    LINK_SECONDS,
     SESSION_SECONDS,
     SESSIONS_PER_KEY_MAX,
+    SignInLinks,
     SignInThrottle,
     close_session,
     find_session,
@@ -17,6 +20,8 @@ from service.dashboard.access import (
 )
 from service.db.access_tables import ApiKey, SignIn
 from service.db.session import transaction
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 @pytest.fixture
@@ -192,3 +197,30 @@ def test_the_throttle_forgets_bounds_its_memory_and_counts_all_addresses():
         throttle.record_failure(f"{number}", now_seconds=200)
     assert throttle.wait_seconds("new", now_seconds=200) == 100
     assert len(throttle._failures) == 5
+
+
+def test_a_link_signs_in_once_and_not_by_being_looked_at(closed):
+    (closed.settings.data_dir / "admin.key").write_text(closed.key("admin") + "\n")
+    links = closed.app.state.dashboard.links
+    address = f"/sign-in/{links.make(now_seconds=time.monotonic())}"
+    client = closed.client()
+    assert [client.get(address).status_code for _ in range(2)] == [200, 200]
+    elsewhere = client.post(address, headers={**FORM, "Origin": "http://evil.example"})
+    assert elsewhere.status_code == 403
+    answer = client.post(address, headers=FORM)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    assert ">test x_" in client.get("/").text, "who is signed in is shown"
+    thief = closed.client()
+    assert [thief.get(address).status_code, thief.post(address, headers=FORM).status_code] == [404, 404]
+    assert COOKIE not in thief.cookies
+    later = links.make(now_seconds=time.monotonic() - LINK_SECONDS)
+    assert closed.client().post(f"/sign-in/{later}", headers=FORM).status_code == 404
+    assert later not in repr(links)
+
+
+def test_a_link_of_a_revoked_admin_signs_nobody_in(closed):
+    (closed.settings.data_dir / "admin.key").write_text(closed.key("admin"))
+    with transaction(closed.factory) as session:
+        auth.revoke_key(session, key_id=session.scalars(select(ApiKey.id)).one(), now=closed.now)
+    secret = SignInLinks.make(closed.app.state.dashboard.links, now_seconds=time.monotonic())
+    assert closed.client().post(f"/sign-in/{secret}", headers=FORM).status_code == 401

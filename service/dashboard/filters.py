@@ -1,0 +1,73 @@
+"""What a list is narrowed to: a name or an id, a state, an account, a recipe. Empty texts narrow nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import Query
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import Session
+
+from privacy.plans.registry import RECIPES
+from service.dashboard import queries
+from service.db.words import DatasetState, JobState
+from service.errors import InvalidInput
+from service.wording import JOB_STATES
+
+SEARCHED_MAX = 2000  # of the newest, whose names are looked at: a search must not read a whole table
+
+Text = Annotated[str, Query(max_length=100)]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a list is narrowed to."""
+
+    q: Text = ""
+    state: Text = ""
+    account: Text = ""
+    recipe: Text = ""
+
+    def address(self, path: str) -> str:
+        """Return the address of a list narrowed like this."""
+        chosen = {name: value for name, value in asdict(self).items() if value}
+        return f"{path}?{urlencode(chosen)}" if chosen else path
+
+    def conditions(self, table: Any, *, states: Sequence[str] = ()) -> list[ColumnElement[bool]]:
+        """Return the conditions on a table that has the columns in question.
+
+        Raises:
+            InvalidInput: there is no such state, or no such recipe.
+        """
+        found: list[ColumnElement[bool]] = []
+        if self.state:
+            found.append(table.state == _one_of("state", self.state, states))
+        if self.recipe:
+            found.append(table.recipe == _one_of("recipe", self.recipe, list(RECIPES)))
+        if self.account:
+            found.append(table.account_id == self.account)
+        if self.q:
+            newest = select(table.id).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
+            named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)
+            found.append(or_(table.id == self.q, named))
+        return found
+
+
+def account_choices(session: Session) -> list[tuple[str, str]]:
+    """Return the accounts that a list can be narrowed to, by id and name."""
+    choices = select(*queries.ACCOUNT_CHOICES).order_by(queries.ACCOUNT_CHOICES[1]).limit(queries.ROWS_MAX)
+    return [(row.id, row.name) for row in session.execute(choices)]
+
+
+DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]
+JOB_STATE_CHOICES = [(state.value, JOB_STATES[state]) for state in JobState]
+RECIPE_CHOICES = [(recipe.name, recipe.title) for recipe in RECIPES.values()]
+
+
+def _one_of(what: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise InvalidInput(f"There is no such {what}. Choose one of {', '.join(known)}.")
+    return value

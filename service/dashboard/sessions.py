@@ -1,0 +1,136 @@
+"""Sessions of the dashboard, opened with an API key or by a one-time link, and how guessing is slowed down.
+
+The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
+are looked up on every request, so signing out, or revoking the key, ends every copy of the cookie at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from service.auth import Principal, Scope, principal_of
+from service.db.access_tables import Admin, ApiKey, SignIn
+
+SESSION_SECONDS = 8 * 3600
+SESSIONS_PER_KEY_MAX = 20  # the oldest make room
+LINK_SECONDS = 600
+_TOKEN_BYTES = 32
+_READING_SCOPES = frozenset({Scope.ADMIN, Scope.READ})
+
+
+def open_session(session: Session, key_id: str, *, now: datetime) -> str:
+    """Open a session of a key and return its cookie, which is stored nowhere. Expired sessions are removed."""
+    session.execute(delete(SignIn).where(SignIn.expires_at <= now))
+    open_ones = select(SignIn).where(SignIn.key_id == key_id).order_by(SignIn.created_at.desc(), SignIn.token_sha256)
+    for oldest in session.scalars(open_ones.offset(SESSIONS_PER_KEY_MAX - 1)).all():
+        session.delete(oldest)
+    cookie = secrets.token_hex(_TOKEN_BYTES)
+    expires_at = now + timedelta(seconds=SESSION_SECONDS)
+    session.add(SignIn(token_sha256=_digest(cookie), key_id=key_id, created_at=now, expires_at=expires_at))
+    session.flush()
+    return cookie
+
+
+def find_session(session: Session, cookie: str, *, now: datetime) -> Principal | None:
+    """Return the caller behind a cookie whose session is open and whose key is valid and may read."""
+    row = session.get(SignIn, _digest(cookie))
+    if row is None or row.expires_at <= now:
+        return None
+    key = session.get(ApiKey, row.key_id)
+    if key is None or key.revoked_at is not None:
+        return None
+    principal = principal_of(key)
+    return principal if may_read(principal) else None
+
+
+def close_session(session: Session, cookie: str) -> None:
+    """End a session for good; one that has ended stays so."""
+    session.execute(delete(SignIn).where(SignIn.token_sha256 == _digest(cookie)))
+
+
+def form_token(cookie: str) -> str:
+    """Return the token that forms of this session must carry."""
+    return hmac.new(cookie.encode(errors="surrogatepass"), b"form", hashlib.sha256).hexdigest()
+
+
+def may_read(principal: Principal) -> bool:
+    """Tell whether a key may look at the dashboard."""
+    return bool(principal.scopes & _READING_SCOPES)
+
+
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass
+class SignInThrottle:
+    """Slow down guessing: a few failures an address, and a bound on all together, within a sliding window.
+
+    Keys have 256 random bits, so this keeps the log and the processor quiet more than it keeps guessers out.
+    """
+
+    failures_max: int = 10
+    failures_in_all_max: int = 200
+    window_seconds: float = 300.0
+    _failures: deque[tuple[str, float]] = field(default_factory=deque)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def wait_seconds(self, address: str, *, now_seconds: float) -> float:
+        """Return how long this address has to wait; 0 when it may try."""
+        with self._lock:
+            while self._failures and self._failures[0][1] <= now_seconds - self.window_seconds:
+                self._failures.popleft()
+            all_times = [time for _, time in self._failures]
+            own_times = [time for failed, time in self._failures if failed == address]
+        for times, most in ((all_times, self.failures_in_all_max), (own_times, self.failures_max)):
+            if len(times) >= most:
+                return times[-most] + self.window_seconds - now_seconds
+        return 0.0
+
+    def record_failure(self, address: str, *, now_seconds: float) -> None:
+        """Count a wrong key."""
+        with self._lock:
+            self._failures.append((address, now_seconds))
+            while len(self._failures) > self.failures_in_all_max:
+                self._failures.popleft()
+
+
+@dataclass
+class SignInLinks:
+    """One-time links to sign in with. Only their SHA-256 is kept, in the memory of the process that made them."""
+
+    _open: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def make(self, *, now_seconds: float) -> str:
+        """Return the secret of a new link, which opens one session within LINK_SECONDS."""
+        secret = secrets.token_hex(_TOKEN_BYTES)
+        with self._lock:
+            self._open[_digest(secret)] = now_seconds + LINK_SECONDS
+        return secret
+
+    def is_open(self, secret: str, *, now_seconds: float) -> bool:
+        """Tell whether a link could be used now."""
+        with self._lock:
+            return self._open.get(_digest(secret), now_seconds) > now_seconds
+
+    def use(self, secret: str, *, now_seconds: float) -> bool:
+        """Use a link up; False if it was used before, is over, or was never made."""
+        with self._lock:
+            return self._open.pop(_digest(secret), now_seconds) > now_seconds
+
+
+def name_of(session: Session, principal: Principal) -> str:
+    """Return what people call a caller: the admin whose key it is, or else the key's own name."""
+    if principal.admin_id is not None:
+        return session.get_one(Admin, principal.admin_id).name
+    return session.get_one(ApiKey, principal.id).name

@@ -1,0 +1,43 @@
+// Keeps the price beside the slider. Without it, a button shows the price.
+"use strict";
+(() => {
+  const form = document.querySelector("[data-plan]");
+  if (form === null) return;
+  const place = document.querySelector("[data-price]");
+  const slider = form.querySelector("[data-slider]");
+  const epsilon = form.elements.namedItem("epsilon");
+  const WAIT_MILLISECONDS = 250;
+  let timer = 0;
+  let asked = 0;
+  slider.hidden = false;
+  for (const part of form.querySelectorAll("[data-no-script]")) part.hidden = true;
+
+  async function price() {
+    const number = (asked += 1);
+    const answer = await fetch(`/train/price?${new URLSearchParams(new FormData(form))}`, { redirect: "error" });
+    const text = await answer.text();
+    if (number !== asked) return; // another one was asked for meanwhile
+    place.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+    document.dispatchEvent(new Event("filled"));
+  }
+
+  function soon() {
+    clearTimeout(timer);
+    timer = setTimeout(price, WAIT_MILLISECONDS);
+  }
+
+  slider.addEventListener("input", () => {
+    epsilon.value = slider.value;
+    soon();
+  });
+  form.addEventListener("input", (event) => {
+    if (event.target === epsilon) slider.value = epsilon.value;
+    if (!event.target.hasAttribute("data-reload")) soon();
+  });
+  form.addEventListener("change", (event) => {
+    if (event.target.hasAttribute("data-reload")) form.requestSubmit();
+  });
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.hasAttribute("data-no-script")) event.preventDefault();
+  });
+})();

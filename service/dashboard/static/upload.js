@@ -1,0 +1,189 @@
+// Fills a declaration from a chosen file, and sends the file with its progress shown. Without it, two plain forms do.
+"use strict";
+(() => {
+  const declaring = document.querySelector("[data-declare]");
+  const form = declaring ?? document.querySelector("[data-upload]");
+  if (form === null) return;
+  const input = form.querySelector("input[type=file]");
+  const drop = form.querySelector("[data-drop]");
+  const bar = form.querySelector("[data-progress]");
+  const note = form.querySelector("[data-progress-note]");
+  const button = form.querySelector("button[type=submit]");
+  for (const part of form.querySelectorAll("[data-only-script]")) part.hidden = false;
+
+  const format = (file) => (file.name.toLowerCase().endsWith(".npz") ? "npz" : "zip");
+
+  // --- what a zip says about itself, from its directory alone --------------------------------------------------------
+  async function directory(file) {
+    const tail = new DataView(await file.slice(Math.max(0, file.size - 65557)).arrayBuffer());
+    let end = tail.byteLength - 22;
+    while (end >= 0 && tail.getUint32(end, true) !== 0x06054b50) end -= 1;
+    if (end < 0) throw new Error("not a zip");
+    const size = tail.getUint32(end + 12, true);
+    const start = tail.getUint32(end + 16, true);
+    const view = new DataView(await file.slice(start, start + size).arrayBuffer());
+    const entries = [];
+    for (let at = 0; at + 46 <= view.byteLength && view.getUint32(at, true) === 0x02014b50; ) {
+      const length = view.getUint16(at + 28, true);
+      const name = new TextDecoder().decode(new Uint8Array(view.buffer, at + 46, length));
+      entries.push({
+        name,
+        method: view.getUint16(at + 10, true),
+        packed: view.getUint32(at + 20, true),
+        offset: view.getUint32(at + 42, true),
+      });
+      at += 46 + length + view.getUint16(at + 30, true) + view.getUint16(at + 32, true);
+    }
+    return entries;
+  }
+
+  async function member(file, entry, most) {
+    const head = new DataView(await file.slice(entry.offset, entry.offset + 30).arrayBuffer());
+    const begin = entry.offset + 30 + head.getUint16(26, true) + head.getUint16(28, true);
+    const body = file.slice(begin, begin + entry.packed);
+    if (entry.method === 0) return body.slice(0, most);
+    const reader = body.stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+    const parts = [];
+    for (let size = 0; size < most; ) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      parts.push(value);
+      size += value.length;
+    }
+    await reader.cancel();
+    return new Blob(parts);
+  }
+
+  function roundedUp(count) {
+    const unit = Math.max(10 ** (Math.floor(Math.log10(Math.max(count, 1))) - 1), 1);
+    return Math.ceil(count / unit) * unit;
+  }
+
+  function fill(values) {
+    for (const [name, value] of Object.entries(values)) {
+      const field = form.elements.namedItem(name);
+      if (field !== null && value !== null) field.value = value;
+    }
+  }
+
+  async function look(file) {
+    const entries = await directory(file);
+    if (format(file) === "npz") {
+      const images = entries.find((entry) => entry.name === "images.npy");
+      const head = await (await member(file, images, 4096)).slice(0, 4096).text();
+      const shape = /'shape': \(([\d, ]+)\)/.exec(head)[1].split(",").filter((part) => part.trim()).map(Number);
+      fill({ records_declared: roundedUp(shape[0]), height: shape[1], width: shape[2], channels: shape[3] ?? 1 });
+      return "Filled from the arrays. Name the classes, in the order of their labels.";
+    }
+    const files = entries.filter((entry) => !entry.name.endsWith("/") && !/(^|\/)(\.|__MACOSX)/.test(entry.name));
+    const classes = [...new Set(files.map((entry) => entry.name.split("/")[0]))].sort();
+    const picture = await createImageBitmap(await member(file, files[0], Infinity));
+    const canvas = new OffscreenCanvas(picture.width, picture.height);
+    const context = canvas.getContext("2d");
+    context.drawImage(picture, 0, 0);
+    const pixels = context.getImageData(0, 0, picture.width, picture.height).data;
+    let grey = true;
+    for (let at = 0; at < pixels.length && grey; at += 4) {
+      grey = pixels[at] === pixels[at + 1] && pixels[at] === pixels[at + 2];
+    }
+    fill({ classes: classes.join(", "), records_declared: roundedUp(files.length), channels: grey ? "1" : "3" });
+    fill({ width: picture.width, height: picture.height });
+    return `Filled from the folders' names, the number of files rounded up, and the first picture. ` +
+      `If the pictures differ in size, the command beside this brings them to one.`;
+  }
+
+  async function chosen() {
+    const file = input.files[0];
+    if (!file) return;
+    const kind = form.elements.namedItem("format");
+    if (kind !== null) kind.value = format(file);
+    if (!declaring) return;
+    const found = form.querySelector("[data-found]");
+    const name = form.elements.namedItem("name");
+    if (!name.value) name.value = file.name.replace(/\.[^.]*$/, "");
+    try {
+      found.textContent = await look(file);
+    } catch {
+      found.textContent = "This file could not be looked into here. Fill in the fields yourself.";
+    }
+  }
+
+  input.addEventListener("change", chosen);
+  for (const kind of ["dragover", "dragleave", "drop"]) {
+    drop.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.toggle("over", kind === "dragover");
+      if (kind === "drop" && event.dataTransfer.files.length > 0) {
+        input.files = event.dataTransfer.files;
+        chosen();
+      }
+    });
+  }
+
+  // --- sending --------------------------------------------------------------------------------------------------------
+  function say(problem) {
+    const place = form.querySelector("[data-problem]");
+    place.textContent = problem.detail ?? "The service did not answer. Nothing was changed; try again.";
+    place.hidden = false;
+    for (const fault of form.querySelectorAll("[data-fault]")) {
+      const said = problem.fields?.[fault.dataset.fault];
+      fault.textContent = said ?? "";
+      fault.hidden = said === undefined;
+    }
+    place.scrollIntoView({ block: "center" });
+  }
+
+  const PROBLEM = "application/problem+json";
+
+  async function declared() {
+    const body = new URLSearchParams(new FormData(form));
+    const answer = await fetch(form.action, { method: "POST", body, headers: { Accept: PROBLEM } });
+    if (!answer.ok) throw await answer.json();
+    return new URL(answer.url).pathname;
+  }
+
+  function send(page, file) {
+    return new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      request.open("PUT", `${page}/content?format=${form.elements.namedItem("format")?.value ?? format(file)}`);
+      request.setRequestHeader("Accept", PROBLEM);
+      request.setRequestHeader("Content-Type", "application/octet-stream");
+      request.setRequestHeader("X-Form-Token", form.elements.namedItem("token").value);
+      bar.hidden = false;
+      request.upload.addEventListener("progress", (event) => {
+        bar.value = event.loaded / event.total;
+        note.textContent = `${Math.floor((100 * event.loaded) / event.total)}% of ${(event.total / 1e6).toFixed(1)} MB sent`;
+      });
+      request.upload.addEventListener("load", () => {
+        bar.removeAttribute("value");
+        note.textContent = "Sent. Every picture is being checked.";
+      });
+      request.addEventListener("load", () => {
+        if (request.status === 200) resolve();
+        else reject(JSON.parse(request.responseText));
+      });
+      request.addEventListener("error", () => reject({}));
+      request.send(file);
+    });
+  }
+
+  form.addEventListener("submit", async (event) => {
+    const file = input.files[0];
+    if (!file) return; // the plain form declares, and the next page takes the file
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      const page = declaring ? await declared() : form.dataset.upload;
+      await send(page, file);
+      location.assign(page);
+    } catch (problem) {
+      const seed = crypto.getRandomValues(new Uint8Array(16));
+      const once = form.elements.namedItem("once");
+      if (once !== null) once.value = [...seed].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+      bar.hidden = true;
+      note.textContent = "";
+      say(problem);
+      button.disabled = false;
+    }
+  });
+})();

@@ -1,0 +1,199 @@
+"""Planning a training with its price at hand, and asking for it; with another training's options, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from privacy.errors import PrivacyError
+from privacy.plans.plan import Plan
+from privacy.plans.registry import RECIPES
+from privacy.wording import show_epsilon
+from service import jobs, ledger
+from service.api.job_schemas import JobRequest
+from service.api.routes.jobs import create_job
+from service.dashboard import queries
+from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.forms import fresh_once, once_of, problems_of, read_body, read_options, write_options
+from service.dashboard.pages import PageRoute, page
+from service.dashboard.queries import AccountView
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.session import transaction
+from service.db.words import DatasetState, JobKind, Visibility
+from service.errors import NotFound, ObscuraError
+from service.extractors import require_extractor
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
+FIRST_RECIPE = "datalens"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a plan is asked for, as the form has it: texts."""
+
+    dataset: str = ""
+    recipe: str = FIRST_RECIPE
+    epsilon: str = ""
+    evaluation: str = ""
+    options: str = ""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan with its account before and after.
+
+    Attributes:
+        left_share: of the lifetime budget, if all of the price is spent.
+    """
+
+    plan: Plan
+    payer: AccountView
+    price_epsilon: float
+    price_share: float
+    left_share: float
+    left_epsilon: float
+    affordable: bool
+
+
+def asked(
+    dashboard: Running,
+    dataset: Annotated[str, Query(max_length=64)] = "",
+    recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
+    epsilon: Annotated[str, Query(max_length=30)] = "",
+    evaluation: Annotated[str, Query(max_length=64)] = "",
+    options: Annotated[str, Query(max_length=8000)] = "",
+    again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
+) -> Wish:
+    """Read what is asked for, or take it from another training."""
+    if not again:
+        return Wish(dataset, recipe, epsilon, evaluation, options)
+    with transaction(dashboard.factory, read_only=True) as session:
+        job = jobs.get_job(session, again)
+        if job.kind is not JobKind.TRAIN:
+            raise NotFound("There is no such training.")
+        return wish_of(job)
+
+
+def wish_of(job: Job) -> Wish:
+    """Return what a training was asked for."""
+    return Wish(
+        dataset=job.dataset_id or "",
+        recipe=job.recipe,
+        epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
+        evaluation=job.evaluation_dataset_id or "",
+        options=write_options(job.options),
+    )
+
+
+Wished = Annotated[Wish, Depends(asked)]
+
+
+@router.get("/train")
+def plan_page(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
+    """Show what can be trained, and what that would cost."""
+    return _page(request, dashboard, wish, "train.html")
+
+
+@router.get("/train/price")
+def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
+    """Show the price alone, for the script that follows the slider."""
+    return _page(request, dashboard, wish, "_price.html")
+
+
+@router.post("/jobs")
+def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+    """Ask for the training whose price was shown, or show the page again with what is wrong."""
+    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
+    try:
+        made = create_job(dashboard.service, trainer, request, once_of(form), _body(wish))
+    except (ObscuraError, PrivacyError) as error:
+        return _page(request, dashboard, wish, "train.html", error)
+    return RedirectResponse(made.headers["location"].removeprefix("/v1"), status_code=303)
+
+
+def _body(wish: Wish) -> JobRequest:
+    fields = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
+    fields |= {"evaluation_dataset_id": wish.evaluation}
+    return read_body(JobRequest, fields | {"options": read_options(wish.options)})
+
+
+def _page(
+    request: Request,
+    dashboard: Dashboard,
+    wish: Wish,
+    template: str,
+    refused: ObscuraError | PrivacyError | None = None,
+) -> HTMLResponse:
+    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "none_ready": False}
+    with transaction(dashboard.factory, read_only=True) as session:
+        trained = _datasets(session, wish.dataset)
+        dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
+        if dataset is not None and dataset.account_id is not None:
+            payer = queries.read_account(session, dataset.account_id)
+            most = payer.balance.affordable_epsilon
+            wish = _completed(wish, dataset, most)
+            values |= {"public": queries.datasets_like(session, dataset), "most": most, "payer": payer}
+            if refused is None:
+                try:
+                    values["priced"] = _priced(session, dashboard, payer, _body(wish))
+                except (ObscuraError, PrivacyError) as error:
+                    refused = error
+    wrong, message = problems_of(refused) if refused is not None else ({}, "")
+    return page(
+        request,
+        template,
+        status_code=200 if refused is None else 422,
+        wish=wish,
+        datasets=trained,
+        dataset=dataset,
+        recipes=RECIPES,
+        wrong=wrong,
+        message=message,
+        once=fresh_once(),
+        **values,
+    )
+
+
+def _datasets(session: Session, chosen: str) -> list[Dataset]:
+    """Return the newest private datasets that have their images, the chosen one among them in any case."""
+    ready = select(Dataset).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
+    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(queries.CHOICES_MAX)))
+    if chosen and all(row.id != chosen for row in newest):
+        row = session.get(Dataset, chosen)
+        if row is None or row.visibility is not Visibility.PRIVATE:
+            raise NotFound("There is no such private dataset.")
+        newest.insert(0, row)
+    return newest
+
+
+def _completed(wish: Wish, dataset: Dataset, most: float) -> Wish:
+    """Fill in what was left open: the dataset, and an epsilon that the account has left."""
+    values: Mapping[str, str] = vars(wish) | {"dataset": dataset.id}
+    if not wish.epsilon:
+        values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
+    return Wish(**values)
+
+
+def _priced(session: Session, dashboard: Dashboard, payer: AccountView, body: JobRequest) -> Priced:
+    plan = jobs.plan_job(session, **body.model_dump(exclude={"evaluation_dataset_id"}))
+    require_extractor(dashboard.settings.data_dir, plan)
+    balance, account = payer.balance, payer.account
+    after = max(balance.left_nano - plan.price_nano, 0)
+    epsilon_of = ledger.filter_of(account).epsilon_of
+    return Priced(
+        plan=plan,
+        payer=payer,
+        price_epsilon=epsilon_of(plan.price_nano),
+        price_share=plan.price_nano / balance.capacity_nano,
+        left_share=after / balance.capacity_nano,
+        left_epsilon=epsilon_of(after),
+        affordable=not account.frozen and plan.budget_nano <= balance.left_nano,
+    )

@@ -1,0 +1,205 @@
+"""What pages create: accounts, datasets with their images, trainings. Once each, with nothing lost."""
+
+import io
+import re
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from service import ledger
+from service.dashboard.multipart import FileForm
+from service.datasets.vault import make_fingerprint_key
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import AccountRow
+from service.db.session import transaction
+from service.db.words import DatasetState, JobState
+from service.errors import InvalidInput
+from tests.service.dashboard.conftest import assert_shown, send, token_of
+
+ACCOUNT = {"name": "patients", "owner": "clinic", "epsilon": "3", "delta": "1e-5", "unit": "record"}
+ACCOUNT |= {"adjacency": "add_remove", "once": "a" * 32}
+DATASET = {"name": "scans", "classes": "cat, dog\nowl", "width": "6", "height": "4", "channels": "1"}
+DATASET |= {"records_declared": "100", "once": "b" * 32}
+PROBLEM = {"Accept": "application/problem+json", "Origin": "http://127.0.0.1:8420"}
+
+
+def zipped(size: tuple[int, int] = (6, 4)) -> bytes:
+    """A ZIP with three pictures in each of three class folders."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for number in range(9):
+            picture = io.BytesIO()
+            Image.fromarray(np.full(size[::-1], 20 * number, np.uint8)).save(picture, "PNG")
+            archive.writestr(f"{('cat', 'dog', 'owl')[number % 3]}/{number}.png", picture.getvalue())
+    return held.getvalue()
+
+
+@pytest.fixture
+def declared(site, open_account) -> str:
+    """A private dataset that waits for its images."""
+    make_fingerprint_key(site.settings)
+    account = open_account(site.factory)
+    answer = send(site.signed_in("data", "read"), "/datasets/new", "/datasets", **DATASET, account_id=account)
+    return answer.headers["location"]
+
+
+def test_an_account_is_opened_once_and_refusals_stand_at_their_fields(site):
+    admin = site.signed_in("admin")
+    refused = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"epsilon": "many", "owner": "", "delta": "0.5"})
+    assert refused.status_code == 422
+    faults = dict(re.findall(r'data-fault="(\w+)">([^<]+)<', refused.text))
+    assert faults.keys() == {"epsilon", "owner", "delta"}
+    assert faults["epsilon"] == "This is a number."
+    assert 'value="patients"' in refused.text, "what was right is still there"
+    assert site.rows(AccountRow) == []
+    first, second = (send(admin, "/accounts/new", "/accounts", **ACCOUNT) for _ in range(2))
+    assert first.headers["location"] == second.headers["location"]
+    (account,) = site.rows(AccountRow)
+    assert (account.name, account.epsilon, account.unit.value) == ("patients", 3.0, "record")
+    taken = send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"once": "c" * 32})
+    assert taken.status_code == 422
+    assert "patients" in taken.text
+    assert send(admin, "/accounts/new", "/accounts", **ACCOUNT | {"once": ""}).status_code == 422
+    assert len(site.rows(AccountRow)) == 1
+
+
+def test_images_are_declared_and_sent_by_forms_alone(site, declared):
+    uploader = site.signed_in("data", "read")
+    (row,) = site.rows(Dataset)
+    assert declared == f"/datasets/{row.id}"
+    assert (row.classes, row.width, row.height, row.state) == (["cat", "dog", "owl"], 6, 4, DatasetState.DECLARED)
+    page = uploader.get(declared).text
+    assert_shown(page, 'enctype="multipart/form-data"', "Upload the images")
+    fields = {"token": token_of(uploader, declared), "format": "zip"}
+    foreign = {**fields, "token": "0" * 64}
+    file = {"file": ("x.zip", zipped())}
+    assert uploader.post(f"{declared}/content", data=foreign, files=file).status_code == 403
+    assert site.client().post(f"{declared}/content", data=fields, files=file).status_code == 303, "sign in first"
+    assert uploader.post(f"{declared}/content", data=fields).status_code == 422
+    refused = uploader.post(f"{declared}/content", data=fields, files={"file": ("x.zip", zipped((5, 4)))})
+    assert refused.status_code == 422
+    assert_shown(refused.text, "is not 6 x 4 pixels", "obscura datasets push images/ --size 6x4 --grey")
+    assert site.row(Dataset, row.id).state is DatasetState.DECLARED
+    sent = uploader.post(f"{declared}/content", data=fields, files=file)
+    assert (sent.status_code, sent.headers["location"]) == (303, declared)
+    assert site.row(Dataset, row.id).state is DatasetState.READY
+    assert "Plan a training" in uploader.get(declared).text
+
+
+def test_images_are_sent_by_the_pages_script(site, declared):
+    uploader = site.signed_in("data", "read")
+    address = f"{declared}/content?format=zip"
+    token = {"X-Form-Token": token_of(uploader, declared)}
+    assert uploader.put(address, content=zipped(), headers=PROBLEM).status_code == 403
+    assert site.signed_in("read").put(address, content=zipped(), headers=PROBLEM | token).status_code == 403
+    evil = PROBLEM | token | {"Origin": "http://evil.example"}
+    assert uploader.put(address, content=zipped(), headers=evil).status_code == 403
+    refused = uploader.put(address, content=zipped((5, 4)), headers=PROBLEM | token)
+    assert (refused.status_code, refused.json()["fault"]) == (422, "image_size")
+    assert uploader.put(address, content=zipped(), headers=PROBLEM | token).status_code == 200
+    wrong = {**DATASET, "token": token["X-Form-Token"], "height": "0", "account_id": ""}
+    problem = uploader.post("/datasets", data=wrong, headers=PROBLEM).json()
+    assert problem["fields"].keys() == {"height"}
+
+
+def test_a_form_with_a_file_is_read_however_its_body_is_cut():
+    body = (
+        b'--x\r\nContent-Disposition: form-data; name="token"\r\n\r\nt\xc3\xb6\r\n'
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n1\r\n--y\r\n2\r\n--x--\r\n'
+    )
+    kind = "multipart/form-data; boundary=x"
+    for step in (1, 7, len(body)):
+        blocks = (body[at : at + step] for at in range(0, len(body), step))
+        form = FileForm(kind, blocks)
+        assert form.fields == {"token": "tö"}
+        assert b"".join(form.file()) == b"1\r\n--y\r\n2"
+    with pytest.raises(InvalidInput, match="before its file did"):
+        list(FileForm(kind, iter([body[:-12]])).file())
+    for broken, kind_of in ((body[:40], kind), (body, "text/plain"), (b"nonsense", kind)):
+        with pytest.raises(InvalidInput):
+            FileForm(kind_of, iter([broken]))
+
+
+def test_a_training_is_priced_then_asked_for_once(site, stock):
+    trainer = site.signed_in("train", "read")
+    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=0.4&options=teachers+%3D+300").text
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+    assert fields["options"] == "teachers = 300"
+    assert_shown(page, "Left afterwards", "<code>teachers</code></dt><dd>300", "Train for ε")
+    before = site.rows(Job)
+    for number, epsilon in enumerate(("0.2", "0.8")):
+        part = trainer.get(f"/train/price?dataset={stock.dataset}&epsilon={epsilon}").text
+        price, now, after = map(float, re.findall(r"<dd>ε ([\d.]+)", part)[:3])
+        assert (0.15, 0.7)[number] < price < float(epsilon) + 0.01
+        assert after <= now
+        assert "for this training" in part
+    with transaction(site.factory, read_only=True) as session:
+        held = ledger.balance(session, stock.account).held_nano
+    assert len(site.rows(Job)) == len(before), "a price costs nothing"
+    assert send(trainer, "/train", "/jobs", **fields | {"epsilon": "700"}).status_code == 422
+    first, second = (send(trainer, "/train", "/jobs", **fields) for _ in range(2))
+    assert first.headers["location"] == second.headers["location"]
+    job = site.job(first.headers["location"].removeprefix("/jobs/"))
+    assert (job.epsilon, job.options, job.state) == (0.4, {"teachers": 300}, JobState.QUEUED)
+    assert len(site.rows(Job)) == len(before) + 1
+    with transaction(site.factory, read_only=True) as session:
+        assert ledger.balance(session, stock.account).held_nano > held
+
+
+def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
+    trainer = site.signed_in("train", "read")
+    for query, field in (("epsilon=x", "epsilon"), ("options=teachers", "options"), ("recipe=nothing", "recipe")):
+        answer = trainer.get(f"/train?dataset={stock.dataset}&{query}")
+        assert answer.status_code == 422
+        assert re.search(rf'data-fault="{field}">[^<]+<', answer.text), query
+        assert stock.dataset in answer.text
+    assert "too little left" in trainer.get(f"/train?dataset={stock.dataset}&epsilon=900").text
+    assert trainer.get("/train?dataset=ds_nothing").status_code == 404
+    assert "Train for" not in site.signed_in("read").get("/train").text
+
+
+def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock):
+    trainer = site.signed_in("train", "read")
+    failed = site.add_job(
+        stock.account, stock.dataset, epsilon=0.3, state="failed", failure_code="worker_lost", options={"top_k": 7}
+    )
+    assert_shown(trainer.get(f"/jobs/{failed}").text, f'href="/train?again={failed}"', "Try it again")
+    assert "Train again with these options" in trainer.get(f"/jobs/{stock.done}").text
+    page = trainer.get(f"/train?again={failed}").text
+    assert_shown(page, "top_k = 7", 'name="epsilon" value="0.3"', "Train for ε")
+
+
+def test_drawing_twice_with_one_form_draws_once(site, stock):
+    trainer = site.signed_in("train", "read")
+    page = f"/releases/{stock.release}"
+    form = {"count": "5", "seed": "1", "format": "npz", "once": "d" * 32}
+    first, second = (send(trainer, page, f"{page}/samples", **form) for _ in range(2))
+    assert first.headers["location"] == second.headers["location"]
+
+
+def test_first_steps_lead_to_the_first_release(site, open_account, declare_dataset):
+    def open_steps() -> list[str]:
+        return re.findall(r'class="button" href="(/[\w/]+)"', site.client().get("/").text)
+
+    assert open_steps() == ["/accounts/new", "/datasets/new", "/train"]
+    account = open_account(site.factory)
+    assert open_steps() == ["/datasets/new", "/train"]
+    dataset = declare_dataset(site.factory, account_id=account)
+    assert open_steps() == ["/train"]
+    job = site.add_job(account, dataset, epsilon=1.0, state="succeeded")
+    assert "First steps" in site.client().get("/").text
+    site.add_release(job)
+    assert "First steps" not in site.client().get("/").text
+
+
+@pytest.mark.parametrize("address", ["/accounts/new", "/datasets/new", "/train", "/datasets"])
+def test_readers_see_no_form_that_acts(site, stock, address):
+    for client in (site.client(), site.signed_in("read")):
+        page: Any = client.get(address)
+        assert page.status_code == 200
+        assert 'method="post" action="/logout"' in page.text or 'method="post"' not in page.text
+        assert page.text.count('method="post"') <= 1
