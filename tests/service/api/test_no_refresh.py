@@ -121,6 +121,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=make_npz(10))
     order: dict[str, Any] = {**dataset, "recipe": "datalens", "epsilon": 0.1, "options": {"teachers": 10, "top_k": 4}}
     ask("POST", "/v1/plans", order)
+    ask("POST", "/v1/previews", order, headers={"Idempotency-Key": new_id("key")})
 
     def key() -> dict[str, str]:
         return {"Idempotency-Key": new_id("key")}
@@ -190,14 +191,16 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
         declared |= {"records_declared": "100", "once": "b" * 32}
         ask("POST", "/datasets", {**declared, "account_id": ask.account_id}, client=browser)
         ask("POST", "/datasets", {**declared, "account_id": ask.account_id, "once": "c" * 32}, client=browser)
-        by_form, by_script = ({"dataset_id": row["id"]} for row in served.read("datasets", limit=2)["items"])
+        by_form, by_script = (
+            {"dataset_id": row["id"]} for row in served.read("datasets", scope="admin", limit=2)["items"]
+        )
         content = {"files": {"file": ("x.npz", make_npz(10))}}
         ask("POST", "/datasets/{dataset_id}/content", {"format": "npz"}, client=browser, **by_form, **content)
         sending = {"params": {"format": "npz"}, "content": make_npz(10), "data": None}
         ask("PUT", "/datasets/{dataset_id}/content", client=browser, **by_script, **sending)
         wish = {"dataset": dataset["dataset_id"], "recipe": "datalens", "epsilon": "0.1", "once": "d" * 32}
         ask("POST", "/jobs", {**wish, "options": "teachers = 10\ntop_k = 4"}, client=browser)
-        newest = served.read("jobs", limit=1)["items"][0]["id"]
+        newest = served.read("jobs", scope="admin", limit=1)["items"][0]["id"]
         ask("POST", "/jobs/{job_id}/cancel", client=browser, job_id=newest)
         fields = {"count": "5", "seed": "2", "format": "npz"}
         ask("POST", "/releases/{release_id}/samples", fields, client=browser, **release)
