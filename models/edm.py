@@ -39,6 +39,9 @@ class EdmConfig:
         sampling_steps: N of the sampler.
         churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 is none.
+        start_latent: numbers from which a class's Gaussian draws the image that the sampler starts from; 0: it starts
+            from noise alone.
+        start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.
     """
 
     classes: int
@@ -50,14 +53,24 @@ class EdmConfig:
     sampling_steps: int
     churn: float
     guidance: float
+    start_latent: int = 0
+    start_sigma: float = SIGMA_MAX
+
+    @property
+    def pixels(self) -> int:
+        """Numbers in an image."""
+        return self.channels * self.height * self.width
 
 
 class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
     Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
-    label (`pack`). It returns F, whose loss is `losses`.
+    label (`pack`). It returns F, whose loss is `losses`. The Gaussians of `start` are released values, not learned.
     """
+
+    mean: Tensor
+    factor: Tensor
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
         """Build it with initial weights from a public seed."""
@@ -72,6 +85,19 @@ class EdmDenoiser(nn.Module):
             blocks=config.blocks,
             seed=seed,
         )
+        if config.start_latent:
+            self.register_buffer("mean", torch.zeros(config.classes, config.pixels))
+            self.register_buffer("factor", torch.zeros(config.classes, config.pixels, config.start_latent))
+
+    def start(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw images (n, c, h, w) in [-1, 1] from the classes' Gaussians; the stream is the CPU's."""
+        z = torch.randn(len(labels), self.config.start_latent, generator=stream).to(labels.device)
+        images = self.mean[labels]
+        for label in range(self.config.classes):
+            rows = labels == label
+            images[rows] += z[rows] @ self.factor[label].T
+        shape = (len(labels), self.config.channels, self.config.height, self.config.width)
+        return (2 * images - 1).clamp_(-1, 1).view(shape)
 
     def forward(self, packed: Tensor) -> Tensor:
         """(n, c + 2, h, w) -> F (n, c, h, w)."""
@@ -102,12 +128,14 @@ class EdmDenoiser(nn.Module):
         def normal() -> Tensor:
             return torch.randn(shape, generator=stream).to(labels.device)
 
-        t = noise_levels(cfg.sampling_steps)
+        t = noise_levels(cfg.sampling_steps, cfg.start_sigma)
         gamma = min(cfg.churn / cfg.sampling_steps, math.sqrt(2) - 1)
-        x = t[0] * normal()
+        x = t[0] * normal() + (self.start(labels, stream) if cfg.start_latent else 0.0)
         for t_i, t_next in itertools.pairwise(t):
             t_hat = t_i * (1 + gamma)
-            if gamma > 0:
+            if cfg.start_latent:
+                t_hat = min(t_hat, cfg.start_sigma)  # the denoiser knows no higher level
+            if t_hat > t_i:
                 x = x + math.sqrt(t_hat**2 - t_i**2) * normal()
             d = (x - self._guided(x, t_hat, labels)) / t_hat
             x = x + (t_next - t_hat) * d
@@ -126,9 +154,9 @@ class EdmDenoiser(nn.Module):
         write_released(directory, self, dataclasses.asdict(self.config), NETWORK)
 
 
-def noise_levels(steps: int) -> list[float]:
-    """Return t_0 = SIGMA_MAX > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (Karras et al., equation 5)."""
-    high, low = SIGMA_MAX ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
+def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:
+    """Return t_0 = largest > ... > t_{N-1} = SIGMA_MIN > t_N = 0 (Karras et al., equation 5)."""
+    high, low = largest ** (1 / RHO), SIGMA_MIN ** (1 / RHO)
     return [(high + i / max(1, steps - 1) * (low - high)) ** RHO for i in range(steps)] + [0.0]
 
 
@@ -138,7 +166,7 @@ def pack(noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
 
 
 def noisy_rows(
-    images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator
+    images: Tensor, labels: Tensor, any_class: int, drop: float, stream: torch.Generator, largest: float = SIGMA_MAX
 ) -> tuple[Tensor, Tensor]:
     """Make one training row of every image: its own noise level, noise, and now and then no label.
 
@@ -148,12 +176,16 @@ def noisy_rows(
         any_class: the label that stands for all classes.
         drop: chance of a row to get that one.
         stream: of levels, noise and drops; on the images' device.
+        largest: noise level; levels above it are not drawn.
 
     Returns:
         The denoiser's input (n, c + 2, h, w), and what F should be (n, c, h, w).
     """
     n, device = len(images), images.device
-    sigma = (P_STD * torch.randn(n, generator=stream, device=device) + P_MEAN).exp()  # (n,)
+    below = 0.5 * (1 + math.erf((math.log(largest) - P_MEAN) / (P_STD * math.sqrt(2))))  # share of levels
+    uniform = torch.rand(n, generator=stream, device=device, dtype=torch.float64)
+    normal = torch.special.ndtri(below * uniform.clamp(1e-9, 1 - 1e-9)).float()
+    sigma = (P_STD * normal + P_MEAN).exp()  # (n,)
     noisy = images + sigma[:, None, None, None] * torch.randn(images.shape, generator=stream, device=device)
     dropped = torch.rand(n, generator=stream, device=device) < drop  # (n,)
     labels = torch.where(dropped, torch.full_like(labels, any_class), labels)

@@ -45,7 +45,7 @@ def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, fac
     def visible(budget_nano: int, declared: PublicFacts) -> bool:
         config = config_that_follows(options, math.sqrt(budget_nano / NANO), declared)
         votes_nano = int(budget_nano * config.vote_share)
-        noise = _warm_start_noise(config, budget_nano - votes_nano)[MEANS] / QUANTISATION
+        noise = warm_start_noise(config, budget_nano - votes_nano)[MEANS] / QUANTISATION
         return share_above_noise(config, declared, noise) >= VISIBLE
 
     if not plan.config_of(DataLensConfig).warm_start or visible(plan.budget_nano, facts):
@@ -91,7 +91,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
     noise: dict[str, float] = {}
     rounds: tuple[MomentRound, ...] = ()
     if config.warm_start:
-        noise |= _warm_start_noise(config, budget_nano - vote_nano)
+        noise |= warm_start_noise(config, budget_nano - vote_nano)
     elif config.moment_votes:
         rounds = moment_rounds(config.moments(facts), budget_nano - vote_nano, len(facts.classes))
         noise |= {current.name: current.aggregation.stddev for current in rounds}
@@ -107,11 +107,11 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
             f"votes on {images} images are fitted at most {ROUND_IMAGES_MAX} at a time: ask for at least "
             f"{iterations // (together_max + 1) + 1} rounds",
         )
-    events = {name: warm_start_event(name, noise[name]) for name in (MEANS, POOLED, BY_CLASS) if name in noise}
-    events |= {current.name: current.event for current in rounds}
+    stages = warm_start_stages(noise, privacy_filter)
+    events = {current.name: current.event for current in rounds}
     if VOTES in noise:
         events[VOTES] = config.topagg(facts, noise[VOTES]).event(images)
-    stages = [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
+    stages += [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
     images += sum(current.images for current in rounds)
     return Plan(
         recipe="datalens",
@@ -192,7 +192,18 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     return GaussianEvent.of_discrete_noise(sensitivity, stddev)
 
 
-def _warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, float]:
+def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
+    """Return the stages of the warm start's releases, of those that have noise."""
+    events = {name: warm_start_event(name, noise[name]) for name in (MEANS, POOLED, BY_CLASS) if name in noise}
+    return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
+
+
+def warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, float]:
+    """Divide a budget by the warm start's shares; return each release's noise, by stage.
+
+    Raises:
+        InvalidParameter: the budget is too small.
+    """
     shares = {MEANS: config.mean_share, POOLED: config.pooled_share, BY_CLASS: config.class_share}
     noise = {}
     left_nano = budget_nano

@@ -34,8 +34,9 @@ NOISE_SHAPE = 0.25
 # Chosen on MNIST, the training sides of Fashion-MNIST and CIFAR-10, and parts of the private sides of the small sets.
 _COEFFICIENTS_EACH = 10.0  # times the root of q
 _COEFFICIENTS = (9, 256, 400)  # at least; at most in grey, and in colour
-_COMPONENTS = (8, 80, 120)  # likewise
-_CLASSES_FROM = 260.0  # from here on classes get covariances of their own
+_COMPONENTS = (80, 120)  # at most, in grey, and in colour
+_CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
+_OWN_FIRST, _OWN_PER_Q = 8, 16.0  # components in which they do
 _NARROW_TO, _MANY = 40.0, 1600.0
 _MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and many
 _COMPONENT_CLIP = 0.85  # of the deviations'
@@ -111,17 +112,14 @@ def shares_for(q: float) -> tuple[float, float, float]:
     """
     if q < _CLASSES_FROM:
         return 0.6, 0.4, 0.0
-    along = _along(q, _CLASSES_FROM)
-    own, means = round(0.3 + 0.15 * along, 2), round(0.4 - 0.25 * along, 2)
+    along = _along(q, _SHIFT_FROM)
+    own, means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
     return means, round(1.0 - own - means, 2), own
 
 
 def components_for(q: float, most: int) -> int:
-    """Return d: with eigenvalues that fall like 1 / rank, the last is above the noise while d log d < q / 2."""
-    d = _COMPONENTS[0]
-    while d < most and (d + 1) * math.log(d + 1) < 0.5 * q:
-        d += 1
-    return d
+    """Return in how many leading components classes get covariances of their own: more where these are less noisy."""
+    return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
 
 
 def clips_for(power: Array, exponent: float, q: float, size: float) -> Mapping[str, float]:
@@ -152,7 +150,7 @@ def detail_for(facts: PublicFacts, q: float) -> dict[str, Any]:
     least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
     coefficients = min(max(least, round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
     means, pooled, own = shares_for(q)
-    limit = min(_COMPONENTS[2 if in_colour else 1], coefficients)
+    limit = min(_COMPONENTS[in_colour], coefficients)
     return {
         "colour": "luma_chroma" if in_colour else "rgb",
         "centre": CENTRE,

@@ -1,8 +1,8 @@
 """Plan of the dp_diffusion recipe: a diffusion model whose every gradient step is private.
 
-The optional warm-up releases noisy mean images of the classes first (Gong et al. 2025, DP-FETA), paid from the same
-budget. One release is a Poisson sample's sum of clipped half-size images, class by class, so a unit moves one sum of
-the release by at most the clip.
+Optionally, something is released first, paid from the same budget: class Gaussians (the warm start of DataLens), or
+noisy mean images of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of
+clipped half-size images, class by class, so a unit moves one sum of the release by at most the clip.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.sizes import denoiser_layers
-from privacy.accounting.filter import Filter
+from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
+from privacy.plans.datalens import warm_start_noise, warm_start_stages
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens_defaults import config_that_follows
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
@@ -39,7 +42,12 @@ class DpDiffusionConfig(StepsConfig):
         central_batch: units expected in the sample of one release.
         central_clip: bound on the root mean square of a half-size image's pixels, whose range is [0, 1].
         central_steps: steps of the denoiser on the released mean images, without privacy.
-        central_learning_rate: of these steps' Adam.
+        central_learning_rate: of these steps' Adam, and of those on drawn images.
+        moments_share: share of the budget for the class Gaussians of DataLens' warm start; 0 releases none.
+        moments_steps: steps of the denoiser on images that these draw, without privacy.
+        moments_batch: images in such a step.
+        start_sigma: with moments, drawing begins at an image of its class's Gaussian plus noise of this level (images
+            in [-1, 1]), and the denoiser learns no higher one; 0: it begins at noise alone.
         evaluation_samples: images that are drawn to measure how useful they are.
     """
 
@@ -55,6 +63,10 @@ class DpDiffusionConfig(StepsConfig):
     central_clip: float = 0.4
     central_steps: int = 2000
     central_learning_rate: float = 3e-4
+    moments_share: float = 0.0
+    moments_steps: int = 2000
+    moments_batch: int = 128
+    start_sigma: float = 0.0
     evaluation_samples: int = 30_000
 
     def __post_init__(self) -> None:
@@ -69,10 +81,25 @@ class DpDiffusionConfig(StepsConfig):
                 "central_share", self.central_share, "central images cost a share of the budget: give one above 0"
             )
 
+        if self.moments_share and self.central_images:
+            raise InvalidParameter(
+                "moments_share", self.moments_share, "release either moments or central images first"
+            )
+        if self.start_sigma and not self.moments_share:
+            raise InvalidParameter(
+                "start_sigma", self.start_sigma, "without moments there is no image to begin with: give a moments_share"
+            )
+
     @property
     def drawing_seconds(self) -> float:
         """As in every recipe."""
         return 5e-3 * self.sampling_steps
+
+    def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[DataLensConfig, int]:
+        """Return the warm start that the moments' share of a budget buys, and that share in nano-units."""
+        share_nano = math.floor(self.moments_share * budget_nano)
+        mu = math.sqrt(share_nano / NANO)
+        return config_that_follows({"preset": "warm_start_only"}, mu, facts), share_nano
 
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of a central image."""
@@ -91,6 +118,8 @@ _INTEGERS = {
     "central_images": (0, 100),
     "central_batch": (1, 1_000_000),
     "central_steps": (1, 100_000),
+    "moments_steps": (1, 1_000_000),
+    "moments_batch": (1, 65_536),
     "evaluation_samples": (1, 1_000_000),
 }
 _NUMBERS = {
@@ -100,15 +129,21 @@ _NUMBERS = {
     "central_share": (0.0, 0.9),
     "central_clip": (1e-3, 1.0),
     "central_learning_rate": (1e-8, 1.0),
+    "moments_share": (0.0, 0.9),
+    "start_sigma": (0.0, 80.0),
 }
 # Adam, its learning rate, clip and average are those of Dockhorn et al. 2023 (arXiv:2210.09929); so are, in
 # fashion_mnist, batch, epochs and network. K = 8 gives nearly all that their K = 32 gives, for a quarter of the time.
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
 _FASHION_MNIST = {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8}
+_MOMENTS = {"moments_share": 0.15, "start_sigma": 1.0}
+_SMALL = {"expected_batch": 1024, "epochs": 20.0, "multiplicity": 1, "features": 12, "blocks": 1, "moments_steps": 3000}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {**_DPDM, "expected_batch": 1024, "epochs": 50.0, "multiplicity": 4, "features": 16, "blocks": 1},
     "fashion_mnist": _FASHION_MNIST,
     "fashion_mnist_feta": {**_FASHION_MNIST, "central_images": 5},
+    "fashion_mnist_moments": {**_FASHION_MNIST, **_MOMENTS, "epochs": 150.0, "moments_steps": 20_000},
+    "cpu_hour": {**_DPDM, **_MOMENTS, **_SMALL},
 }
 
 
@@ -121,26 +156,34 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
     check_basis(config, denoiser_layers(facts.height, facts.width, config.blocks))
     central = central_stage(config, privacy_filter, budget_nano, facts)
-    paid_nano = 0 if central is None else central.price_nano
+    first = [] if central is None else [central]
+    if config.moments_share:
+        first = warm_start_stages(warm_start_noise(*config.moments(budget_nano, facts)), privacy_filter)
+    paid_nano = sum(stage.price_nano for stage in first)
     steps = steps_stage(config, privacy_filter, budget_nano - paid_nano, facts)
-    stages = (steps,) if central is None else (central, steps)
     notes = [*steps_notes(config, steps, facts)]
     if config.multiplicity > 1:
         notes.append(
             f"Each record is seen at {config.multiplicity} noise levels, and the gradient of their mean loss is "
             "clipped; that costs time and no budget."
         )
+    if config.moments_share:
+        notes.append(
+            f"Before that, noisy means and covariances of the classes are released for {paid_nano / budget_nano:.0%} "
+            "of the budget, and the denoiser learns from images that they draw."
+        )
     if central is not None:
         notes.append(_central_note(config, facts, paid_nano / budget_nano))
     return Plan(
         recipe="dp_diffusion",
         config=config,
-        stages=stages,
+        stages=(*first, steps),
         budget_nano=budget_nano,
         notes=tuple(notes),
         facts={
             "noise_levels_per_record": config.multiplicity,
             "central_images": config.central_images,
+            **({"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_share else {}),
             **steps_facts(config, steps, facts),
         },
     )

@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from models.released import ReleasedGenerator
+from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
@@ -160,6 +161,8 @@ def nearly_without_noise(plan: Plan) -> Plan:
         plan,
         stages=tuple(
             dataclasses.replace(stage, event=dataclasses.replace(stage.event, noise_multiplier=0.05))
+            if isinstance(stage.event, PoissonGaussianEvent)
+            else stage
             for stage in plan.stages
         ),
     )

@@ -7,7 +7,7 @@ the few coordinates for which a teacher may vote are the ones that matter, and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,14 @@ from torch import Tensor
 from models.generator import Generator, GeneratorConfig
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
-from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import shard_members
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES, planned_iterations, warm_start_event
+from privacy.plans.datalens import VOTES, planned_iterations
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
+from workers.recipes.paid_warm_start import release_gaussians, warm_start_work
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
     TeacherStageConfig,
@@ -33,10 +33,9 @@ from workers.recipes.teacher_stage import (
     run_teacher_stage,
     start_teacher_stage,
 )
-from workers.recipes.units import records_to_sum, teacher_of_each
-from workers.recipes.warm_start import ClassGaussians, Kept, NoiseScales, exact_product, prior, warm_start
+from workers.recipes.units import teacher_of_each
+from workers.recipes.warm_start import ClassGaussians, exact_product, prior
 
-WARM_START = "warm_start"  # the stage of its reports
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096
@@ -79,7 +78,7 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
     cfg, pieces = plan.config_of(DataLensConfig), []
     if cfg.warm_start:
-        pieces.append(Piece(WARM_START, len(_start_stages(plan)), 4e-5 * facts.records_declared * facts.size))
+        pieces.append(warm_start_work(plan, facts))
     elif cfg.moment_votes:
         rounds = len(planned_rounds(cfg.moments(facts), len(facts.classes), plan.noise_stddev))
         pieces.append(Piece("votes", rounds, 1e-4 * facts.records_declared * facts.size))
@@ -88,33 +87,6 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
         votes = cfg.teachers * cfg.images_per_iteration * (1 + cfg.teacher_steps)
         pieces.append(Piece(VOTES, iterations, 2e-6 * votes * iterations))
     return tuple(pieces)
-
-
-class PaidNoise:
-    """Noise that does not exist before it is paid for: the first draw charges, at the last moment.
-
-    The sums below it are ready by then, so that only milliseconds lie between the payment and the checkpoint that
-    keeps what was paid for.
-    """
-
-    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
-        self._pay, self._derive = pay, derive
-        self._noise: SecureNoise | None = None
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Draw, after paying.
-
-        Raises:
-            BudgetExceeded: it cannot be paid; there is no noise and no release.
-        """
-        if self._noise is None:
-            self._pay()
-            self._noise = self._derive()
-        return self._noise.discrete_gaussian(shape, stddev)
-
-
-def _start_stages(plan: Plan) -> tuple[str, ...]:
-    return tuple(name for name in (MEANS, POOLED, BY_CLASS) if plan.stage(name) is not None)
 
 
 def _shape(cfg: DataLensConfig, facts: PublicFacts) -> GeneratorConfig:
@@ -129,10 +101,7 @@ def _shape(cfg: DataLensConfig, facts: PublicFacts) -> GeneratorConfig:
 
 
 def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:
-    """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept.
-
-    Payments are made at the last moment, by the one rank that works.
-    """
+    """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept."""
     facts, noise_stddev = run.facts, run.plan.noise_stddev
 
     def keep(reached: Mapping[str, Any]) -> None:
@@ -145,24 +114,7 @@ def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassG
         return run_moment_votes(run, rounds, cosine_features(facts, moments.coefficients), shard, released, keep)
     if not cfg.warm_start:
         return prior(cfg, facts)
-    private_images, private_labels = records_to_sum(facts, run.data, run.secret)
-    stages = _start_stages(run.plan)
-
-    def tell(reached: Mapping[str, Any]) -> None:
-        run.progress(stage=WARM_START, step=len(reached), steps=len(stages))
-
-    def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
-        tell(reached)
-
-    def noise(name: str) -> PaidNoise:
-        event = warm_start_event(name, noise_stddev[name])
-        return PaidNoise(lambda: run.budget.charge(event, name), lambda: run.noise("warm start", name))
-
-    tell(released)
-    scales = NoiseScales(noise_stddev[MEANS], noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS))
-    kept = Kept({name: tensor.numpy() for name, tensor in released.items()}, noise, keep_arrays)
-    return warm_start(private_images, private_labels, cfg, facts, scales, kept)
+    return release_gaussians(run, cfg, released, keep)
 
 
 def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, Any] | None) -> None:

@@ -2,11 +2,14 @@
 
 The denoiser is the one network that sees private records. Each record of a step stands in K rows with noise levels of
 their own (noise multiplicity), and the gradient of their mean loss is what an estimator makes private. Before that, if
-the plan says so, noisy mean images of the classes are released and learned without privacy (Gong et al. 2025, DP-FETA).
+the plan says so, something cheap is released, and learned as fast as ordinary training goes: Gaussians of the classes,
+which draw as many images as are wanted, or noisy mean images (Gong et al. 2025, DP-FETA). What Gaussians draw may also
+be where the sampler begins; the denoiser then learns small noise levels alone, those of silhouettes and detail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.edm import EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.precision import mixed_precision
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import MEANS
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import poisson_event
@@ -31,6 +36,7 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
+from workers.recipes.paid_warm_start import release_gaussians, warm_start_work
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 WARM_UP = "warm_up"  # a stage of reports
 WARM_UP_BATCH = 64
 _ROW_SECONDS = 3e-3  # of a step
@@ -52,11 +59,13 @@ def train(run: Run) -> EdmDenoiser:
 
     Privacy:
         Add or remove one unit. Each central image and each step releases one noisy sum over a Poisson sample, paid for
-        before the sample is drawn; a step's proof stands in its estimator's file. Noise levels are drawn without
-        looking at records. All else is computed from releases and public randomness.
+        before the sample is drawn; a step's proof stands in its estimator's file, that of the moments in
+        `workers.recipes.warm_start`. Noise levels are drawn without looking at records. All else is computed from
+        releases and public randomness.
 
     Raises:
-        BudgetExceeded: the central images were paid for and lost in crashes more often than the hold can make up for.
+        BudgetExceeded: moments or central images were paid for and lost in crashes more often than the hold can make
+            up for.
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
@@ -66,13 +75,16 @@ def train(run: Run) -> EdmDenoiser:
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     require_anchors(config, data)
     units = Units(facts, config, data)
-    denoiser = EdmDenoiser(_shape(config, facts), config.initial_seed).to(run.device)
+    denoiser = EdmDenoiser(_shape(run.plan, facts), config.initial_seed).to(run.device)
     saved = load_checkpoint(run.checkpoints, device=run.device)
     state: Mapping[str, Any] = {} if saved is None else saved.state
-    if "steps" not in state and run.plan.stage(CENTRAL) is not None:
-        central = _release_central(run, config, units, state.get("central"))
+    if "steps" not in state and _starts(run.plan):
+        if config.moments_share:
+            draw = _release_moments(run, denoiser, state.get("moments", {}))
+        else:
+            draw = _release_central(run, config, units, state.get("central"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            warm_up(denoiser, config, central.to(run.device), run.progress)
+            warm_up(denoiser, config, draw, run.progress)
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
@@ -81,10 +93,18 @@ def train(run: Run) -> EdmDenoiser:
         images = (2 * pixels_of(data.private_images, records) - 1).to(run.device)
         labels = labels_of(data.private_labels, records).to(run.device)
         several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
-        return noisy_rows(*several, any_class=len(facts.classes), drop=config.label_drop, stream=stream)
+        return noise_rows(denoiser, *several, drop=config.label_drop, stream=stream)
 
     repeats = config.multiplicity * units.rows_each
-    task = Task(denoiser, losses, rows, lambda: _anchor_rows(config, facts, data), units.count, repeats, ema=config.ema)
+    task = Task(
+        denoiser,
+        losses,
+        rows,
+        lambda: _anchor_rows(denoiser, config, facts, data),
+        units.count,
+        repeats,
+        ema=config.ema,
+    )
     steps = planned_steps(run, config, task)
     if "steps" in state:
         steps.restore(state["steps"])
@@ -93,7 +113,7 @@ def train(run: Run) -> EdmDenoiser:
         save_checkpoint(run.checkpoints, step=steps.state.step, state={"steps": steps.checkpoint_state()})
 
     steps.make(checkpoint)
-    if steps.state.step == 0 and run.plan.stage(CENTRAL) is None:
+    if steps.state.step == 0 and not _starts(run.plan):
         raise NothingUseful
     steps.load_average()
     return denoiser.cpu().eval()
@@ -103,6 +123,9 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
     config = plan.config_of(DpDiffusionConfig)
     steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
+    if config.moments_share:
+        free = 0.5 * _ROW_SECONDS * config.moments_batch * config.moments_steps * facts.size
+        return warm_start_work(plan, facts), Piece(WARM_UP, config.moments_steps, free), steps
     if plan.stage(CENTRAL) is None:
         return (steps,)
     central = poisson_event(plan.stage(CENTRAL))
@@ -115,7 +138,14 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     )
 
 
-def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
+def _starts(plan: Plan) -> bool:
+    """Whether something is released before the steps."""
+    return plan.stage(CENTRAL) is not None or plan.stage(MEANS) is not None
+
+
+def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
+    config = plan.config_of(DpDiffusionConfig)
+    latent = config.moments(plan.budget_nano, facts)[0].latent_size(facts) if config.moments_share else 0
     return EdmConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -126,11 +156,31 @@ def _shape(config: DpDiffusionConfig, facts: PublicFacts) -> EdmConfig:
         sampling_steps=config.sampling_steps,
         churn=config.churn,
         guidance=config.guidance,
+        start_latent=latent,
+        start_sigma=config.start_sigma or SIGMA_MAX,
     )
 
 
-def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None) -> Tensor:
-    """Release the central images that are left, each paid for and kept alone: (images, classes, c, h, w) in [0, 1].
+def _release_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> Draw:
+    """Release the classes' Gaussians, put them into the denoiser, and return what draws from them."""
+    config, _ = run.plan.config_of(DpDiffusionConfig).moments(run.plan.budget_nano, run.facts)
+
+    def keep(reached: Mapping[str, Any]) -> None:
+        save_checkpoint(run.checkpoints, step=0, state={"moments": dict(reached)})
+
+    gaussians = run.on_first(lambda: release_gaussians(run, config, released, keep))
+    denoiser.mean.copy_(torch.from_numpy(gaussians.mean))
+    denoiser.factor.copy_(torch.from_numpy(gaussians.factor))
+
+    def draw(count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        labels = torch.randint(denoiser.config.classes, (count,), generator=stream)
+        return denoiser.start(labels.to(run.device), stream), labels.to(run.device)
+
+    return draw
+
+
+def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None) -> Draw:
+    """Release the central images that are left, each paid for and kept alone, and return what picks from them.
 
     Args:
         released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
@@ -164,34 +214,62 @@ def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released
         released = fresh if released is None else torch.cat([released.to(fresh), fresh])
         save_checkpoint(run.checkpoints, step=0, state={"central": released})
     assert released is not None  # a plan with this stage releases one image at least
-    return released
+    size = facts.height, facts.width
+    images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
+    images = (2 * images - 1).to(run.device)
+    labels = torch.arange(len(facts.classes)).repeat(len(released)).to(run.device)
+
+    def draw(count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(images), (count,), generator=stream).to(run.device)
+        return images[chosen], labels[chosen]
+
+    return draw
 
 
-def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, central: Tensor, progress: Progress) -> None:
-    """Train the denoiser, without privacy, to draw the released central images (images, classes, c, h, w)."""
-    shape = denoiser.config
-    count, classes = central.shape[:2]
-    images = functional.interpolate(
-        central.flatten(0, 1), size=(shape.height, shape.width), mode="bilinear", align_corners=False
-    )
-    labels = torch.arange(classes, device=central.device).repeat(count)
+def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, draw: Draw, progress: Progress) -> None:
+    """Train the denoiser, without privacy, on what was released, as fast as the device can.
+
+    Args:
+        denoiser: trained in place.
+        config: public parameters.
+        draw: (count, CPU stream) -> images (count, c, h, w) in [-1, 1] and labels (count,), from releases alone.
+        progress: of the job.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+    device = next(denoiser.parameters()).device
+    steps, batch = config.central_steps, WARM_UP_BATCH
+    if config.moments_share:
+        steps, batch = config.moments_steps, config.moments_batch
     optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
-    stream = torch.Generator(central.device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
-    for step in range(config.central_steps):
-        chosen = torch.randint(len(images), (WARM_UP_BATCH,), generator=stream, device=central.device)
-        rows, targets = noisy_rows(
-            2 * images[chosen] - 1, labels[chosen], any_class=classes, drop=config.label_drop, stream=stream
-        )
+    drawn = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    levels = torch.Generator(device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    for step in range(steps):
+        images, labels = draw(batch, drawn)
+        rows, targets = noise_rows(denoiser, images, labels, drop=config.label_drop, stream=levels)
         optimiser.zero_grad(set_to_none=True)
-        losses(denoiser(rows), targets).mean().backward()  # type: ignore[no-untyped-call]
+        with mixed_precision(device):
+            outputs = denoiser(rows)
+        losses(outputs.float(), targets).mean().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        progress(stage=WARM_UP, step=step + 1, steps=config.central_steps)
+        progress(stage=WARM_UP, step=step + 1, steps=steps)
     optimiser.zero_grad(set_to_none=True)
 
 
-def _anchor_rows(config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
+def noise_rows(
+    denoiser: EdmDenoiser, images: Tensor, labels: Tensor, drop: float, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return training rows of images in [-1, 1] with noise levels that the denoiser is to know."""
+    shape = denoiser.config
+    return noisy_rows(images, labels, any_class=shape.classes, drop=drop, stream=stream, largest=shape.start_sigma)
+
+
+def _anchor_rows(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData
+) -> tuple[Tensor, Tensor]:
     """Return public images with random labels and noise levels: GEP finds its basis on these."""
     stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
     images = 2 * anchor_images(config, facts, data) - 1
     labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-    return noisy_rows(images, labels, any_class=len(facts.classes), drop=config.label_drop, stream=stream)
+    return noise_rows(denoiser, images, labels, drop=config.label_drop, stream=stream)

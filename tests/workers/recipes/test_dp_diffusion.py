@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.edm import EdmConfig, EdmDenoiser
-from privacy.errors import BudgetExceeded
+from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import MEANS, POOLED
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
@@ -123,12 +124,16 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_warm_up_alone_already_draws_the_classes() -> None:
-    central = torch.zeros(1, 2, 1, 4, 4)
-    central[0, 0, 0, 0] = 1.0
-    central[0, 1, 0, 3] = 1.0
+    released = torch.full((2, 1, 8, 8), -1.0)
+    released[0, 0, :2] = released[1, 0, 6:] = 1.0
     config = DpDiffusionConfig(**{**OPTIONS, "central_steps": 120, "central_learning_rate": 5e-3})
     denoiser = EdmDenoiser(EdmConfig(2, 1, 8, 8, 8, 1, 20, 0.0, 0.0))
-    warm_up(denoiser, config, central, lambda **_: None)
+
+    def draw(count: int, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.randint(2, (count,), generator=stream)
+        return released[labels], labels
+
+    warm_up(denoiser, config, draw, lambda **_: None)
     labels = torch.arange(20) % 2
     images = denoiser.sample(labels, torch.Generator().manual_seed(1))
     above = images[:, 0, :4].mean(dim=(1, 2)) > images[:, 0, 4:].mean(dim=(1, 2))
@@ -174,6 +179,57 @@ def test_central_images_change_where_the_steps_start() -> None:
     assert not torch.equal(weights(first), weights(second)), "other noise, other central images, no step"
     with pytest.raises(NothingUseful):  # without them there is nothing before the first step
         train(diffusion_plan(), digits(300), budget=Purse(0))
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
+
+MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_batch": 20, "start_sigma": 0.5}
+
+
+def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned() -> None:
+    plan, purse, folder = diffusion_plan(**MOMENTS), Purse(), Memory()
+    assert [stage.name for stage in plan.stages] == [MEANS, POOLED, STEPS]
+    assert sum(stage.price_nano for stage in plan.stages[:2]) <= 0.3 * plan.budget_nano
+    assert plan.price_nano <= plan.budget_nano
+    with pytest.raises(Cancelled):
+        train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
+    saved = load_checkpoint(folder)
+    assert saved is not None
+    assert set(saved.state["moments"]) == {MEANS, POOLED}
+    found = train(plan, digits(300), budget=purse, checkpoints=folder)
+    assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
+    assert torch.equal(weights(found), weights(train(plan, digits(300))))
+    with pytest.raises(BudgetExceeded):
+        train(plan, digits(300), budget=Purse(releases=0))
+
+
+@pytest.mark.parametrize("start_sigma", [0.0, 0.05])
+def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: float) -> None:
+    plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
+    denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
+    labels = torch.arange(200) % 10
+    begun = (denoiser.start(labels, torch.Generator().manual_seed(0)) + 1) / 2
+    drawn = denoiser.sample(labels, torch.Generator().manual_seed(0))
+    own = [float((drawn[labels == a].mean(0) - begun[labels == a].mean(0)).square().mean()) for a in range(10)]
+    assert (max(own) < 0.02) == (start_sigma > 0), "an untrained denoiser leaves an image nearly as it is"
+
+
+def test_noise_levels_above_the_start_are_not_learned() -> None:
+    images, labels = torch.zeros(500, 1, 4, 4), torch.zeros(500, dtype=torch.int64)
+    for largest in (0.1, 1.0, SIGMA_MAX):
+        rows, _ = noisy_rows(images, labels, 1, 0.0, torch.Generator().manual_seed(0), largest)
+        sigma = rows[:, 1, 0, 0]
+        assert float(sigma.max()) <= largest
+        assert float(sigma.max()) > min(largest, 5.0) * 0.9
+        assert float(sigma.min()) < 0.02
+
+
+@pytest.mark.parametrize(
+    "options", [{"moments_share": 0.2, "central_images": 1}, {"start_sigma": 1.0}, {"moments_share": 0.95}]
+)
+def test_moments_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        diffusion_plan(**options)
 
 
 # --- as a job -------------------------------------------------------------------------------------------------------

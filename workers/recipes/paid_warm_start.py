@@ -1,0 +1,90 @@
+"""The warm start as a training makes it: each release paid for at the last moment, and kept at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, warm_start_event
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.interface import Piece, Run
+from workers.recipes.units import records_to_sum
+from workers.recipes.warm_start import ClassGaussians, Kept, NoiseScales, warm_start
+
+WARM_START = "warm_start"  # the stage of its reports
+
+
+class PaidNoise:
+    """Noise that does not exist before it is paid for: the first draw charges, at the last moment.
+
+    The sums below it are ready by then, so that only milliseconds lie between the payment and the checkpoint that
+    keeps what was paid for.
+    """
+
+    def __init__(self, pay: Callable[[], None], derive: Callable[[], SecureNoise]) -> None:
+        self._pay, self._derive = pay, derive
+        self._noise: SecureNoise | None = None
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Draw, after paying.
+
+        Raises:
+            BudgetExceeded: it cannot be paid; there is no noise and no release.
+        """
+        if self._noise is None:
+            self._pay()
+            self._noise = self._derive()
+        return self._noise.discrete_gaussian(shape, stddev)
+
+
+def release_gaussians(
+    run: Run, config: DataLensConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
+) -> ClassGaussians:
+    """Make the plan's releases of class statistics, as far as no earlier attempt has, and fit a Gaussian to each class.
+
+    Payments are made by the one rank that works.
+
+    Args:
+        run: whose plan has the stages.
+        config: of the warm start.
+        released: what an earlier attempt has kept, tensors by stage.
+        keep: is given all that was released so far, after each release.
+
+    Raises:
+        BudgetExceeded: as `workers.recipes.warm_start.warm_start`.
+        ContributionUnbounded: a unit could change a release by more than was priced.
+        Cancelled: from `run.progress`.
+    """
+    private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
+    noise_stddev, stages = run.plan.noise_stddev, _stages(run.plan)
+
+    def tell(reached: Mapping[str, Any]) -> None:
+        run.progress(stage=WARM_START, step=len(reached), steps=len(stages))
+
+    def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
+        tell(reached)
+
+    def noise(name: str) -> PaidNoise:
+        event = warm_start_event(name, noise_stddev[name])
+        return PaidNoise(lambda: run.budget.charge(event, name), lambda: run.noise("warm start", name))
+
+    tell(released)
+    scales = NoiseScales(noise_stddev[MEANS], noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS))
+    kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
+    return warm_start(private_images, private_labels, config, run.facts, scales, kept)
+
+
+def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
+    """Return the piece of a plan's warm start."""
+    return Piece(WARM_START, len(_stages(plan)), 4e-5 * facts.records_declared * facts.size)
+
+
+def _stages(plan: Plan) -> tuple[str, ...]:
+    return tuple(name for name in (MEANS, POOLED, BY_CLASS) if plan.stage(name) is not None)
