@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli import accounts, admins, datasets, jobs, ledger, releases, server, sweeps
+from service.cli import accounts, admins, datasets, jobs, ledger, quickstart, releases, server, sweeps
 from service.cli.connection import Target
 from service.cli.console import reporting
 from service.client.extras import extras
@@ -22,6 +22,7 @@ app = typer.Typer(
     "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
 )
 app.command("up")(server.up)
+app.command("quickstart")(quickstart.quickstart)
 app.command("demo")(server.demo)
 app.command("openapi")(server.openapi)
 app.command("plan")(jobs.plan)

@@ -154,16 +154,21 @@ def price_of_nothing(job: Job, *, discard: bool) -> str | None:
     return f"This job has cost {cost}, for good, and has nothing yet that could be published. Cancel it all the same?"
 
 
-def confirm(question: str) -> None:
+def confirm(question: str, otherwise: str = "Nothing was cancelled.") -> None:
     """Go on if the person at the terminal says yes.
 
     Raises:
         CliError: They do not, or there is nobody to ask.
     """
-    if not sys.stdin.isatty():
+    if not somebody_there():
         raise CliError(f"{question} Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
     if not typer.confirm(question, err=True):
-        raise CliError("Nothing was cancelled.")
+        raise CliError(otherwise)
+
+
+def somebody_there() -> bool:
+    """Whether there is a terminal, and so somebody to ask."""
+    return sys.stdin.isatty()
 
 
 def announce(output: Output, job: Job) -> None:

@@ -13,6 +13,7 @@ from service.cli.connection import Json, Key, add_list, connected, resolve_datas
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import follow
 from service.client import Client, Sample
+from service.client.contents import require_room
 from service.client.progress import byte_progress
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
@@ -79,6 +80,18 @@ def save_report(
         output.record({"path": str(client.release(release_id).save_report(out))}, "report")
 
 
+@releases.command("grid")
+def save_grid(
+    context: typer.Context,
+    release_id: ReleaseId,
+    out: Annotated[Path, typer.Option("--out", help="Where the picture goes.")] = Path("grid.png"),
+    as_json: Json = False,
+) -> None:
+    """Save a grid of synthetic samples of a release, one row for each class."""
+    with connected(context, as_json) as (client, output):
+        output.record({"path": str(client.release(release_id).save_grid(out))}, "grid")
+
+
 def evaluate(
     context: typer.Context,
     release_id: ReleaseId,
@@ -127,10 +140,17 @@ def download(
     seed: Seed = 0,
     format: Format = "imagefolder",
     classes: Classes = None,
+    unpack: Annotated[
+        bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Download synthetic images; a broken download goes on where it stopped. The SHA-256 is checked."""
     with connected(context, as_json) as (client, output):
+        if unpack and out is None:
+            raise CliError("Say which folder the images go into: --out.", Exit.USAGE)
+        if unpack and out is not None:
+            require_room(out)
         if source.startswith("rel_"):
             if count is None:
                 raise CliError("Say how many images to draw: --count.", Exit.USAGE)
@@ -139,6 +159,9 @@ def download(
         else:
             drawn = client.sample(source)
         drawn = _finished(output, drawn)
+        if unpack and out is not None:
+            output.record({"path": str(drawn.to_imagefolder(out)), **drawn.model_dump(mode="json")}, "sample")
+            return
         target = out or Path(f"{drawn.id}{SUFFIXES.get(drawn.format, '')}")
         with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
             drawn.download(target, on_bytes)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from service.client.errors import NoSuchName, ObscuraClientError
+from service.client.errors import NoSuchName, ObscuraClientError, RequestError
 from service.client.preparing import Arrays, Package, PackingError, prepare, read_choices
 from service.client.resources import Account, Dataset
 
@@ -105,7 +104,7 @@ class Datasets:
         place = Path(path) if isinstance(path, str) else path
         free_name = self.free_name(account_id, name, place)
         package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)
-        return self.send(
+        dataset = self.declare(
             package,
             name=free_name,
             account_id=account_id,
@@ -113,10 +112,10 @@ class Datasets:
             records=records,
             subjects=subjects,
             say=say,
-            on_bytes=on_bytes,
         )
+        return self.send(dataset, package, on_bytes)
 
-    def send(
+    def declare(
         self,
         package: Package,
         *,
@@ -126,9 +125,8 @@ class Datasets:
         records: int | None = None,
         subjects: int | None = None,
         say: Say = lambda _text: None,
-        on_bytes: OnBytes = lambda _done, _total: None,
     ) -> Dataset:
-        """Declare and send what `service.client.preparing.prepare` has made; see `push`. Public without an account."""
+        """Declare what `service.client.preparing.prepare` has made; see `push`. Public without an account."""
         say(package.summary)
         names = list(classes or package.classes)
         declared = records if records is not None else rounded_up(package.records)
@@ -140,7 +138,7 @@ class Datasets:
             f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
             + (f" of at most {owners} subjects." if owners is not None else ".")
         )
-        dataset = self._client.declare_dataset(
+        return self._client.declare_dataset(
             name=name,
             visibility="public" if account_id is None else "private",
             account_id=account_id,
@@ -151,12 +149,31 @@ class Datasets:
             records_declared=declared,
             subjects_declared=owners,
         )
+
+    def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
+        """Send the content of a declared dataset; where that fails, the dataset is deleted again.
+
+        Raises:
+            RequestError: The service refused the content.
+        """
         try:
             return dataset.push(_counted(package, on_bytes), format=package.format)
         except BaseException:
-            with suppress(ObscuraClientError):
-                dataset.delete()
+            self._take_back(dataset)
             raise
+
+    def _take_back(self, dataset: Dataset) -> None:
+        """Delete a dataset whose upload broke: at once, or as soon as the service has noticed that it did."""
+        for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
+            try:
+                dataset.delete()
+                return
+            except RequestError as error:  # it still receives
+                if error.status != 409:
+                    return
+                self._client.transport.sleep(seconds)
+            except ObscuraClientError:
+                return
 
     def find(self, name_or_id: str) -> Dataset:
         """Return the dataset with this id, or else the only one with this name.

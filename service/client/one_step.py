@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +58,9 @@ def push_for(
         subjects = payer is not None and payer.unit == "subject"
         package = prepare(place, read_choices(**choices), subjects=subjects, on_picture=on_picture)
         payer = payer or open_account(client, name or default_name(place), epsilon=epsilon, records=package.records)
-        shown = {"say": lambda text: console.print(text, highlight=False, markup=False), "on_bytes": on_bytes}
-        return client.datasets.send(package, name=free_name, account_id=payer.id, **(shown | facts))
+        say = partial(console.print, highlight=False, markup=False)
+        dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **({"say": say} | facts))
+        return client.datasets.send(dataset, package, on_bytes)
 
 
 def account_for(client: Client, name: str) -> Account | None:
@@ -70,9 +72,10 @@ def account_for(client: Client, name: str) -> Account | None:
 
 
 def open_account(client: Client, name: str, *, epsilon: float, records: int) -> Account:
-    """Open an account for the records of one dataset: they are protected one by one, for life, by `epsilon`.
+    """Open an account for the records of one dataset: they are protected one by one, for life, by `epsilon`."""
+    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=usual_delta(records), unit="record")
 
-    Its delta is the largest power of ten below one in the declared number of records.
-    """
-    delta = 10.0 ** -(math.floor(math.log10(rounded_up(records))) + 1)
-    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit="record")
+
+def usual_delta(records: int) -> float:
+    """The largest power of ten below a tenth of one in the declared number of records."""
+    return float(10.0 ** -(math.floor(math.log10(10 * rounded_up(records))) + 1))

@@ -18,10 +18,12 @@ class ChoiceNeeded(PackingError):
 
     Attributes:
         flags: What to add to the command, for example `("--size 64", "--background white")`.
+        suggested: The same as arguments in Python, `{"size": "64", "background": "white"}`.
     """
 
     def __init__(self, why: str, flags: Sequence[str]) -> None:
         self.flags = tuple(flags)
+        self.suggested = dict(_as_argument(flag) for flag in flags)
         words = ", ".join(_in_python(flag) for flag in flags)
         super().__init__(f"{why} Add {' '.join(flags)} (in Python: {words}).")
 
@@ -50,6 +52,11 @@ def some(names: Sequence[str], count: int) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
-def _in_python(flag: str) -> str:
+def _as_argument(flag: str) -> tuple[str, str | bool]:
     name, _, value = flag.removeprefix("--").partition(" ")
-    return f'{name.replace("-", "_")}="{value}"' if value else f"{name.replace('-', '_')}=True"
+    return name.replace("-", "_"), value or True
+
+
+def _in_python(flag: str) -> str:
+    name, value = _as_argument(flag)
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"

@@ -1,0 +1,168 @@
+"""`obscura quickstart FOLDER`: from one's own pictures to private synthetic ones, asking once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privacy.units import UNIT_WORDS
+from privacy.wording import show_delta, show_epsilon
+from service.cli.connection import Target, Yes, find_token
+from service.cli.console import CliError, Exit, Output, reporting
+from service.cli.jobs import confirm, follow, somebody_there
+from service.client import ChoiceNeeded, Client, Dataset
+from service.client.client import RECIPE
+from service.client.contents import require_room
+from service.client.datasets import default_name
+from service.client.local import LocalService
+from service.client.one_step import account_for, open_account, usual_delta
+from service.client.preparing import Package, prepare, read_choices
+from service.client.progress import preparation_progress
+
+TAKEN_AS_SUGGESTED = {"size", "background", "skip_broken"}
+
+
+def quickstart(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Pictures: a folder of class folders, or what `datasets push` takes.")],
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", "-e", help="Lifetime budget of these pictures; all is spent.")
+    ] = 1.0,
+    out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
+    size: Annotated[str | None, typer.Option(help="Pixels, 64 or 64x48; what suits the pictures by default.")] = None,
+    yes: Yes = False,
+) -> None:
+    """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
+
+    Says what it does, each step with the command that does it by itself, and asks once, before anything is sent. Where
+    no service runs on this machine, one runs for as long as this command does.
+    """
+    target: Target = context.obj
+    with reporting(as_json=False) as output, ExitStack() as stack:
+        if not yes and not somebody_there():
+            raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
+        require_room(out)
+        package, choices = _prepared(output, folder, size)
+        client = stack.enter_context(_service(target, output))
+        dataset = _agreed(client, output, folder, package, choices, epsilon, yes)
+        serve = "" if target.url else "obscura up, and beside it: "
+        repeat = f"obscura quickstart {_quoted(folder)} --epsilon {epsilon:g}"
+        with _step(output, repeat), preparation_progress(output.err) as (_, on_bytes):
+            dataset = client.datasets.send(dataset, package, on_bytes)
+        train = f"obscura train {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --wait"
+        _say(output, "Training, which spends the budget", train)
+        with _step(output, f"{serve}{train}"):
+            job = client.start_training(dataset.id, recipe=RECIPE, epsilon=epsilon)
+        with _step(output, f"{serve}obscura jobs watch {job.id}"):
+            release = follow(output, job, "training").release()
+        download = f"obscura download {release.id} --count {count} --unpack --out {_quoted(out)}"
+        _say(output, "Drawing synthetic images, which costs nothing", download)
+        with _step(output, f"{serve}{download}"):
+            release.sample(count).to_imagefolder(out)
+            grid = release.save_grid(out / "grid.png")
+        left = client.account(release.account_id).balance.affordable_epsilon
+        output.notice("")
+        output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
+        output.text(f"Left for further trainings on these pictures: epsilon {show_epsilon(left, up=False)}.")
+        output.notice(f"More images, at no cost: {serve}obscura download {release.id} --count 10000 --out more.zip")
+
+
+def _prepared(output: Output, folder: Path, size: str | None) -> tuple[Package, dict[str, Any]]:
+    """Prepare the pictures; what they need is taken as suggested, and said."""
+    choices: dict[str, Any] = {} if size is None else {"size": size}
+    with preparation_progress(output.err) as (on_picture, _):
+        try:
+            package = prepare(folder, read_choices(**choices), on_picture=on_picture)
+        except ChoiceNeeded as needed:
+            if not set(needed.suggested) <= TAKEN_AS_SUGGESTED:
+                raise
+            choices |= needed.suggested
+            package = prepare(folder, read_choices(**choices), on_picture=on_picture)
+    return package, choices
+
+
+@contextmanager
+def _service(target: Target, output: Output) -> Iterator[Client]:
+    """The service that was named, else the one on this machine, which is started where none runs."""
+    if target.url is not None:
+        with Client(target.url, find_token(target.token, target.data_dir)) as client:
+            if not client.ready():
+                raise CliError(f"No service answers at {target.url}. Leave --url out to run one here.")
+            yield client
+            return
+    with LocalService(target.data_dir) as service, Client(service.url, service.token) as client:
+        if service.process is not None:
+            _say(output, f"Running a service on {target.data_dir} for the time of this command", "obscura up")
+        yield client
+
+
+def _agreed(
+    client: Client, output: Output, folder: Path, package: Package, choices: dict[str, Any], epsilon: float, yes: bool
+) -> Dataset:
+    """Open an account, declare, plan and ask; a declined declaration is taken back.
+
+    Raises:
+        CliError: The account cannot pay, or the person at the terminal said no.
+    """
+    name = default_name(folder)
+    account = account_for(client, name)
+    if account is None:
+        delta = usual_delta(package.records)
+        command = f"obscura accounts create {_quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit record"
+        _say(output, "Opening an account: the budget of these pictures, for life", command)
+        account = open_account(client, name, epsilon=epsilon, records=package.records)
+    flags = "".join(
+        f" --{option.replace('_', '-')}" + ("" if value is True else f" {value}") for option, value in choices.items()
+    )
+    free_name = client.datasets.free_name(account.id, None, folder)
+    _say(output, "Preparing", f"obscura datasets push {_quoted(folder)} --account {_quoted(account.name)}{flags}")
+    dataset = client.datasets.declare(package, name=free_name, account_id=account.id, say=output.notice)
+    try:
+        _say(output, "Planning", f"obscura plan {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g}")
+        plan = client.plan(dataset.id, recipe=RECIPE, epsilon=epsilon)
+        left = show_epsilon(plan.budget.left_epsilon, up=False)
+        output.notice(
+            f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
+            f"It hides {UNIT_WORDS[account.unit]}, except with a chance of {show_delta(plan.delta)}."
+        )
+        for note in plan.notes:
+            output.notice(note)
+        if not plan.budget.affordable:
+            raise CliError(
+                f"Account {account.name} has epsilon {left} left, for these pictures were trained on before. What was "
+                "made then is free to use: obscura up, and beside it: obscura releases list",
+                Exit.BUDGET,
+            )
+        if not yes:
+            confirm("Send the pictures and train? What is spent stays spent.", "Nothing was sent, and nothing spent.")
+    except BaseException:
+        dataset.delete()
+        raise
+    return dataset
+
+
+def _say(output: Output, what: str, command: str) -> None:
+    """Announce a step, with the command that does it by itself."""
+    output.notice("")
+    output.notice(f"{what}:")
+    output.notice(f"  $ {command}")
+
+
+@contextmanager
+def _step(output: Output, to_go_on: str) -> Iterator[None]:
+    """Say how to go on where the block fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        output.notice(f"To go on: {to_go_on}")
+        raise
+
+
+def _quoted(word: object) -> str:
+    return shlex.quote(str(word))

@@ -1,0 +1,89 @@
+"""`obscura quickstart`: docs/quickstart.md shows what happens, and a step that fails leaves nothing half-done."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from scripts.quickstart_transcript import BLOCK, PAGE, run
+from service.cli import app, quickstart
+from service.cli.console import CliError
+from service.client import Client
+
+Start = Callable[..., Result]
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_happens(tmp_path):
+    shown = BLOCK.search(PAGE.read_text("utf-8"))
+    assert shown is not None
+    ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
+    assert ids.sub("ID", run(tmp_path)) == ids.sub("ID", shown[0])
+    assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
+    assert (tmp_path / "synthetic" / "grid.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "var" / "service.url").exists()
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    rng = np.random.default_rng()
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(20):
+            Image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(tmp_path / f"pets/{name}/{number}.png")
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Run the command in this process, in the test's folder, with nobody at the terminal."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(*arguments: object, before: tuple[str, ...] = ()) -> Result:
+        return CliRunner().invoke(app, [*before, "quickstart", *map(str, arguments)])
+
+    return start
+
+
+def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    asked = start(pets)
+    assert (asked.exit_code, "repeat the command with --yes" in asked.stderr) == (2, True)
+    taken = start(pets, "--yes", "--out", pets)
+    assert (taken.exit_code, "choose another place" in taken.stderr) == (1, True)
+    loose = start(pets / "cat", "--yes")
+    assert (loose.exit_code, "--labels labels.csv" in loose.stderr) == (2, True)
+    away = start(pets, "--yes", before=("--url", "http://127.0.0.1:1", "--token", "none"))
+    assert (away.exit_code, "No service answers at http://127.0.0.1:1" in away.stderr) == (1, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, monkeypatch):
+    url = (shell.data_dir / "service.url").read_text("ascii").strip()
+    token = (shell.data_dir / "admin.key").read_text("ascii").strip()
+    target = ("--url", url, "--token", token)
+
+    def no(question: str, otherwise: str) -> None:
+        raise CliError(otherwise)
+
+    def yes_and_then_a_picture_goes(question: str, otherwise: str) -> None:
+        (pets / "cat" / "0.png").unlink()
+
+    with Client(url, token) as client:
+        before = list(client.datasets())
+        monkeypatch.setattr(quickstart, "confirm", no)
+        monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
+        declined = start(pets, before=target)
+        assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
+        monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
+        broken = start(pets, before=target)
+        assert "The pictures changed while they were sent" in broken.stderr
+        assert f"To go on: obscura quickstart {pets}" in broken.stderr
+        assert list(client.datasets()) == before
+        (account,) = [account for account in client.accounts() if account.name == "pets"]
+        assert account.balance.held_nano == account.balance.spent_nano == 0
