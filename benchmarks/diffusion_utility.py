@@ -3,9 +3,9 @@
 Run `python -m benchmarks.diffusion_utility --folder FOLDER --dataset fashion --epsilon 1 --minutes 9
 --option preset=fashion_mnist_moments` again and again: each call goes on from the folder's checkpoint until its minutes
 are over, which must suffice for what comes before the private steps. The call in which the training ends draws
-synthetic images, trains three classifiers on them by the evaluation's fixed protocol, tests them once on the test images, and
-writes result.json and grid.png. `--development` tests on training images that are held out, for choosing settings.
-`--option` is a recipe's, as on the command line.
+synthetic images, trains three classifiers on them by the evaluation's fixed protocol, tests them once on the test
+images, and writes result.json and grid.png. `--development` tests on training images that are held out, for choosing
+settings. `--option` is a recipe's, as on the command line.
 """
 
 from __future__ import annotations

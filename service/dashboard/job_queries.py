@@ -12,14 +12,14 @@ from sqlalchemy.orm import Session
 
 from service import jobs, ledger
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.words import UNFINISHED, HoldState, JobKind
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.sweeps import sweeps_measured
 from service.times import to_the_minute
-from service.wording import FAILURES, RECIPE_TITLES
+from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
 
 JOBS_A_PAGE = 50
 UNFINISHED_MAX = 100
@@ -75,6 +75,7 @@ class JobView:
     sample: Sample | None = None
     epsilon_charged: float = 0.0  # of a single job's page
     epsilon_held: float = 0.0
+    preview: Preview | None = None  # likewise
     publishes: bool = False  # likewise: whether it goes on and has paid for something that could be published now
 
     @property
@@ -92,6 +93,11 @@ class JobView:
     def active(self) -> bool:
         """Queued or running."""
         return self.job.state in UNFINISHED
+
+    @property
+    def forecast(self) -> str:
+        """What a preview that has ended found, in words."""
+        return forecast_sentence(**self.preview.results) if self.preview and self.preview.results else ""
 
     @property
     def stage(self) -> str | None:
@@ -294,6 +300,8 @@ def read_job(session: Session, job_id: str, now: datetime) -> tuple[JobView, dic
     if row is None:
         raise NotFound("There is no such job.")
     view, plan = _views(session, [row], now)[0], row.plan or {}
+    if row.kind is JobKind.PREVIEW:
+        view = replace(view, preview=jobs.preview_of(session, job_id))
     if row.hold_state is not None and row.account_id is not None:
         useful_nano = jobs.charged_before_useful(plan)
         epsilon_of = ledger.filter_of(ledger.get_account(session, row.account_id)).epsilon_of

@@ -16,8 +16,9 @@ from privacy.plans.plan import Plan
 from privacy.plans.registry import RECIPES
 from privacy.wording import show_epsilon
 from service import jobs, ledger
-from service.api.job_schemas import JobRequest
+from service.api.job_schemas import JobRequest, PreviewRecord, PreviewRequest
 from service.api.routes.jobs import create_job
+from service.api.routes.previews import create_preview, read_preview_grid
 from service.dashboard import queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import fresh_once, once_of, problems_of, read_body, read_options, write_options
@@ -77,18 +78,18 @@ def asked(
         return Wish(dataset, recipe, epsilon, evaluation, options)
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
-        if job.kind is not JobKind.TRAIN:
+        if job.kind not in (JobKind.TRAIN, JobKind.PREVIEW):
             raise NotFound("There is no such training.")
         return wish_of(job)
 
 
 def wish_of(job: Job) -> Wish:
-    """Return what a training was asked for."""
+    """Return what a training, or the preview of one, was asked for."""
     return Wish(
         dataset=job.dataset_id or "",
         recipe=job.recipe,
         epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
-        evaluation=job.evaluation_dataset_id or "",
+        evaluation=(job.evaluation_dataset_id or "") if job.kind is JobKind.TRAIN else "",
         options=write_options(job.options),
     )
 
@@ -117,6 +118,24 @@ def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) ->
     except (ObscuraError, PrivacyError) as error:
         return _page(request, dashboard, wish, "train.html", error)
     return RedirectResponse(made.headers["location"].removeprefix("/v1"), status_code=303)
+
+
+@router.post("/previews")
+def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+    """Ask for a preview of the plan that is shown, and go to the page of its job."""
+    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
+    try:
+        fields = _body(wish).model_dump(exclude={"evaluation_dataset_id"})
+        made = create_preview(dashboard.service, trainer, request, f"preview {once_of(form)}", PreviewRequest(**fields))
+    except (ObscuraError, PrivacyError) as error:
+        return _page(request, dashboard, wish, "train.html", error)
+    return RedirectResponse(f"/jobs/{PreviewRecord.model_validate_json(bytes(made.body)).job_id}", status_code=303)
+
+
+@router.get("/previews/{preview_id}/grid.png")
+def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
+    """Send the picture of what a preview drew."""
+    return read_preview_grid(dashboard.service, request, preview_id)
 
 
 def _body(wish: Wish) -> JobRequest:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service import ledger
+from service import jobs, ledger
 from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import DatasetState, JobState
+from service.db.words import DatasetState, JobKind, JobState
 from service.errors import InvalidInput
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
@@ -203,3 +203,24 @@ def test_readers_see_no_form_that_acts(site, stock, address):
         assert page.status_code == 200
         assert 'method="post" action="/logout"' in page.text or 'method="post"' not in page.text
         assert page.text.count('method="post"') <= 1
+
+
+def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock):
+    trainer = site.signed_in("train", "read")
+    page = trainer.get(f"/train?dataset={stock.dataset}&epsilon=900").text
+    assert "Preview before you spend" in page, "what cannot be paid can be looked at"
+    form = page[page.index('action="/previews"') :]
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+    first, second = (send(trainer, "/train", "/previews", **fields) for _ in range(2))
+    assert first.headers["location"] == second.headers["location"]
+    job_id = first.headers["location"].removeprefix("/jobs/")
+    assert (site.job(job_id).kind, site.job(job_id).hold_id) == (JobKind.PREVIEW, None)
+    found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
+    with transaction(site.factory) as session:
+        jobs.claim(session, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
+        jobs.finish_preview(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
+        preview_id = jobs.preview_of(session, job_id).id
+    shown = trainer.get(f"/jobs/{job_id}").text
+    assert_shown(shown, "right on 20% of generated patterns", "noise drowns", f"/previews/{preview_id}/grid.png")
+    assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG"
+    assert 'value="900"' in trainer.get(f"/train?again={job_id}").text
