@@ -43,7 +43,11 @@ STOCK = {"accounts": 1000, "jobs": 10_000, "entries": 1_000_000}
 QUICK = {"accounts": 20, "jobs": 200, "entries": 10_000}
 START_SECONDS = 600
 # Lists at their longest page, and pages that are not the first.
-VARIANTS = {"/v1/jobs": ["?limit=200"], "/v1/accounts": ["?limit=200"], "/accounts/{account_id}": ["?before=500"]}
+VARIANTS = {
+    "/v1/jobs": ["?limit=200"],
+    "/v1/accounts": ["?limit=200"],
+    "/accounts/{account_id}/{part}": ["?before=500"],
+}
 VARIANTS |= {f"/v1/{name}": ["?limit=200"] for name in ("datasets", "releases", "sweeps", "keys", "limit-requests")}
 VARIANTS |= {"/jobs": ["?state=succeeded&recipe=datalens"], "/datasets": ["?q=pictures&state=ready"]}
 VARIANTS |= {"/v1/accounts/{account_id}/entries": ["?limit=200"]}
@@ -63,11 +67,12 @@ def filled(path: str, stock: Stock) -> list[str]:
     names = {"account_id": [stock.account_id], "dataset_id": [stock.dataset_id], "job_id": [stock.job_id]}
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
     names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
+    names |= {"part": ["data", "jobs", "ledger", "controls"]}
     if path.startswith("/parts/"):
         names["name"] = ["budgets", "jobs", "releases"]
     if path.startswith("/static/"):
         names["name"] = [path.name for path in sorted((Path(dashboard.__file__).parent / "static").iterdir())]
-    addresses = [path]
+    addresses = [f"{path}?release={stock.release_id}" if path == "/compare" else path]
     for name, values in names.items():
         addresses = [address.replace("{" + name + "}", value) for address in addresses for value in values]
     addresses = list(dict.fromkeys(addresses))

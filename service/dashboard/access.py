@@ -226,6 +226,11 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
         return None if principal is None else Viewer(principal, form_token(cookie), name_of(session, principal))
 
 
+def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
+    """Tell whether the session of a request that stays open has not ended: what it asks again and again."""
+    return _signed_in(request, dashboard) is not None
+
+
 def _is_local(request: Request) -> bool:
     """Tell whether somebody on this machine asks, with a browser of this machine.
 

@@ -1,11 +1,8 @@
-"""The overview, the pages about accounts with their chart, and the parts that pages refresh."""
+"""The overview, the pages about accounts, and the parts that pages refresh."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -14,72 +11,16 @@ from sqlalchemy.orm import Session
 
 from service.dashboard import job_queries, queries
 from service.dashboard.access import Running, find_viewer
+from service.dashboard.charts import spend_chart
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.queries import SpendPoint
 from service.db.session import transaction
 from service.errors import NotFound
 from service.ledger.stops import arming_stops
 
-WIDTH, HEIGHT = 640, 200
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
-
-
-@dataclass(frozen=True)
-class SpendChart:
-    """A step line of what is spent and a band of what is held on top, against the limit at 100%.
-
-    Coordinates are in a box of WIDTH x HEIGHT.
-    """
-
-    spent_line: str
-    spent_area: str
-    held_area: str
-    begin: datetime
-    end: datetime
-    ticks: tuple[tuple[int, float], ...]
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
-
-
-def spend_chart(points: Sequence[SpendPoint], now: datetime) -> SpendChart | None:
-    """Draw the balances up to now; None before anything was held or spent."""
-    if not any(point.spent or point.held for point in points):
-        return None
-    begin, end = points[0].at, max(now, points[-1].at)
-    span = max((end - begin).total_seconds(), 1.0)
-
-    def x(moment: datetime) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (moment - begin).total_seconds() / span, 1)
-
-    def y(share: float) -> float:
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * min(max(share, 0.0), 1.0), 1)
-
-    moments = [*(point.at for point in points[1:]), end]
-    edges = [x(moment) for moment in (begin, *moments)]
-    spent = _steps([(*pair, y(p.spent)) for p, pair in zip(points, pairwise(edges), strict=True)])
-    total = _steps([(*pair, y(p.spent + p.held)) for p, pair in zip(points, pairwise(edges), strict=True)])
-    floor = y(0.0)
-    return SpendChart(
-        spent_line="M" + " L".join(spent),
-        spent_area=f"M{x(begin)} {floor} L" + " L".join(spent) + f" L{x(end)} {floor} Z",
-        held_area="M" + " L".join(total) + " L" + " L".join(reversed(spent)) + " Z",
-        begin=begin,
-        end=end,
-        ticks=tuple((percent, y(percent / 100)) for percent in (0, 50, 100)),
-    )
-
-
-def _steps(levels: Sequence[tuple[float, float, float]]) -> list[str]:
-    return [f"{x} {y}" for begin, end, y in levels for x in (begin, end)]
-
-
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
+ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
 
 
@@ -107,30 +48,45 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
 
 
 @router.get("/accounts/{account_id}")
+@router.get("/accounts/{account_id}/{part}")
 def account(
     request: Request,
     dashboard: Running,
     account_id: str,
+    part: str = "overview",
     before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
 ) -> HTMLResponse:
-    """Show one account: budget, odds, spending over time, holds, datasets, jobs and the ledger's entries."""
+    """Show one part of an account: its budget over time, its datasets, its jobs, its ledger, or its controls."""
+    if part not in ACCOUNT_PARTS:
+        raise NotFound("There is no such part of an account's page.")
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         view = queries.read_account(session, account_id)
+        requests = queries.list_limit_requests(session, now, account_id=account_id)
         values: dict[str, Any] = {
             "view": view,
             "stopped": bool(arming_stops(session)),
-            "chart": spend_chart(queries.read_spending(session, view.account), now),
-            "holds": queries.list_open_holds(session, account_id),
-            "requests": queries.list_limit_requests(session, now, account_id=account_id),
-            "sweeps": job_queries.list_sweeps(session, account_id=account_id),
-            "datasets": queries.list_datasets(session, account_id),
-            "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, account_id=account_id),
-            "releases": queries.list_releases(session, limit=queries.RECENT_RELEASES, account_id=account_id),
-            "log": queries.list_entries(session, view.account, before),
+            "requests": requests,
+            "waiting": sum(asked.pending for asked in requests),
             "now": now,
         }
-    return page(request, "account.html", **values)
+        match part:
+            case "overview":
+                values["chart"] = spend_chart(queries.read_spending(session, view.account), now)
+                values["holds"] = queries.list_open_holds(session, account_id)
+                values["releases"] = queries.list_releases(
+                    session, limit=queries.RECENT_RELEASES, account_id=account_id
+                )
+            case "data":
+                values["datasets"] = queries.list_datasets(session, account_id)
+            case "jobs":
+                values["sweeps"] = job_queries.list_sweeps(session, account_id=account_id)
+                values["jobs"] = job_queries.list_jobs(
+                    session, now, limit=job_queries.JOBS_A_PAGE, account_id=account_id
+                )
+            case "ledger":
+                values["log"] = queries.list_entries(session, view.account, before)
+    return page(request, f"account_{part}.html", **values)
 
 
 def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _switch(
 
 
 def _back_to_account(account_id: str) -> RedirectResponse:
-    return RedirectResponse(f"/accounts/{account_id}#control-title", status_code=303)
+    return RedirectResponse(f"/accounts/{account_id}/controls", status_code=303)
 
 
 def _reason(form: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from service.dashboard.filters import DATASET_STATES, Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Release
 from service.db.session import find, transaction
 from service.db.words import DatasetState, SampleFormat
 from service.errors import InvalidInput, NotFound
@@ -94,14 +95,28 @@ _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 @router.get("/releases")
 def release_list(
-    request: Request, dashboard: Running, before: Annotated[str | None, Query(max_length=64)] = None
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
-    """Show the releases with their sample grids, newest first."""
+    """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
     limit = queries.RELEASES_A_PAGE
+    narrowed = replace(filters, state="", recipe="").conditions(Release)
     with transaction(dashboard.factory, read_only=True) as session:
-        rows = queries.list_releases(session, limit=limit + 1, before=before)
+        rows = queries.list_releases(session, *narrowed, limit=limit + 1, before=before)
+        accounts = account_choices(session)
     older_than = rows[limit - 1].release.id if len(rows) > limit else None
-    return page(request, "releases.html", releases=rows[:limit], before=before, older_than=older_than)
+    return page(
+        request,
+        "releases.html",
+        releases=rows[:limit],
+        filters=asdict(filters),
+        list_path=filters.address("/releases"),
+        account_choices=accounts,
+        before=before,
+        older_than=older_than,
+    )
 
 
 @router.get("/releases/{release_id}")
@@ -130,6 +145,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         downloads=[name for name in DOWNLOADS if name in present],
         formats=[choice.value for choice in SampleFormat],
         samples_max=dashboard.settings.samples_max,
+        chance=1 / len(row.dataset.classes),
+        url=str(request.base_url).rstrip("/"),
     )
 
 

@@ -268,23 +268,26 @@ def list_jobs(
     return _views(session, [*active, *ended][: max(limit, len(active))], now)
 
 
-def list_active_jobs(session: Session, now: datetime) -> list[JobView]:
+def list_active_jobs(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
     """Return the jobs that are queued or running, oldest first."""
-    return _views(session, _rows(session, _IS_UNFINISHED, order=Job.created_at, limit=UNFINISHED_MAX), now)
+    return _views(session, _rows(session, _IS_UNFINISHED, *narrowed, order=Job.created_at, limit=UNFINISHED_MAX), now)
 
 
-def list_ended_jobs(session: Session, now: datetime, *, before: str | None) -> tuple[list[JobView], str | None]:
+def list_ended_jobs(
+    session: Session, now: datetime, *narrowed: ColumnElement[bool], before: str | None
+) -> tuple[list[JobView], str | None]:
     """Return a page of the jobs that have ended, newest first, and the last one's id where there are more.
 
     Args:
         session: Any transaction.
         now: Aware.
+        narrowed: Conditions on the jobs.
         before: Id of the last job of the page before; None for the first page.
 
     Raises:
         NotFound: There is no such job.
     """
-    conditions = [Job.state.not_in(UNFINISHED), *older_than(session, Job, before)]
+    conditions = [Job.state.not_in(UNFINISHED), *narrowed, *older_than(session, Job, before)]
     rows = _rows(session, *conditions, order=Job.created_at.desc(), limit=JOBS_A_PAGE + 1)
     shown = rows[:JOBS_A_PAGE]
     return _views(session, shown, now), shown[-1].id if len(rows) > len(shown) else None

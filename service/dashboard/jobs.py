@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service import jobs
+from service.api import job_views
+from service.api.events import EventStream, Snapshot, follow
 from service.dashboard import job_queries
-from service.dashboard.access import Form, Running, find_trainer, find_viewer
+from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
+from service.dashboard.charts import sweep_chart
+from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters, account_choices
 from service.dashboard.pages import PageRoute, page
+from service.db.job_tables import Job
 from service.db.session import transaction
+from service.db.words import JobState
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
 @router.get("/jobs")
 def job_list(
-    request: Request, dashboard: Running, before: Annotated[str | None, Query(max_length=64)] = None
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
-    """Show the jobs under way and the latest ones, or those that ended before one."""
+    """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
     now = dashboard.clock()
+    narrowed = replace(filters, q="").conditions(Job, states=[state.value for state in JobState])
+    whole = before is None and not narrowed
     with transaction(dashboard.factory, read_only=True) as session:
-        active = job_queries.list_active_jobs(session, now) if before is None else []
-        sweeps = job_queries.list_sweeps(session) if before is None else []
-        ended, older_than = job_queries.list_ended_jobs(session, now, before=before)
+        active = job_queries.list_active_jobs(session, now, *narrowed) if before is None else []
+        sweeps = job_queries.list_sweeps(session) if whole else []
+        ended, older_than = job_queries.list_ended_jobs(session, now, *narrowed, before=before)
+        accounts = account_choices(session)
     return page(
         request,
         "jobs.html",
+        filters=asdict(filters),
+        list_path=filters.address("/jobs"),
+        account_choices=accounts,
+        states=JOB_STATE_CHOICES,
+        recipe_choices=RECIPE_CHOICES,
         jobs=[*active, *ended],
         sweeps=sweeps,
         before=before,
@@ -45,6 +64,27 @@ def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
     return page(request, _template(request, "job.html"), view=view, plan=plan)
 
 
+@router.get("/jobs/{job_id}/events")
+def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str) -> Response:
+    """Tell the page's script when there is something new to show of a job, as the API's event stream does."""
+    service, by = dashboard.service, viewer.principal.id if viewer.principal else "this machine"
+
+    def read() -> Snapshot | None:
+        if viewer.principal is not None and not still_signed_in(request, dashboard):
+            return None
+        with transaction(dashboard.factory, read_only=True) as session:
+            job = jobs.get_job(session, job_id)
+            return Snapshot(job.progress_version, job_views.event(session, job))
+
+    first = read()
+    seen = request.headers.get("last-event-id")
+    if first is None or (first.final and first.id == seen):
+        return Response(status_code=204)
+    service.streams.take(by)
+    events = follow(read, last_event_id=seen, limits=service.streams.limits, stopping=service.stopping)
+    return EventStream(events, on_close=partial(service.streams.give_back, by))
+
+
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
 def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
     """Ask a job to end. What it has charged stays spent; `discard` says that nothing of it is published."""
@@ -58,7 +98,9 @@ def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
     """Show one sweep: its trials, what they cost together, which is best on public data; or only the trials again."""
     with transaction(dashboard.factory, read_only=True) as session:
         view = job_queries.read_sweep(session, sweep_id, dashboard.clock())
-    return page(request, _template(request, "sweep.html"), view=view)
+    assert view.dataset is not None
+    chart = sweep_chart(view.trials, len(view.dataset.classes))
+    return page(request, _template(request, "sweep.html"), view=view, chart=chart)
 
 
 @router.post("/sweeps/{sweep_id}/cancel", dependencies=[Depends(find_trainer)])

@@ -28,7 +28,7 @@ from service.dashboard.access import (
     require_acting,
     require_same_origin,
 )
-from service.dashboard.forms import do_once, fresh_once, once_of, problems_of, read_body
+from service.dashboard.forms import FieldsRefused, do_once, fresh_once, once_of, problems_of, read_body
 from service.dashboard.multipart import FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, page, wants_problem
 from service.datasets import receiving, states
@@ -38,6 +38,7 @@ from service.db.session import find, transaction
 from service.errors import ObscuraError
 from service.ingest.formats import FORMATS
 
+PUBLIC = "public"  # chosen in the place of an account
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
@@ -78,7 +79,7 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
     try:
         once = once_of(form)
         fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
-        fields["visibility"] = "private" if fields["account_id"] else "public"
+        fields |= _whose(fields["account_id"])
         fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
         fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
         body = read_body(DatasetRequest, fields).model_dump()
@@ -134,6 +135,18 @@ def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) 
         body.drain()
         raise
     return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+def _whose(chosen: str) -> dict[str, str | None]:
+    """Read whose images are declared: nobody's is a choice, too, and none is made for anybody.
+
+    Raises:
+        FieldsRefused: none was made.
+    """
+    if not chosen:
+        raise FieldsRefused({"account_id": "Choose whose images these are."})
+    public = chosen == PUBLIC
+    return {"account_id": None if public else chosen, "visibility": "public" if public else "private"}
 
 
 def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:

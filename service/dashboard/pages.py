@@ -158,6 +158,7 @@ def _templates() -> jinja2.Environment:
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
         "odds": wording.odds_sentence,
+        "recipe_titles": wording.RECIPE_TITLES,
         "request_words": wording.LIMIT_REQUESTS,
         "state_words": wording.JOB_STATES,
         "units": UNIT_WORDS,

@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
 
 from privacy.plans.registry import RECIPES
@@ -18,7 +18,7 @@ from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
-from service.db.words import DatasetState, LimitRequestState, Visibility
+from service.db.words import DatasetState, EntryKind, LimitRequestState, Visibility
 from service.errors import NotFound
 from service.jobs.evaluations import newest_evaluations, with_figures
 from service.logs import get_logger
@@ -29,7 +29,7 @@ RELEASES_A_PAGE = 30
 RECENT_RELEASES = 6
 EVALUATIONS_MAX = 20
 RECENT_REQUESTS = 8
-ENTRIES_A_PAGE = 20
+ENTRIES_A_PAGE = 60
 CHART_POINTS_MAX = 120  # on 640 pixels
 CHOICES_MAX = 50  # of a field
 ACCOUNT_CHOICES = (AccountRow.id, AccountRow.name, AccountRow.unit)
@@ -110,6 +110,21 @@ class EntriesPage:
     entries: Sequence[ledger.Entry]
     older_before: int | None
     newer_before: int | None
+
+    @property
+    def groups(self) -> list[list[ledger.Entry]]:
+        """The entries, newest first, with charges of one job and stage that follow each other together."""
+        groups: list[list[ledger.Entry]] = []
+        for entry in self.entries:
+            if groups and entry.kind is EntryKind.CHARGE and _charged_for(groups[-1][-1]) == _charged_for(entry):
+                groups[-1].append(entry)
+            else:
+                groups.append([entry])
+        return groups
+
+
+def _charged_for(entry: ledger.Entry) -> tuple[EntryKind, str | None, object]:
+    return entry.kind, entry.job_id, entry.details.get("stage")
 
 
 @dataclass(frozen=True)
@@ -214,12 +229,17 @@ class ReleaseView:
 
 
 def list_releases(
-    session: Session, *, limit: int, account_id: str | None = None, before: str | None = None
+    session: Session,
+    *narrowed: ColumnElement[bool],
+    limit: int,
+    account_id: str | None = None,
+    before: str | None = None,
 ) -> list[ReleaseView]:
     """Return what lists show of releases, newest first.
 
     Args:
         session: Any transaction.
+        narrowed: Conditions on the releases.
         limit: How many at most.
         account_id: Of this account; None for all.
         before: Id of a release, all of which are older; None for the newest.
@@ -228,7 +248,7 @@ def list_releases(
         NotFound: There is no such release.
     """
     query = _RELEASES if account_id is None else _RELEASES.where(Release.account_id == account_id)
-    query = query.where(*older_than(session, Release, before))
+    query = query.where(*narrowed, *older_than(session, Release, before))
     rows = session.scalars(query.order_by(Release.created_at.desc(), Release.id.desc()).limit(limit)).all()
     newest = newest_evaluations(session, [row.id for row in rows])
     return [ReleaseView(row, with_figures(row.summary, newest.get(row.id))) for row in rows]

@@ -10,6 +10,8 @@
   const BUSY_MILLISECONDS = 2000;
   const IDLE_MILLISECONDS = 15000;
   const FAILED_MILLISECONDS = 30000;
+  const events = document.querySelector("[data-events]");
+  let told = false; // by the event stream, so that asking now and then is not needed
   const shown = new Map(); // region -> the text it was last filled with
   let announced = announcement();
   let paused = false;
@@ -44,8 +46,8 @@
         const text = await answer.text();
         if (!paused) fill(region, text);
       }
-      note.textContent = busy() ? "Updating every 2 seconds" : "Up to date";
-      wait = busy() ? BUSY_MILLISECONDS : IDLE_MILLISECONDS;
+      note.textContent = busy() ? (told ? "Live" : "Updating every 2 seconds") : "Up to date";
+      wait = busy() && !told ? BUSY_MILLISECONDS : IDLE_MILLISECONDS;
       const now = announcement();
       if (now !== announced) status.textContent = announced = now;
     } catch {
@@ -58,6 +60,22 @@
   function schedule(milliseconds) {
     clearTimeout(timer);
     if (!paused && !document.hidden) timer = setTimeout(refresh, milliseconds);
+  }
+
+  if (events !== null) {
+    const stream = new EventSource(events.dataset.events);
+    const heard = () => {
+      told = stream.readyState === EventSource.OPEN;
+      schedule(0);
+    };
+    stream.addEventListener("progress", heard);
+    stream.addEventListener("finished", () => {
+      stream.close();
+      heard();
+      if (!paused) location.reload(); // what may be done with a job that has ended stands around the region
+    });
+    stream.addEventListener("error", () => (told = false)); // the page asks again, until the stream is back
+    addEventListener("pagehide", () => stream.close());
   }
 
   button.addEventListener("click", () => {

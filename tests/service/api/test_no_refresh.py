@@ -157,7 +157,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
 
         def sign_in(token: str) -> None:
             ask("POST", "/login", {"key": token}, client=browser)
-            html = browser.get(f"/accounts/{ask.account_id}").text
+            html = browser.get(f"/accounts/{ask.account_id}/controls").text
             ask.token = re.findall(r'name="token" value="(\w+)"', html)[0]
 
         sign_in(token_of_alice)

@@ -194,7 +194,10 @@ class Stock:
         """Every page that a reader may open."""
         jobs = [f"/jobs/{job}" for job in (self.running, self.queued, self.done)]
         parts = ["/parts/budgets", "/parts/jobs", "/parts/releases", f"/jobs/{self.running}/part"]
-        return ["/", "/jobs", "/releases", f"/accounts/{self.account}", f"/releases/{self.release}", *jobs, *parts]
+        account = [f"/accounts/{self.account}{part}" for part in ("", "/data", "/jobs", "/ledger", "/controls")]
+        made = [f"/releases/{self.release}", f"/compare?release={self.release}", f"/datasets/{self.dataset}"]
+        new = ["/accounts/new", "/datasets/new", "/train", "/datasets"]
+        return ["/", "/jobs", "/releases", *account, *made, *new, *jobs, *parts]
 
 
 @pytest.fixture

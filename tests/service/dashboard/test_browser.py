@@ -114,7 +114,7 @@ def test_forms_of_an_admin_are_shown_and_fit_their_window(site, stock, live, tmp
     live.cookies.append((b"cookie", "; ".join(f"{name}={value}" for name, value in client.cookies.items()).encode()))
     picture = tmp_path / "page.png"
     forms = {
-        f"/accounts/{stock.account}": "Freeze the account",
+        f"/accounts/{stock.account}/controls": "Freeze the account",
         f"/datasets/{stock.dataset}": "Delete the images</button>",
     }
     for page, shown in forms.items():

@@ -101,9 +101,12 @@ def test_images_are_sent_by_the_pages_script(site, declared):
     refused = uploader.put(address, content=zipped((5, 4)), headers=PROBLEM | token)
     assert (refused.status_code, refused.json()["fault"]) == (422, "image_size")
     assert uploader.put(address, content=zipped(), headers=PROBLEM | token).status_code == 200
-    wrong = {**DATASET, "token": token["X-Form-Token"], "height": "0", "account_id": ""}
+    wrong = {**DATASET, "token": token["X-Form-Token"], "height": "0", "account_id": "public"}
     problem = uploader.post("/datasets", data=wrong, headers=PROBLEM).json()
     assert problem["fields"].keys() == {"height"}
+    nobodys = uploader.post("/datasets", data={**wrong, "height": "4", "account_id": ""}, headers=PROBLEM).json()
+    assert nobodys["fields"].keys() == {"account_id"}, "public is never what nobody chose"
+    assert len(site.rows(Dataset)) == 1
 
 
 def test_a_form_with_a_file_is_read_however_its_body_is_cut():

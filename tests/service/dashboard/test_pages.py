@@ -81,8 +81,9 @@ def test_jobs_show_their_progress_and_nothing_measured(site, stock):
 
 
 def test_an_account_shows_its_holds_datasets_and_chained_entries(site, stock):
-    shown = words_of(site.client().get(f"/accounts/{stock.account}").text)
-    assert_shown(shown, "60,000", "28 × 28 × 1", "Held, data not opened yet", "Charged ahead: Votes")
+    parts = ("", "/data", "/jobs", "/ledger")
+    shown = " ".join(words_of(site.client().get(f"/accounts/{stock.account}{part}").text) for part in parts)
+    assert_shown(shown, "60,000", "28 × 28 × 1", "Held, data not opened yet", "Charged ahead: Votes", "DataLens")
     assert site.row(AccountRow, stock.account).head_hash in shown.replace(" ", "")
 
 
@@ -91,7 +92,7 @@ def test_the_ledger_is_read_in_pages(site, stock):
         with transaction(site.factory) as session:
             drawn = {"account_id": stock.account, "job_id": new_id("job"), "release_id": stock.release}
             ledger.record_sample(session, **drawn, now=site.now)
-    page = f"/accounts/{stock.account}"
+    page = f"/accounts/{stock.account}/ledger"
     client, seen, address = site.client(), [], page
     while address:
         html = client.get(address).text
@@ -171,7 +172,11 @@ def test_every_page_is_well_formed_and_labelled(site, stock):
             assert all(svg.get("aria-hidden") or svg.get("aria-label") for svg in page.all("svg"))
             assert all(bar.get("aria-label") for bar in page.all("progress"))
             labelled = {label["for"] for label in page.all("label")}
-            fields = [field for field in page.all("input", "select") if "hidden" not in {field.get("type"), *field}]
+            fields = [
+                field
+                for field in page.all("input", "select", "textarea")
+                if "hidden" not in {field.get("type"), *field}
+            ]
             assert {field["id"] for field in fields} == labelled
             ids = [attributes["id"] for _, attributes in page.elements if attributes.get("id")]
             assert len(ids) == len(set(ids)), address
@@ -235,7 +240,7 @@ def test_no_page_holds_private_facts_or_secrets(site, stock):
 def test_names_are_escaped(site, open_account, declare_dataset):
     account = open_account(site.factory, name="<script>alert(1)</script>")
     declare_dataset(site.factory, account_id=account, name='"><img src=x>')
-    for address in ("/", f"/accounts/{account}"):
+    for address in ("/", f"/accounts/{account}", f"/accounts/{account}/data"):
         html = site.client().get(address).text
         assert "<script>alert" not in html
         assert "<img src=x" not in html

@@ -74,36 +74,41 @@ def test_a_limit_is_raised_from_two_browsers(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     before = account_of(site, stock.account).epsilon
-    asked = send(alice, page, f"{page}/limit-requests", epsilon="20", reason="a second study")
-    assert (asked.status_code, asked.headers["location"]) == (303, f"{page}#control-title")
+    asked = send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="a second study")
+    assert (asked.status_code, asked.headers["location"]) == (303, f"{page}/controls")
     (request,) = site.rows(LimitRequest)
     act = f"/limit-requests/{request.id}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
-        assert_shown(client.get(page).text, "a second study", shown)
-    assert "Approve" not in alice.get(page).text
-    assert f"{page}#control-title" in site.client().get("/").text, "the overview says that a request waits"
-    refused = send(alice, page, f"{act}/approve")
+        assert_shown(client.get(f"{page}/controls").text, "a second study", shown)
+    assert "Approve" not in alice.get(f"{page}/controls").text
+    assert f"{page}/controls" in site.client().get("/").text, "the overview says that a request waits"
+    refused = send(alice, f"{page}/controls", f"{act}/approve")
     assert refused.status_code == 403
     assert "two people" in refused.text
     assert account_of(site, stock.account).epsilon == before
-    assert send(bob, page, f"{act}/approve").status_code == 303
+    assert send(bob, f"{page}/controls", f"{act}/approve").status_code == 303
     assert account_of(site, stock.account).epsilon == 20.0
-    assert "by two admins: a second study" in bob.get(page).text
+    assert "by two admins: a second study" in bob.get(f"{page}/ledger").text
 
 
 def test_a_request_is_withdrawn_or_declined(site, stock):
     page = f"/accounts/{stock.account}"
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     for client in (alice, bob):
-        assert send(alice, page, f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
+        assert send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
         newest = next(request for request in site.rows(LimitRequest) if request.state.value == "pending")
-        assert send(client, page, f"/limit-requests/{newest.id}/decline").status_code == 303
+        assert send(client, f"{page}/controls", f"/limit-requests/{newest.id}/decline").status_code == 303
     assert {request.state.value for request in site.rows(LimitRequest)} == {"declined"}
 
 
 def test_a_limit_is_lowered_at_once(site, stock):
     page = f"/accounts/{stock.account}"
-    assert send(site.signed_in("admin"), page, f"{page}/lower-limit", epsilon="0.5", reason="less").status_code == 303
+    assert (
+        send(
+            site.signed_in("admin"), f"{page}/controls", f"{page}/lower-limit", epsilon="0.5", reason="less"
+        ).status_code
+        == 303
+    )
     account = account_of(site, stock.account)
     assert (account.epsilon, account.frozen) == (0.5, True)
 
@@ -111,10 +116,11 @@ def test_a_limit_is_lowered_at_once(site, stock):
 def test_an_account_is_frozen_and_opened(site, stock):
     page = f"/accounts/{stock.account}"
     admin = site.signed_in("admin")
-    assert send(admin, page, f"{page}/freeze", reason="an audit").status_code == 303
+    assert send(admin, f"{page}/controls", f"{page}/freeze", reason="an audit").status_code == 303
     assert account_of(site, stock.account).frozen
-    assert_shown(admin.get(page).text, "This account is frozen", "an audit")
-    assert send(admin, page, f"{page}/unfreeze", reason="it is over").status_code == 303
+    assert_shown(admin.get(f"{page}/controls").text, "This account is frozen")
+    assert "an audit" in admin.get(f"{page}/ledger").text
+    assert send(admin, f"{page}/controls", f"{page}/unfreeze", reason="it is over").status_code == 303
     assert not account_of(site, stock.account).frozen
 
 
@@ -136,7 +142,7 @@ def test_an_account_is_frozen_and_opened(site, stock):
 def test_forms_out_of_range_change_nothing(site, stock, action, fields):
     page = f"/accounts/{stock.account}"
     before = account_of(site, stock.account)
-    answer = send(site.signed_in("admin"), page, f"{page}/{action}", **fields)
+    answer = send(site.signed_in("admin"), f"{page}/controls", f"{page}/{action}", **fields)
     assert answer.status_code == 422
     assert answer.headers["content-type"].startswith("text/html")
     assert (site.rows(LimitRequest), account_of(site, stock.account).head_hash) == ([], before.head_hash)
@@ -144,7 +150,7 @@ def test_forms_out_of_range_change_nothing(site, stock, action, fields):
 
 def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
     page = f"/sweeps/{sweep}"
-    for address in ("/jobs", f"/accounts/{stock.account}"):
+    for address in ("/jobs", f"/accounts/{stock.account}/jobs"):
         assert f'href="{page}"' in site.client().get(address).text
     html = site.client().get(page).text
     assert_shown(html, "vote shares", "3 trainings", "Vote share 0.1", "0 of 3", "Every trial is paid for")
@@ -192,7 +198,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     """Every form that a page sends: not without a session, not with the wrong key, not from elsewhere."""
     alice, other = site.signed_in("admin"), site.signed_in("admin")
     account = f"/accounts/{stock.account}"
-    send(alice, account, f"{account}/limit-requests", epsilon="20", reason="more")
+    send(alice, f"{account}/controls", f"{account}/limit-requests", epsilon="20", reason="more")
     request = f"/limit-requests/{site.rows(LimitRequest)[0].id}"
     introduced = {"name": "dan", "introduction": introduce()[1]}
     assert send(alice, "/admins", "/admins", reason="why", **introduced).status_code == 303
@@ -223,7 +229,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
 
     before = state()
     nobody = site.client()
-    tokens = {"alice": token_of(alice, account), "other": token_of(other, account)}
+    tokens = {"alice": token_of(alice, f"{account}/controls"), "other": token_of(other, f"{account}/controls")}
     limited = {
         scope: (client, token_of(client, page))
         for scope, page in (("data", f"/datasets/{sealed}"), ("train", f"/jobs/{stock.queued}"))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.dashboard.accounts import HEIGHT, WIDTH, spend_chart
+from service.dashboard.charts import HEIGHT, WIDTH, spend_chart
 from service.dashboard.queries import SpendPoint
 
 

@@ -1,0 +1,128 @@
+"""Following, narrowing and comparing: event streams, filters, releases side by side, charts, folded entries."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from service import ledger
+from service.dashboard.charts import sweep_chart
+from service.dashboard.filters import SEARCHED_MAX, Filters
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from service.db.session import transaction
+from service.db.words import DatasetState, JobState
+from tests.service.dashboard.conftest import assert_shown
+
+
+def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
+    client = site.client()
+    assert f'data-events="/jobs/{stock.running}/events"' in client.get(f"/jobs/{stock.running}").text
+    assert "data-events" not in client.get(f"/jobs/{stock.done}").text
+    with client.stream("GET", f"/jobs/{stock.running}/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = stream.iter_lines()
+        first = next(line for line in lines if line.startswith("event:"))
+        with transaction(site.factory) as session:
+            row = session.get_one(Job, stock.running)
+            row.state, row.lease_until, row.finished_at = JobState.SUCCEEDED, None, site.now
+            row.progress_version += 1
+        last = next(line for line in lines if line.startswith("event:"))
+    assert (first, last) == ("event: progress", "event: finished")
+    ended = client.get(f"/jobs/{stock.done}/events")
+    seen = re.search(r"^id: (\S+)$", ended.text, flags=re.MULTILINE)
+    assert seen is not None
+    assert client.get(f"/jobs/{stock.done}/events", headers={"Last-Event-ID": seen[1]}).status_code == 204
+    assert client.get("/jobs/job_x/events").status_code == 404
+    assert site.app.state.service.streams._open.total() == 0
+
+
+def test_lists_are_narrowed_and_keep_their_filters_from_page_to_page(site, stock, open_account, declare_dataset):
+    client, other = site.client(), open_account(site.factory, name="other people")
+    mine = declare_dataset(site.factory, account_id=other, name="100%_owls")
+    waits = declare_dataset(site.factory, account_id=other, state=DatasetState.DECLARED)
+
+    def shown(address: str) -> set[str]:
+        return set(re.findall(r'id="(?:row|card)-(\w+)"', client.get(address).text))
+
+    assert shown("/datasets") == {stock.dataset, mine, waits}
+    assert shown("/datasets?q=OWL") == shown("/datasets?q=0%25_o") == {mine}
+    assert shown(f"/datasets?q={waits}") == shown("/datasets?state=declared") == {waits}
+    assert shown(f"/datasets?account={other}&state=ready") == {mine}
+    assert shown("/jobs?state=running") == {stock.running}
+    assert shown("/jobs?state=succeeded&recipe=datalens") == shown("/jobs?state=succeeded")
+    assert shown("/jobs?recipe=dpgan") == shown(f"/jobs?account={other}") == set()
+    assert shown(f"/releases?account={stock.account}") == shown("/releases?q=first") == {stock.release}
+    assert shown("/releases?q=owl") == set()
+    assert "Nothing fits these filters" in client.get("/releases?q=owl").text
+    assert client.get("/jobs?state=asleep").status_code == 422
+    assert Filters(q="a b", state="ready").address("/datasets") == "/datasets?q=a+b&state=ready"
+    statement = str(Filters(q="x").conditions(Dataset)[0].compile(compile_kwargs={"literal_binds": True}))
+    assert f"LIMIT {SEARCHED_MAX}" in statement, "a search reads a bounded part of the table"
+
+
+def test_releases_stand_side_by_side_with_the_chance_level(site, stock):
+    client, page = site.client(), "/compare"
+    with transaction(site.factory) as session:
+        job = session.get_one(Job, stock.done)
+        job.options = {"teachers": 250}
+    other = site.add_release(
+        site.add_job(stock.account, stock.dataset, epsilon=0.2, state="succeeded", options={"teachers": 70}),
+        name="second",
+    )
+    with transaction(site.factory) as session:
+        session.get_one(Release, other).summary = {"accuracy": {"cnn": 0.5, "mlp": 0.25}}
+    text = client.get(f"{page}?release={stock.release}&release={other}").text
+    assert_shown(text, "second", "76.4%", "50%", "chance 33.3%", "<code>teachers</code>", ">250<", ">70<", "DataLens")
+    assert "warm_start" not in text, "only what differs is shown"
+    assert client.get(page).status_code == 422
+    assert client.get(f"{page}?release=rel_x").status_code == 404
+    five = "&".join(f"release={stock.release}" for _ in range(5))
+    assert client.get(f"{page}?{five}").status_code == 422
+    assert f'value="{other}"' in client.get("/releases").text
+
+
+def test_a_release_says_how_to_use_it(site, stock):
+    shown = site.client().get(f"/releases/{stock.release}").text
+    assert_shown(shown, f"obscura download {stock.release}", "load_dataset", "ImageFolder", "Idempotency-Key")
+    assert f"http://127.0.0.1:8420/v1/releases/{stock.release}/samples" in shown
+
+
+@pytest.mark.parametrize(("address", "status"), [("/nothing", 404), ("/jobs/x/y/z", 404), ("/logout", 405)])
+def test_an_unknown_address_is_a_page_for_browsers_alone(site, address, status):
+    browser = site.client().get(address, headers={"Accept": "text/html,*/*"})
+    assert browser.status_code == status
+    assert "</html>" in browser.text
+    assert browser.headers["content-security-policy"].startswith("default-src 'none'")
+    assert site.client().get(address).headers["content-type"] == "application/problem+json"
+    assert site.client().get("/v1/nothing", headers={"Accept": "text/html"}).json()["code"] == "not_found"
+
+
+def test_charges_that_repeat_are_folded_and_none_is_lost(site, stock):
+    with transaction(site.factory) as session:
+        hold = {"hold_id": site.job(stock.running).hold_id, "attempt": 1, "now": site.now}
+        for _ in range(6):
+            ledger.charge(session, **hold, amount_nano=1000, stage="votes")
+    text = site.client().get(f"/accounts/{stock.account}/ledger").text
+    assert "6 charges in a row" in text
+    with transaction(site.factory, read_only=True) as session:
+        entries = ledger.entries(session, stock.account, 0, 100)
+    for entry in entries:
+        assert f"{entry.hash[:32]}<wbr>{entry.hash[32:]}" in text
+
+
+def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
+    class Trial:
+        def __init__(self, epsilon, best=False, **accuracy):
+            self.accuracy, self.best = accuracy, best
+            self.view = type("View", (), {"job": type("Job", (), {"epsilon": epsilon})})
+
+    trials = [Trial(1.0, cnn=0.5), Trial(2.0, best=True, cnn=1.0), Trial(3.0)]
+    chart = sweep_chart(trials, classes=4)
+    (x_one, y_one, _), (x_two, y_two, best) = chart.dots
+    assert best
+    assert x_two - chart.left == pytest.approx(2 * (x_one - chart.left), abs=0.2)
+    assert chart.bottom - y_two == pytest.approx(2 * (chart.bottom - y_one), abs=0.2)
+    assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
+    assert replace(chart).percents[0] == (0, chart.bottom)
+    assert sweep_chart([Trial(3.0)], classes=4) is None
