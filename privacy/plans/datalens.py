@@ -252,6 +252,7 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
         shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
     notes.append("Labels of synthetic images are uniform over the declared classes.")
+    notes.append("If a classifier is all that is wanted, dp_classifier buys a better one (docs/choosing.md).")
     return tuple(notes)
 
 
