@@ -12,7 +12,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens_config import IMAGES_MAX, TEACHER_PARAMETERS_MAX, DataLensConfig
+from privacy.plans.datalens_config import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
 from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.detail import share_above_noise
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
@@ -264,5 +264,6 @@ RECIPE = Recipe(
     plan=plan_from_options,
     module="workers.recipes.datalens",
     units=frozenset(UNITS),
+    presets=PRESETS,
     start=start_releases,
 )

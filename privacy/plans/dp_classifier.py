@@ -110,4 +110,5 @@ RECIPE = Recipe(
     plan=plan_from_options,
     module="workers.recipes.dp_classifier",
     units=frozenset(UNITS),
+    presets=PRESETS,
 )

@@ -217,4 +217,5 @@ RECIPE = Recipe(
     plan=plan_from_options,
     module="workers.recipes.dp_diffusion",
     units=frozenset(UNITS),
+    presets=PRESETS,
 )

@@ -125,4 +125,5 @@ RECIPE = Recipe(
     plan=plan_from_options,
     module="workers.recipes.dpgan",
     units=frozenset(UNITS),
+    presets=PRESETS,
 )

@@ -225,6 +225,7 @@ class Recipe:
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
         together: whether several processes train it faster than one.
+        presets: named sets of options; "default" holds where none is named.
         start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
     """
 
@@ -236,4 +237,5 @@ class Recipe:
     module: str
     units: frozenset[Unit]
     together: bool = True
+    presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     start: Callable[[Plan], Mapping[str, int]] = _first_release

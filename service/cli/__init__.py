@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from service.cli import accounts, admins, datasets, jobs, ledger, quickstart, releases, server, sweeps
+from service.cli import (
+    accounts,
+    admins,
+    datasets,
+    doctor,
+    jobs,
+    ledger,
+    profiles,
+    quickstart,
+    recipes,
+    releases,
+    server,
+    sweeps,
+)
 from service.cli.connection import Target
 from service.cli.console import reporting
 from service.client.extras import extras
@@ -24,6 +37,10 @@ app = typer.Typer(
 app.command("up")(server.up)
 app.command("quickstart")(quickstart.quickstart)
 app.command("demo")(server.demo)
+app.command("login")(profiles.login)
+app.command("logout")(profiles.logout)
+app.command("doctor")(doctor.doctor)
+app.command("recipes")(recipes.recipes)
 app.command("openapi")(server.openapi)
 app.command("plan")(jobs.plan)
 app.command("train")(jobs.train)
@@ -58,12 +75,15 @@ def choose_target(
     data_dir: Annotated[
         Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
     ] = Path("var"),
+    profile: Annotated[
+        str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A service that `obscura login` has kept.")
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """Find the service."""
-    context.obj = Target(url, token, data_dir)
+    context.obj = Target(url, token, data_dir, profile)
 
 
 def main() -> None:

@@ -16,14 +16,14 @@ budget = typer.Typer(no_args_is_help=True, help="What is spent, held and left.")
 keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 
 ACCOUNT_COLUMNS = (
-    "id", "name", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon", "held=balance.held_epsilon",
+    "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon", "held=balance.held_epsilon",
     "left=balance.left_epsilon", "frozen",
 )  # fmt: skip
 ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", "held_nano", "job_id")
 REQUEST_COLUMNS = (
     "id", "account_id", "from=epsilon_before", "to=epsilon", "state", "reason", "requested_at",
 )  # fmt: skip
-KEY_COLUMNS = ("id", "name", "scopes", "admin_id", "created_at", "revoked_at")
+KEY_COLUMNS = ("name", "id", "scopes", "admin_id", "created_at", "revoked_at")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]

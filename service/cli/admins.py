@@ -16,7 +16,7 @@ from service.private_files import new_private_file, write_through
 
 admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")
 
-ADMIN_COLUMNS = ("id", "name", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
+ADMIN_COLUMNS = ("name", "id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
 REQUEST_COLUMNS = ("id", "action", "name", "introduction", "state", "reason", "asked_by", "asked_at")
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]

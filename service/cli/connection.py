@@ -13,6 +13,8 @@ import typer
 from pydantic import BaseModel
 
 from service.cli.console import CliError, Exit, Output, reporting
+from service.cli.hints import is_here
+from service.cli.profiles import DEFAULT, read_profiles
 from service.client import Client
 from service.settings import Settings
 
@@ -41,37 +43,51 @@ def find_token(token: str | None, data_dir: Path) -> str:
         return path.read_text("ascii").strip()
     except OSError:
         raise CliError(
-            f"No API key: set OBSCURA_TOKEN, or run where {path} can be read (see --data-dir).", Exit.AUTH
+            f"No API key: OBSCURA_TOKEN is not set, and {path} cannot be read. To start a service here: obscura "
+            "up. To use one elsewhere: obscura login URL",
+            Exit.AUTH,
         ) from None
 
 
-def resolve_account(client: Client, name_or_id: str) -> str:
-    """The id of an account given by id or name.
+def address(target: Target) -> tuple[str, str]:
+    """The address and the key that a command uses.
+
+    What is given on the command line or in the environment comes first, then the profile that is named, then a service
+    on this machine, then the default profile. A key goes only where it belongs: that of a profile to its address, and
+    that of a service on this machine nowhere else.
 
     Raises:
-        CliError: No account has this name.
+        CliError: There is no such profile, or no key for the address.
     """
-    if name_or_id.startswith("acc_"):
-        return name_or_id
-    for account in client.accounts():
-        if account.name == name_or_id:
-            return account.id
-    raise CliError(f"There is no account named {name_or_id!r}.", Exit.USAGE)
+    kept = read_profiles()
+    chosen = None
+    if target.profile is not None:
+        chosen = kept.get(target.profile)
+        if chosen is None:
+            make = f"obscura login URL --profile {target.profile}"
+            raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
+    elif target.url is not None:
+        chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
+    elif not Settings(data_dir=target.data_dir).admin_key_path.exists():
+        chosen = kept.get(DEFAULT)
+    url = target.url or (chosen.url if chosen else find_url(None, target.data_dir))
+    if target.token:
+        return url, target.token
+    if chosen is not None and chosen.url == url.rstrip("/"):
+        return url, chosen.token
+    if not is_here(url):
+        raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
+    return url, find_token(None, target.data_dir)
+
+
+def resolve_account(client: Client, name_or_id: str) -> str:
+    """The id of an account given by id or name; NoSuchName where there is none."""
+    return client.find_account(name_or_id).id
 
 
 def resolve_dataset(client: Client, name_or_id: str) -> str:
-    """The id of a dataset given by id or by a name that only one has.
-
-    Raises:
-        CliError: None or several have this name.
-    """
-    if name_or_id.startswith("ds_"):
-        return name_or_id
-    found = [dataset.id for dataset in client.datasets() if dataset.name == name_or_id]
-    if len(found) != 1:
-        how_many = "no dataset is" if not found else f"{len(found)} datasets are"
-        raise CliError(f"{how_many.capitalize()} named {name_or_id!r}: give an id (ds_...).", Exit.USAGE)
-    return found[0]
+    """The id of a dataset given by id or name; NoSuchName where there is none, or several have the name."""
+    return client.datasets.find(name_or_id).id
 
 
 Json = Annotated[bool, typer.Option("--json", help="Write the result as JSON to stdout.")]
@@ -96,16 +112,15 @@ class Target:
     url: str | None
     token: str | None
     data_dir: Path
+    profile: str | None = None
 
 
 @contextmanager
 def connected(context: typer.Context, as_json: bool) -> Iterator[tuple[Client, Output]]:
     """Open the connection for one command and turn its errors into exit codes."""
     target: Target = context.obj
-    with reporting(as_json) as output:
-        token = find_token(target.token, target.data_dir)
-        with Client(find_url(target.url, target.data_dir), token) as client:
-            yield client, output
+    with reporting(as_json) as output, Client(*address(target)) as client:
+        yield client, output
 
 
 def add_list(

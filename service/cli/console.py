@@ -16,19 +16,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from privacy.wording import show_number
+from service.cli.hints import next_command
 from service.client import (
     ApiError,
     AuthError,
     BudgetError,
     ChoiceNeeded,
     JobFailed,
+    NoSuchName,
     NotFoundError,
     ObscuraClientError,
     PackingError,
     RequestError,
 )
 
-WIDTH = 120  # of tables that do not go to a terminal
+UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
 
 
 class Exit(enum.IntEnum):
@@ -61,7 +63,7 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         terminal = sys.stdout.isatty()
-        self._out = Console(soft_wrap=True, width=None if terminal else WIDTH)
+        self._out = Console(soft_wrap=True, width=None if terminal else UNBOUNDED)
         self.err = Console(stderr=True, soft_wrap=True)
 
     def notice(self, text: str) -> None:
@@ -79,22 +81,27 @@ class Output:
             table.add_row(escape(name), escape(_cell(value)))
         self._out.print(table)
 
-    def rows(self, records: Sequence[BaseModel], columns: Sequence[str], title: str) -> None:
-        """Show a list; a column is a path such as `balance.left_epsilon`, with another title as `left=balance...`."""
-        values = [record.model_dump(mode="json") for record in records]
+    def rows(self, records: Sequence[BaseModel | dict[str, Any]], columns: Sequence[str], title: str) -> None:
+        """Show a list, one line for each record; columns for which a terminal is too narrow are left out, and named.
+
+        A column is a path such as `balance.left_epsilon`, with another title as `left=balance.left_epsilon`.
+        """
+        values = [each.model_dump(mode="json") if isinstance(each, BaseModel) else each for each in records]
         if self.as_json:
             self._json(values)
             return
-        table = Table(title=escape(title), title_justify="left")
-        paths = []
-        for column in columns:
-            heading, _, path = column.rpartition("=")
-            paths.append(path)
-            heading = heading or path.rpartition(".")[2].replace("_", " ")
-            table.add_column(heading, no_wrap=path == "id", overflow="fold")
-        for value in values:
-            table.add_row(*(escape(_cell(_at(value, path))) for path in paths))
+        headed = [column.rpartition("=") for column in columns]
+        named = [(heading or path.rpartition(".")[2].replace("_", " "), path) for heading, _, path in headed]
+        shown = len(named)
+        table = _table(title, named, values)
+        unbounded = self._out.options.update_width(UNBOUNDED)
+        while shown > 2 and self._out.measure(table, options=unbounded).maximum > self._out.width:
+            shown -= 1
+            table = _table(title, named[:shown], values)
         self._out.print(table)
+        if shown < len(named):
+            left_out = ", ".join(heading for heading, _ in named[shown:])
+            self.notice(f"Left out for want of width: {left_out}. --json shows everything.")
 
     def text(self, text: str) -> None:
         """Show a line of result; not in JSON mode."""
@@ -116,7 +123,9 @@ class Output:
             if isinstance(error, JobFailed):
                 document |= {"code": error.code, "job_id": error.job_id, "state": error.state}
             self._json({"error": document})
-        self.err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        said, following = str(error), next_command(error)
+        said = f"{said.rstrip('.')}. {following}" if following else said
+        self.err.print(f"[bold red]error:[/] {escape(said)}", highlight=False)
         return code
 
 
@@ -130,7 +139,7 @@ def exit_code(error: Exception) -> Exit:
         return Exit.AUTH
     if isinstance(error, JobFailed):
         return Exit.JOB_FAILED
-    if isinstance(error, NotFoundError | PackingError):
+    if isinstance(error, NotFoundError | NoSuchName | PackingError):
         return Exit.USAGE
     if isinstance(error, RequestError) and error.status != 409:
         return Exit.USAGE
@@ -148,6 +157,15 @@ def reporting(as_json: bool) -> Iterator[Output]:
     except KeyboardInterrupt:
         output.notice("Interrupted.")
         raise typer.Exit(int(Exit.INTERRUPTED)) from None
+
+
+def _table(title: str, columns: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title=escape(title), title_justify="left")
+    for heading, _ in columns:
+        table.add_column(heading, no_wrap=True)
+    for value in values:
+        table.add_row(*(escape(_cell(_at(value, path))) for _, path in columns))
+    return table
 
 
 def _at(value: Any, path: str) -> Any:

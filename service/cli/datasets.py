@@ -13,7 +13,7 @@ from service.client.progress import preparation_progress
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (
-    "id", "name", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
+    "name", "id", "visibility", "state", "account_id", "records=records_declared", "subjects=subjects_declared",
     "height", "width", "channels",
 )  # fmt: skip
 
@@ -73,7 +73,9 @@ def push(
     """
     with connected(context, as_json) as (client, output):
         if public == (account is not None):
-            raise CliError("Give --account for private data, or --public; not both.", Exit.USAGE)
+            raise CliError(
+                "Give --account for private data (obscura accounts list), or --public; not both.", Exit.USAGE
+            )
         account_id = resolve_account(client, account) if account else None
         with preparation_progress(output.err) as (on_picture, on_bytes):
             dataset = client.datasets.push(

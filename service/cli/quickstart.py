@@ -12,7 +12,7 @@ import typer
 
 from privacy.units import UNIT_WORDS
 from privacy.wording import show_delta, show_epsilon
-from service.cli.connection import Target, Yes, find_token
+from service.cli.connection import Target, Yes, address
 from service.cli.console import CliError, Exit, Output, reporting
 from service.cli.jobs import confirm, follow, somebody_there
 from service.client import ChoiceNeeded, Client, Dataset
@@ -51,7 +51,7 @@ def quickstart(
         package, choices = _prepared(output, folder, size)
         client = stack.enter_context(_service(target, output))
         dataset = _agreed(client, output, folder, package, choices, epsilon, yes)
-        serve = "" if target.url else "obscura up, and beside it: "
+        serve = "" if _elsewhere(target) else "obscura up, and beside it: "
         repeat = f"obscura quickstart {_quoted(folder)} --epsilon {epsilon:g}"
         with _step(output, repeat), preparation_progress(output.err) as (_, on_bytes):
             dataset = client.datasets.send(dataset, package, on_bytes)
@@ -87,13 +87,18 @@ def _prepared(output: Output, folder: Path, size: str | None) -> tuple[Package, 
     return package, choices
 
 
+def _elsewhere(target: Target) -> bool:
+    return target.url is not None or target.profile is not None
+
+
 @contextmanager
 def _service(target: Target, output: Output) -> Iterator[Client]:
     """The service that was named, else the one on this machine, which is started where none runs."""
-    if target.url is not None:
-        with Client(target.url, find_token(target.token, target.data_dir)) as client:
+    if _elsewhere(target):
+        url, token = address(target)
+        with Client(url, token) as client:
             if not client.ready():
-                raise CliError(f"No service answers at {target.url}. Leave --url out to run one here.")
+                raise CliError(f"No service answers at {url}. To run one here, leave --url and --profile out.")
             yield client
             return
     with LocalService(target.data_dir) as service, Client(service.url, service.token) as client:

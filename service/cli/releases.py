@@ -17,7 +17,7 @@ from service.client.contents import require_room
 from service.client.progress import byte_progress
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
-COLUMNS = ("id", "name", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
+COLUMNS = ("name", "id", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
 EVALUATION_COLUMNS = ("id", "state", "dataset_id", "samples", "seed", "accuracy", "job_id", "finished_at")
 SUFFIXES = {"imagefolder": ".zip", "npz": ".npz"}
 

@@ -30,7 +30,7 @@ from service.client import Client, Sweep
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 TRIALS_MAX = 64
 COLUMNS = (
-    "id", "name", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
+    "name", "id", "recipe", "state", "price=totals.price_epsilon", "spent=totals.spent_epsilon", "best_job_id",
     "created_at",
 )  # fmt: skip
 TRIAL_COLUMNS = (

@@ -44,10 +44,15 @@ class Client:
 
     def ready(self) -> bool:
         """Whether the service says that it can serve."""
+        return self.health() is not None
+
+    def health(self) -> schemas.HealthRecord | None:
+        """What the service says of itself; None where it does not answer, or says that it cannot serve."""
         try:
-            return self.transport.request("GET", "/v1/health/ready", repeatable=False).status_code == 200
-        except (ApiError, ConnectionFailed):
-            return False
+            answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
+            return schemas.HealthRecord.model_validate_json(answer.content)
+        except (ApiError, ConnectionFailed, ValueError):
+            return None
 
     # --- accounts ---
 

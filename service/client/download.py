@@ -39,7 +39,9 @@ def download(
         except httpx.TransportError as error:
             failures = 0 if part.exists() and part.stat().st_size > before else failures + 1
             if failures >= RETRIES_MAX:
-                raise ConnectionFailed(f"The download from {transport.base_url} broke: {error}") from error
+                raise ConnectionFailed(
+                    transport.base_url, f"The download from {transport.base_url} broke: {error}"
+                ) from error
             transport.sleep(backoff_seconds(failures))
         except ApiError as error:
             if error.status != 416 or before == 0:

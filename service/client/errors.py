@@ -15,7 +15,15 @@ class ObscuraClientError(Exception):
 
 
 class ConnectionFailed(ObscuraClientError):
-    """The service could not be reached, or the connection broke more often than the retries allow."""
+    """The service could not be reached, or the connection broke more often than the retries allow.
+
+    Attributes:
+        url: Of the service.
+    """
+
+    def __init__(self, url: str, message: str) -> None:
+        super().__init__(message)
+        self.url = url
 
 
 class DownloadCorrupt(ObscuraClientError):

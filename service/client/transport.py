@@ -108,7 +108,7 @@ class Transport:
                 response = self._http.request(method, path, content=content, params=params, headers=headers)
             except httpx.TransportError as error:
                 if last:
-                    raise ConnectionFailed(f"No answer from {self.base_url}: {error}") from error
+                    raise ConnectionFailed(self.base_url, f"No answer from {self.base_url}: {error}") from error
                 self.sleep(backoff_seconds(attempt))
                 continue
             if response.status_code in RETRY_STATUSES and not last:
@@ -144,7 +144,7 @@ class Transport:
         try:
             response = self._http.put(path, content=body, params=params, headers=headers, timeout=timeout)
         except httpx.TransportError as error:
-            raise ConnectionFailed(f"The upload to {self.base_url} broke: {error}") from error
+            raise ConnectionFailed(self.base_url, f"The upload to {self.base_url} broke: {error}") from error
         if response.status_code >= 400:
             raise error_of(response)
         return response
@@ -190,7 +190,9 @@ class Transport:
             except httpx.TransportError as error:
                 failures += 1
                 if failures >= RETRIES_MAX:
-                    raise ConnectionFailed(f"The event stream from {self.base_url} broke: {error}") from error
+                    raise ConnectionFailed(
+                        self.base_url, f"The event stream from {self.base_url} broke: {error}"
+                    ) from error
                 delay = backoff_seconds(failures)
             self.sleep(delay)
 

@@ -6,6 +6,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from alembic import command
 
@@ -34,6 +35,11 @@ def _scripts() -> Path:
         if script.is_file():
             return script.resolve().parent
     raise FileNotFoundError(f"no migrations in {beside}, nor installed with the package: install the project again")
+
+
+def newest_revision() -> str | None:
+    """The schema that this version of the code works with."""
+    return ScriptDirectory.from_config(migration_config("")).get_current_head()
 
 
 def upgrade_schema(url: str) -> None:

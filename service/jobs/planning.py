@@ -273,7 +273,8 @@ def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[st
     try:
         plan = build_plan(recipe, dict(options), trained.privacy_filter, budget_nano, facts)
     except PrivacyError as error:
-        raise InvalidInput(f"This cannot be planned: {error}.") from error
+        refused = {"parameter": error.name} if isinstance(error, InvalidParameter) else {}
+        raise InvalidInput(f"This cannot be planned: {error}.", **refused) from error
     if not 0 < plan.price_nano <= budget_nano:
         raise LedgerCorruption(
             "A plan's price is above the budget it was made for.", price_nano=plan.price_nano, budget_nano=budget_nano

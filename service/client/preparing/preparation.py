@@ -76,7 +76,9 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     if isinstance(path, Arrays):
         return path.source(subjects=subjects)
     if not path.exists():
-        raise PackingError(f"{path} does not exist.")
+        raise PackingError(
+            f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
+        )
     if choices.labels is not None:
         if not path.is_dir():
             raise PackingError("--labels goes with a folder of pictures.")

@@ -1,0 +1,103 @@
+"""`obscura login` and `obscura logout`: addresses and keys that are kept for their owner, each under a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from service.cli.console import CliError, Exit, reporting
+from service.client import AuthError, Client
+from service.private_files import make_private, make_private_folder, new_private_file, write_through
+
+DEFAULT = "default"
+
+
+class Profile(BaseModel):
+    """A service and a key of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str
+    token: str
+
+
+_PROFILES = TypeAdapter(dict[str, Profile])
+Name = Annotated[str, typer.Option("--profile", help="Under which name; `obscura --profile NAME` uses it.")]
+
+
+def profiles_path() -> Path:
+    """The file that keeps them, readable by its owner alone."""
+    return Path(typer.get_app_dir("obscura")) / "profiles.json"
+
+
+def read_profiles() -> dict[str, Profile]:
+    """What is kept, by name.
+
+    Raises:
+        CliError: The file is damaged.
+    """
+    path = profiles_path()
+    try:
+        make_private(path)
+        return _PROFILES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        raise CliError(
+            f"{path} cannot be read ({type(error).__name__}). Remove it, and run: obscura login URL"
+        ) from None
+
+
+def write_profiles(profiles: dict[str, Profile]) -> Path:
+    """Replace what is kept, as a whole or not at all."""
+    path = profiles_path()
+    make_private_folder(path.parent)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    with new_private_file(scratch) as file:
+        write_through(file, json.dumps({name: each.model_dump() for name, each in profiles.items()}).encode())
+    os.replace(scratch, path)
+    return path
+
+
+def login(
+    url: Annotated[str, typer.Argument(help="Address of the service, for example https://obscura.example.org.")],
+    profile: Name = DEFAULT,
+) -> None:
+    """Keep the address of a service and a key of it, so that commands need neither.
+
+    The key is asked for, or read from standard input: obscura login URL < key.txt
+    """
+    with reporting(as_json=False) as output:
+        token = typer.prompt("API key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+        if not url.startswith(("http://", "https://")):
+            raise CliError(f"An address begins with https://: obscura login https://{url}", Exit.USAGE)
+        with Client(url, token.strip()) as client:
+            try:
+                next(iter(client.accounts()), None)
+            except AuthError as error:
+                if error.status == 401:
+                    raise
+        path = write_profiles(read_profiles() | {profile: Profile(url=url.rstrip("/"), token=token.strip())})
+        output.notice(f"Kept in {path}, which you alone can read. Commands use it{_when(profile)}.")
+
+
+def logout(profile: Name = DEFAULT) -> None:
+    """Forget an address and its key. The key itself stays valid: an admin revokes it."""
+    with reporting(as_json=False) as output:
+        kept = read_profiles()
+        if profile not in kept:
+            raise CliError(
+                f"There is no profile {profile!r}. To make one: obscura login URL --profile {profile}", Exit.USAGE
+            )
+        write_profiles({name: each for name, each in kept.items() if name != profile})
+        output.notice(f"Forgotten: {profile}.")
+
+
+def _when(profile: str) -> str:
+    return " where no service of this machine has its key" if profile == DEFAULT else f" with --profile {profile}"

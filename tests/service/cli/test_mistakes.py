@@ -1,0 +1,192 @@
+"""Typical mistakes: each ends in one sentence that names the next command or option, and that command exists."""
+
+import json
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer.main
+from PIL import Image
+from rich.console import Console
+from typer.core import TyperGroup
+from typer.testing import CliRunner, Result
+
+from service.cli import app
+from service.cli.console import Output
+from service.client import Arrays, Client
+from service.db.base import new_id
+
+SIZES = ((8, 8), (9, 12))
+ID = "x" * 20
+
+
+@pytest.fixture(scope="module")
+def people(shell: Any) -> str:
+    """The name of an account, which has a dataset of the same name."""
+    name = f"people-{new_id('x')}"
+    images = np.random.default_rng().integers(0, 255, (200, 8, 8), dtype=np.uint8)
+    with Client(*address_and_key(shell.data_dir)) as client:
+        account = client.create_account(name=name, owner="clinic", epsilon=2, delta=1e-4, unit="record")
+        client.datasets.push(Arrays(images, np.arange(200) % 2), account_id=account.id, name=name)
+        facts = {"classes": ["a", "b"], "height": 8, "width": 8, "channels": 1, "records_declared": 10}
+        for _ in range(2):
+            client.declare_dataset(name="twins", visibility="public", **facts)
+        client.declare_dataset(name="ds_store", visibility="public", **facts)
+    return name
+
+
+def address_and_key(data_dir: Path) -> tuple[str, str]:
+    return (data_dir / "service.url").read_text("ascii").strip(), (data_dir / "admin.key").read_text("ascii").strip()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to be in, with pictures in it, and no profile."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number, size in enumerate(SIZES):
+            Image.new("RGB", size, (number, 0, 9)).save(tmp_path / "pets" / name / f"{number}.png")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    return tmp_path
+
+
+def obscura(*words: str, data_dir: Path, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["--data-dir", str(data_dir), *words], input=input)
+
+
+TRAIN = "train {people} -r datalens -e"
+MISTAKES = {
+    "a command that is mistyped": ("trian", "Did you mean 'train'?"),
+    "a command of a group that is mistyped": ("datasets psh", "Did you mean 'push'?"),
+    "no service": ("--url http://127.0.0.1:1 --token t accounts list", "obscura up"),
+    "no service on this machine, and none named": ("--data-dir nowhere accounts list", "obscura login URL"),
+    "no key for an address": ("--url https://obscura.example.org accounts list", "obscura login https://obscura"),
+    "a key that the service does not know": ("--token nonsense accounts list", "obscura login"),
+    "a profile that is not there": ("--profile work accounts list", "obscura login URL --profile work"),
+    "an account that is not there": ("accounts show nobody", "obscura accounts list"),
+    "a dataset that is not there": ("datasets show nothing", "obscura datasets list"),
+    "a name that two datasets have": ("datasets show twins", "choose one by its id, ds_"),
+    "a job that is not there": (f"jobs show job_{ID}", "obscura jobs list"),
+    "a release that is not there": (f"releases show rel_{ID}", "obscura releases list"),
+    "a sweep that is not there": (f"sweeps show swp_{ID}", "obscura sweeps list"),
+    "neither account nor public": ("datasets push pets", "--public"),
+    "a folder that is not there": ("datasets push images --public", "obscura datasets push"),
+    "pictures without classes": ("datasets push pets/cat --public", "--labels labels.csv"),
+    "pictures of several sizes": ("datasets push pets --public", "--size 8"),
+    "a name that is taken": (
+        "datasets push pets --account {people} --name {people} --size 8",
+        "obscura datasets delete",
+    ),
+    "a recipe that is not there": ("train {people} -r alchemy -e 1", "obscura recipes"),
+    "an option that the recipe has not": (f"{TRAIN} 1 -o colour_blind=1", "obscura recipes"),
+    "an option without a value": (f"{TRAIN} 1 -o teachers", "--option takes NAME=VALUE"),
+    "more than is left": (f"{TRAIN} 5", "obscura budget show"),
+    "an epsilon below 0": (f"{TRAIN} -1", "epsilon"),
+    "how many images": (f"download rel_{ID}", "--count"),
+    "a folder that is taken": (f"download rel_{ID} -n 5 --unpack --out full", "choose another place"),
+    "nobody to answer": ("quickstart pets", "--yes"),
+    "another folder than the service's": ("--data-dir nowhere ledger verify", "--data-dir"),
+    "an address that is no address": ("login obscura.example.org", "obscura login https://obscura.example.org"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people, monkeypatch):
+    line, expected = MISTAKES[mistake]
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)  # between two tries
+    ran = obscura(*shlex.split(line.format(people=people)), data_dir=shell.data_dir, input="key\n")
+    assert ran.exit_code in (1, 2, 3, 4), ran.output
+    assert ran.stdout == ""
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", ran.stderr).split())
+    assert expected in said[-200:], said
+    for named in re.findall(r"obscura ([a-z][a-z -]*)", said.partition("Error")[2] or said):
+        assert exists(named.split()), named
+
+
+def exists(words: list[str]) -> bool:
+    """Whether a command begins with these words."""
+    command: Any = typer.main.get_command(app)
+    while isinstance(command, TyperGroup) and words:
+        if words[0] not in command.commands:
+            return False
+        command, words = command.commands[words[0]], words[1:]
+    return True
+
+
+def test_names_come_before_what_looks_like_an_id(shell, people):
+    found = obscura("datasets", "show", "ds_store", "--json", data_dir=shell.data_dir)
+    assert json.loads(found.stdout)["name"] == "ds_store"
+
+
+def test_a_second_push_of_a_folder_gets_a_name_of_its_own(shell, people):
+    pushed = [
+        json.loads(
+            obscura("datasets", "push", "pets", "--public", "--size", "8", "--json", data_dir=shell.data_dir).stdout
+        )
+        for _ in range(2)
+    ]
+    assert [dataset["name"] for dataset in pushed] == ["pets", "pets-2"]
+
+
+def test_a_profile_is_kept_for_its_owner_and_its_key_goes_nowhere_else(shell, people, place):
+    url, token = address_and_key(shell.data_dir)
+    refused = obscura("login", url, data_dir=place, input="nonsense\n")
+    assert refused.exit_code == 4
+    assert not (place / "config").exists()
+    kept = obscura("login", url, "--profile", "clinic", data_dir=place, input=f"{token}\n")
+    assert kept.exit_code == 0, kept.output
+    assert token not in kept.output
+    (file,) = (place / "config").rglob("*.json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert obscura("--profile", "clinic", "accounts", "show", people, data_dir=place).exit_code == 0
+    assert obscura("--url", url, "accounts", "show", people, data_dir=place).exit_code == 0
+    other = obscura("--profile", "clinic", "--url", "https://obscura.example.org", "accounts", "list", data_dir=place)
+    assert (other.exit_code, "There is no key for https://obscura.example.org" in other.stderr) == (4, True)
+    assert obscura("logout", "--profile", "clinic", data_dir=place).exit_code == 0
+    assert obscura("--profile", "clinic", "accounts", "list", data_dir=place).exit_code == 2
+
+
+def test_doctor_looks_at_everything(shell, people, place):
+    well = json.loads(obscura("doctor", "--json", data_dir=shell.data_dir).stdout)
+    states = {finding["what"]: finding["state"] for finding in well if not finding["what"].startswith("extra")}
+    assert states == dict.fromkeys(("python", "service", "data folder", "database", "supervisor", "disk"), "ok")
+    (place / "data").mkdir(mode=0o755)
+    (place / "data" / "obscura.db").write_text("no database")
+    ill = obscura("doctor", data_dir=place / "data")
+    assert ill.exit_code == 1
+    assert re.search(r"bad +data folder: .*chmod", ill.stdout)
+    assert re.search(r"bad +database: .*obscura ledger verify", ill.stdout)
+    assert re.search(r"missing +supervisor: .*obscura up", ill.stdout)
+
+
+def test_recipes_are_those_that_plans_are_made_with(monkeypatch, place):
+    from privacy.plans.registry import RECIPES
+
+    listed = json.loads(obscura("recipes", "--json", data_dir=place).stdout)
+    assert [recipe["name"] for recipe in listed] == list(RECIPES)
+    for name, recipe in RECIPES.items():
+        shown = json.loads(obscura("recipes", name, "--json", data_dir=place).stdout)
+        assert [option["name"] for option in shown["options"] if not option["meaning"]] == []
+        assert set(shown["presets"]) == set(recipe.presets)
+    assert "batch" in obscura("recipes", "dpgan", data_dir=place).stdout
+
+
+def test_a_row_is_one_line_and_what_has_no_room_is_named(shell, people, capsys):
+    table = obscura("datasets", "list", data_dir=shell.data_dir)
+    assert len([line for line in table.stdout.splitlines() if people in line]) == 1
+    assert "channels" in table.stdout
+    output = Output(as_json=False)
+    output._out = Console(width=40)
+    output.rows([{"name": "n" * 20, "id": "i" * 12, "state": "ready"}], ("name", "id", "state"), "things")
+    shown = capsys.readouterr()
+    assert "n" * 20 + " │ " + "i" * 12 in shown.out
+    assert "ready" not in shown.out
+    assert "state" in shown.err
