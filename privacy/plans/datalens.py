@@ -32,12 +32,17 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     mu = math.sqrt(max(0, budget_nano) / NANO)  # of one Gaussian release that takes the whole budget
     config = config_that_follows(options, mu, facts)
     plan = plan_datalens(config, privacy_filter, budget_nano, facts)
-    warning = _drowned(options, plan, privacy_filter, facts)
-    return plan if warning is None else dataclasses.replace(plan, notes=(warning, *plan.notes))
+    if not config.warm_start:
+        return plan
+    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
+    plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
+    if share >= VISIBLE:
+        return plan
+    return dataclasses.replace(plan, notes=(_drowned(options, plan, privacy_filter, facts), *plan.notes))
 
 
-def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, facts: PublicFacts) -> str | None:
-    """Return a warning where noise drowns the warm start, with the smallest epsilon or number of units that mends it.
+def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, facts: PublicFacts) -> str:
+    """Return a warning that noise drowns the warm start, with the smallest epsilon or number of units that mends it.
 
     It follows from the public prior of `privacy.plans.detail`, not from any image.
     """
@@ -48,8 +53,6 @@ def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, fac
         noise = warm_start_noise(config, budget_nano - votes_nano)[MEANS] / QUANTISATION
         return share_above_noise(config, declared, noise) >= VISIBLE
 
-    if not plan.config_of(DataLensConfig).warm_start or visible(plan.budget_nano, facts):
-        return None
     mends = []
     more = _smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
     if more is not None:

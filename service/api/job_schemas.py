@@ -309,6 +309,9 @@ class EvaluationRecord(ApiRecord):
     seed: int
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
     accuracy_warm_start_only: dict[str, float] | None
+    accuracy_real: float | None = Field(
+        description="Of the CNN where it learns half of the public images and is tested on the others; of a generator."
+    )
     failure: FailureFacts | None
     created_at: datetime
     finished_at: datetime | None

@@ -290,6 +290,7 @@ def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
         state=job.state,
         accuracy=results.get("accuracy"),
         accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
+        accuracy_real=results.get("accuracy_real"),
         failure=failure(job),
     )
 

@@ -25,7 +25,8 @@ from service.jobs.submission import SAMPLE_COUNT_MAX, new_job, queue_job, rememb
 from service.ledger.commitments import columns_of, evaluation_digest
 
 LISTED_MAX = 50
-_FIGURES = ("accuracy", "accuracy_warm_start_only", "evaluation")  # of a release's summary that come from evaluations
+# Of a release's summary, what comes from evaluations.
+_FIGURES = ("accuracy", "accuracy_warm_start_only", "accuracy_real", "evaluation")
 
 
 def submit_evaluation(

@@ -1,5 +1,7 @@
 """The report as it is served, of a release from before evaluations were jobs of their own."""
 
+import re
+
 from service.reports import _data, _page
 
 OLD = b'<h2>3. How useful it is</h2><p>71.0%</p><section aria-labelledby="technical"><h2>4.</h2></section>'
@@ -37,9 +39,23 @@ def test_the_latest_on_each_dataset_is_shown_whole_and_the_others_are_listed():
         page.index("On &lt;held&gt; out")
         < page.index("On more")
         < page.index("Earlier evaluations")
-        < page.index("50%")
+        < page.rindex("50%")
     )
 
 
 def test_the_data_carry_all_of_them():
     assert b'"evaluations": [' in _data(b'{"usefulness": null}', [EVALUATION], [])
+
+
+def test_accuracy_stands_beside_guessing_real_images_and_each_class():
+    measured = {**EVALUATION, "accuracy": {"cnn": 0.62}, "accuracy_real": 0.934}
+    page = _page(OLD, [{**measured, "evaluation": {**FACTS, "train_images": 300}}], ["cat", "dog"]).decode()
+    rows = re.findall(r'<th scope="row">([^<]+)</th><td class="n">([^<]+)</td>(?:<td class="n">([^<]+)</td>)?', page)
+    assert rows == [
+        ("CNN", "62%", ""),
+        ("CNN that learned 500 real images of &lt;held&gt; out", "93.4%", ""),
+        ("Guessing", "50%", ""),
+        ("cat", "10", "90%"),
+        ("dog", "10", "70%"),
+    ]
+    assert "cat (30%)" in page, "what dogs are taken for"

@@ -34,9 +34,10 @@ from workers.train.drawing import SampleRequest, draw_with_progress, drawing_wor
 from workers.train.orders import Context, public_dataset
 from workers.train.progress import ReportedProgress
 
-EVALUATION = "evaluate"  # a stage of reports
+EVALUATION, REFERENCE = "evaluate", "evaluate_reference"  # stages of reports
 EVALUATION_SHARES = {"logistic_regression": 10, "mlp": 10, "cnn": 80}  # of the work of one evaluation: its steps
 _SECONDS = 400.0  # of one evaluation; see `workers.recipes.interface.Piece`
+_REFERENCE_SHARE, _REFERENCE_MIN = 0.2, 20  # of that work; public images below which they are too few to divide
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
@@ -77,6 +78,7 @@ def run_evaluation(context: Context) -> None:
     results = {
         "accuracy": measured.accuracy,
         "accuracy_warm_start_only": measured.warm_start_only,
+        "accuracy_real": measured.real,
         "evaluation": {
             "dataset": dataset.name,
             "dataset_id": dataset.id,
@@ -102,7 +104,8 @@ def run_evaluation(context: Context) -> None:
 def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
     """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
     each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
-    return each * (2 if plan.config.warm_start else 1)
+    reference = Piece(REFERENCE, 100, _REFERENCE_SHARE * _SECONDS * facts.size)
+    return (*(each * (2 if plan.config.warm_start else 1)), reference)
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,14 @@ class Measured:
         accuracy: in [0, 1], by classifier.
         warm_start_only: the same of the generator before its first vote, where there is one.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
+        real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
+            few as these, teach. None of a released classifier.
     """
 
     accuracy: dict[str, float]
     warm_start_only: dict[str, float] | None
     confusion: tuple[tuple[int, ...], ...]
+    real: float | None = None
 
 
 def measure_generator(
@@ -182,7 +188,21 @@ def measure_generator(
     accuracy = {
         which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
     }
-    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion)
+    real = _measure_reference(test, len(request.names), request.seed, device, progress)
+    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion, real)
+
+
+def _measure_reference(test: Images, classes: int, seed: int, device: torch.device, progress: Progress) -> float | None:
+    if len(test.labels) < _REFERENCE_MIN:
+        return None
+
+    def look(done: int, steps: int) -> None:
+        progress(stage=REFERENCE, step=100 * done // max(steps, 1), steps=100)
+
+    order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(seed))
+    own, other = order[::2], order[1::2]
+    learned, asked = (test.images[own], test.labels[own]), (test.images[other], test.labels[other])
+    return train_and_test("cnn", *learned, *asked, classes=classes, seed=seed, device=device, look=look).accuracy
 
 
 def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:

@@ -205,3 +205,11 @@ def test_grid_clips_values_and_refuses_ragged_input(tmp_path):
         write_grid(np.zeros((5, 1, 8, 8)), ("a", "b"), tmp_path / "grid.png")
     with pytest.raises(ValueError, match="shape"):
         write_grid(np.zeros((4, 2, 8, 8)), ("a", "b"), tmp_path / "grid.png")
+
+
+@pytest.mark.parametrize(("share", "noisy"), [(0.2, True), (0.7, False)])
+def test_noise_is_called_noise_and_not_free_of_mode_collapse(tmp_path, share, noisy):
+    shown = report(tmp_path, release=replace(RELEASE, facts={"share_above_noise": share}))
+    assert ("Mostly noise." in shown) == noisy
+    assert ("<td>no sign</td>" in shown) != noisy
+    assert f"{share:.0%} of what sets classes apart" in shown
