@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -18,6 +17,7 @@ import typer
 from service.cli.connection import Json, Target, address
 from service.cli.console import CliError, reporting
 from service.client import ApiError, AuthError, Client, ObscuraClientError
+from service.client.extras import packages_of_extras
 from service.client.local import running_at
 from service.settings import Settings
 
@@ -53,11 +53,7 @@ def _python() -> Finding:
 
 def _extras() -> Iterator[Finding]:
     """Whether the packages of each extra that people use are here."""
-    needed: dict[str, list[str]] = {}
-    for line in requires("obscura") or ():
-        if found := re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"]", line):
-            needed.setdefault(found[2], []).append(found[1])
-    for extra, names in needed.items():
+    for extra, names in packages_of_extras().items():
         if extra == "dev":
             continue
         missing = [name for name in names if not _installed(name)]

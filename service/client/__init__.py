@@ -23,8 +23,9 @@ from service.client.errors import (
     WaitTimeout,
 )
 from service.client.extras import MissingExtra
+from service.client.holdings import Account, Dataset
 from service.client.preparing import Arrays, BrokenPictures, ChoiceNeeded, PackingError
-from service.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
+from service.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
 
 __all__ = [
     "Account",

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 
-from service.api import admin_schemas, job_schemas, schemas
+from service.api import job_schemas, schemas
+from service.client.admin import AdminClient
 from service.client.datasets import Datasets, only_one
-from service.client.errors import ApiError, ConnectionFailed
+from service.client.holdings import Account, Dataset
 from service.client.one_step import Labels, Pictures, push_for
 from service.client.progress import job_progress
-from service.client.resources import Account, Dataset, Evaluation, Job, Preview, Release, Sample, Sweep
-from service.client.transport import Record, Transport
+from service.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.client.transport import Transport
 
 RECIPE = "datalens"  # where none is named
 
 
-class Client:
+class Client(AdminClient):
     """A connection to an Obscura service.
 
     Args:
@@ -29,30 +29,8 @@ class Client:
     """
 
     def __init__(self, base_url: str, token: str | None, *, transport: Transport | None = None) -> None:
-        self.transport = transport or Transport(base_url, token)
+        super().__init__(transport or Transport(base_url, token))
         self.datasets = Datasets(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.transport.close()
-
-    def ready(self) -> bool:
-        """Whether the service says that it can serve."""
-        return self.health() is not None
-
-    def health(self) -> schemas.HealthRecord | None:
-        """What the service says of itself; None where it does not answer, or says that it cannot serve."""
-        try:
-            answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
-            return schemas.HealthRecord.model_validate_json(answer.content)
-        except (ApiError, ConnectionFailed, ValueError):
-            return None
 
     # --- accounts ---
 
@@ -296,62 +274,6 @@ class Client:
         """Read a sample."""
         return Sample.read(self.transport, sample_id)
 
-    # --- admins and keys ---
-
-    def admins(self) -> list[admin_schemas.AdminRecord]:
-        """Everybody who is or was an admin."""
-        return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
-
-    def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
-        """What was asked about admins, newest first."""
-        return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
-
-    def ask_admission(self, *, name: str, introduction: str, reason: str) -> admin_schemas.AdminAnswer:
-        """Ask for a person to be admitted, who made a token and gave you its introduction."""
-        body = {"name": name, "introduction": introduction, "reason": reason}
-        return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
-
-    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
-        """Ask for an admin to be removed."""
-        return self._post(admin_schemas.AdminRequestRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
-
-    def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Do what another admin has asked for.
-
-        Raises:
-            AuthError: You asked for it yourself.
-        """
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/approve")
-
-    def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
-        """Leave everything as it is; also withdraws one's own request."""
-        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
-
-    def create_key(self, *, name: str, scopes: list[str]) -> admin_schemas.NewKeyRecord:
-        """Create an API key; its token is shown this once."""
-        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", {"name": name, "scopes": scopes})
-
-    def keys(self) -> Iterator[admin_schemas.KeyRecord]:
-        """All keys, without secrets."""
-        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys")
-
-    def revoke_key(self, key_id: str) -> admin_schemas.KeyRecord:
-        """Revoke a key at once."""
-        return self._repeat(admin_schemas.KeyRecord, f"/v1/keys/{key_id}/revoke")
-
-    # --- shared by the above ---
-
     def _account(self, account: Account) -> Account:
         account._transport = self.transport
         return account
-
-    def _get(self, record: type[Record], path: str) -> Record:
-        return record.model_validate_json(self.transport.request("GET", path).content)
-
-    def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
-        return record.model_validate_json(self.transport.request("POST", path, json=body).content)
-
-    def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
-        """POST what changes nothing the second time, and may therefore be tried again."""
-        answer = self.transport.request("POST", path, json=body, repeatable=True)
-        return record.model_validate_json(answer.content)

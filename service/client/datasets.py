@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from service.client.errors import NoSuchName, ObscuraClientError, RequestError
+from service.client.holdings import Account, Dataset
 from service.client.preparing import Arrays, Package, PackingError, prepare, read_choices
-from service.client.resources import Account, Dataset
 
 if TYPE_CHECKING:
     from service.client.client import Client

@@ -36,8 +36,14 @@ def extras() -> Iterator[None]:
 
 def extra_with(module: str) -> str | None:
     """The first extra whose packages include the one of a module; None where no extra does."""
+    wanted = re.sub(r"[_.-]+", "-", module).lower()
+    return next((extra for extra, names in packages_of_extras().items() if wanted in names), None)
+
+
+def packages_of_extras() -> dict[str, list[str]]:
+    """The names of the packages that each extra of the installation brings."""
+    found: dict[str, list[str]] = {}
     for line in requires("obscura") or ():
-        found = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"]", line)
-        if found is not None and re.sub(r"[_.-]+", "-", module).lower() == re.sub(r"[_.-]+", "-", found[1]).lower():
-            return found[2]
-    return None
+        if parts := re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"]", line):
+            found.setdefault(parts[2], []).append(re.sub(r"[_.-]+", "-", parts[1]).lower())
+    return found

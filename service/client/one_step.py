@@ -13,9 +13,9 @@ import numpy as np
 from rich.console import Console
 
 from service.client.datasets import default_name, rounded_up
+from service.client.holdings import Account, Dataset
 from service.client.preparing import Arrays, PackingError, prepare, read_choices
 from service.client.progress import preparation_progress
-from service.client.resources import Account, Dataset
 
 if TYPE_CHECKING:
     from service.client.client import Client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,7 @@ from service.artifacts import DOWNLOADS
 from service.client.contents import Images, read_images, require_room, unpack
 from service.client.download import download
 from service.client.errors import JobFailed, NotFoundError, WaitTimeout
-from service.client.html import account_html, release_html
+from service.client.html import release_html
 from service.client.live import Live
 from service.client.transport import Transport
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
     from torch.utils.data import TensorDataset
 
-UPLOAD_SECONDS_MAX = 3600.0  # the answer to an upload comes after the service has decoded every image
 
 OnEvent = Callable[[job_schemas.EventRecord], None]
 
@@ -59,45 +58,6 @@ class _MadeByJob(Live):
         """
         self.job().wait(on_event)
         return self.refresh()
-
-
-class Account(Live, schemas.AccountRecord):
-    """A population with one privacy budget. In a notebook it shows what is spent, held and left."""
-
-    PATH = "/v1/accounts"
-
-    def _repr_html_(self) -> str:
-        return account_html(self)
-
-
-class Dataset(Live, schemas.DatasetRecord):
-    """A declared set of labelled images."""
-
-    PATH = "/v1/datasets"
-
-    def push(self, body: Iterable[bytes], *, format: schemas.UploadFormat) -> Dataset:
-        """Stream the content to the service; it is validated before this returns.
-
-        Raises:
-            RequestError: The content breaks a rule; the message says which.
-        """
-        answer = self._transport.upload(
-            f"{self.path}/content", body=body, params={"format": format}, timeout_seconds=UPLOAD_SECONDS_MAX
-        )
-        return self.bound(self._transport, answer.content)
-
-    def delete(self, *, cancel_jobs: bool = False) -> Dataset:
-        """Destroy the images for ever. What was spent stays spent; releases and the account's log stay.
-
-        Args:
-            cancel_jobs: Cancel the jobs that need it. What trainings have charged stays spent, and they publish
-                nothing. Until their processes have stopped the dataset is `deleting`.
-
-        Raises:
-            ApiError: Trainings that need the dataset are queued or running, and are not to be cancelled.
-        """
-        answer = self._transport.request("DELETE", self.path, params={"cancel_jobs": cancel_jobs}, repeatable=True)
-        return self.bound(self._transport, answer.content)
 
 
 class Job(_Cancellable, job_schemas.JobRecord):

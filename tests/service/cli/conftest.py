@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.client.local import running_at
+from service.settings import Settings
+
 START_SECONDS = 60
 
 
@@ -66,7 +69,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + START_SECONDS
     shell = Shell(data_dir)
-    while not (data_dir / "admin.key").exists():
+    while running_at(Settings(data_dir=data_dir)) is None:
         assert process.poll() is None, "the service did not start"
         assert time.monotonic() < deadline, "the service did not start in time"
         time.sleep(0.1)

@@ -101,7 +101,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people, monkeypatch):
     line, expected = MISTAKES[mistake]
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)  # between two tries
+    monkeypatch.setattr("service.client.transport.backoff_seconds", lambda _attempt: 0.0)
     ran = obscura(*shlex.split(line.format(people=people)), data_dir=shell.data_dir, input="key\n")
     assert ran.exit_code in (1, 2, 3, 4), ran.output
     assert ran.stdout == ""
