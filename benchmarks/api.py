@@ -66,10 +66,12 @@ def filled(path: str, stock: Stock) -> list[str]:
     """Return the addresses that stand for a template: one for each of its parts or files, and its variants."""
     names = {"account_id": [stock.account_id], "dataset_id": [stock.dataset_id], "job_id": [stock.job_id]}
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
-    names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
+    names |= {"request_id": [stock.request_id], "preview_id": [stock.preview_id], "name": ["generator.json"]}
     names |= {"part": ["data", "jobs", "ledger", "controls"]}
     if path.startswith("/parts/"):
         names["name"] = ["budgets", "jobs", "releases"]
+    if path.startswith("/reference/"):
+        names["name"] = ["swagger-ui.css"]
     if path.startswith("/static/"):
         names["name"] = [path.name for path in sorted((Path(dashboard.__file__).parent / "static").iterdir())]
     addresses = [f"{path}?release={stock.release_id}" if path == "/compare" else path]

@@ -21,7 +21,7 @@ from service.artifacts import directory_of
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release, Sample, Sweep
+from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import HoldRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 
@@ -62,6 +62,7 @@ class Stock:
     release_id: str
     sample_id: str
     request_id: str
+    preview_id: str
     token: str
 
 
@@ -97,8 +98,9 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
         job["sweep_id"] = sweeps[number // TRIALS]["id"]
     drawings = [
         _drawing(releases[0 if number < 100 else number % len(releases)], now - timedelta(seconds=10 * number))
-        for number in range(jobs // 10)
+        for number in range(jobs // 10 - 1)
     ]
+    preview_job, preview = _preview(datasets[ids[0]]["id"], now)
     with transaction(factory) as session:
         asking, token = admins.admit_on_machine(session, name=f"benchmark {new_id('x')}", now=now)
         key_id = f"key_{token.split('_')[1]}"
@@ -109,7 +111,8 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
             (LimitRequest, requests),
             (Sweep, sweeps),
             (Job, trainings),
-            (Job, [job for job, _ in drawings]),
+            (Job, [*(job for job, _ in drawings), preview_job]),
+            (Preview, [preview]),
             (Release, releases),
             (Sample, [sample for _, sample in drawings]),
         ):
@@ -127,6 +130,7 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
         release_id=release["id"],
         sample_id=sample["id"],
         request_id=requests[0]["id"],
+        preview_id=preview["id"],
         token=token,
     )
 
@@ -239,6 +243,14 @@ def _drawing(release: dict[str, Any], moment: datetime) -> tuple[dict[str, Any],
         "bytes": PICTURE_BYTES,
         "created_at": moment,
     }
+
+
+def _preview(dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the job and the row of a plan that was tried."""
+    job = _job(new_id("job"), "succeeded", moment) | {"kind": "preview", "dataset_id": dataset_id, "plan": PLAN}
+    found = {"stand_in": "patterns", "accuracy": 0.7, "real": 0.9, "chance": 0.1}
+    row = {"id": new_id("prv"), "job_id": job["id"], "results": found, "grid": bytes(PICTURE_BYTES)}
+    return job, row | {"created_at": moment, "finished_at": moment}
 
 
 def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:

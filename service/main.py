@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from anyio.to_thread import run_sync
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service import admins, dashboard, queue
 from service.api import middleware, problems
@@ -17,6 +17,7 @@ from service.api.deps import Service
 from service.api.events import StreamLimits, StreamSlots
 from service.api.routes import ROUTERS
 from service.api.routes.health import VERSION
+from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
@@ -62,7 +63,7 @@ def create_app(
             "as often as you like. Errors are RFC 9457 problem documents; lists are pages with cursors."
         ),
         openapi_url="/v1/openapi.json",
-        docs_url=None,  # the bundled pages load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from elsewhere; ours is at /reference
         redoc_url=None,
         lifespan=_lifespan,
         generate_unique_id_function=lambda route: route.name,
@@ -87,12 +88,13 @@ def create_app(
     app.state.workers = workers
     problems.install(app)
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
     app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
     app.add_middleware(middleware.Gate)
     app.add_middleware(middleware.CloseUnread)
     app.add_middleware(middleware.SecurityHeaders)
+    app.add_middleware(middleware.RequestIds)
     return app
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from service.api.events import StreamSlots
 from service.api.problems import MEDIA_TYPE
+from service.api.schemas import Identifier
 from service.api.uploading import UploadSlots
 from service.auth import Principal, Scope, authenticate
 from service.db.session import SessionFactory, transaction
@@ -107,6 +108,9 @@ async def page_request(
 
 
 Paging = Annotated[PageRequest, Depends(page_request)]
+
+
+OfAccount = Annotated[Identifier | None, Query(description="Of this account only.")]
 
 
 async def idempotency_key(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from service.api.problems import SECURITY_HEADERS, problem_response
 
 JSON_BODY_BYTES_MAX = 1 << 20
 BODY_SECONDS_MAX = 30.0
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # nothing that could break a line of a log
 CONTENT_PATH = re.compile(r"/v1/datasets/[a-z0-9_]+/content")  # counts its own bytes, up to the upload limit
 
 
@@ -36,6 +39,29 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+class RequestIds:
+    """Names each request: by what the client calls it in X-Request-Id, or else anew. Answers and log lines carry it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        name = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+        async def send_with_name(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = name
+            await send(message)
+
+        scope["obscura.request_id"] = name  # for what answers outside of all middleware
+        with bound_contextvars(request_id=name):
+            await self.app(scope, receive, send_with_name)
 
 
 class CloseUnread:

@@ -69,6 +69,12 @@ def answer_newest(
     return answer(request, shown)
 
 
+def narrowed(query: Select[Any], table: Any, **wanted: Any) -> Select[Any]:
+    """Return a query for rows whose columns have the values that were asked for; None asks for nothing."""
+    chosen = {name: value for name, value in wanted.items() if value is not None}
+    return query.where(*(getattr(table, name) == value for name, value in chosen.items()))
+
+
 def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:
     """Return what shows rows one by one, for those that need nothing else from the database."""
     return lambda _session, rows: [show(row) for row in rows]

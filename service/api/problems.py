@@ -13,7 +13,9 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
+from service.api.described import describe
 from service.api.schemas import FieldError, Problem
+from service.api.strict import field_names
 from service.db.session import is_duplicate
 from service.db.words import FailureCode
 from service.errors import ObscuraError
@@ -58,6 +60,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "upload_refused": (422, "The content breaks a rule"),
     "upload_failed": (500, "The upload could not be stored"),
     "upload_stalled": (408, "The upload stalled"),
+    "unsupported_media_type": (415, "Content type not supported"),
     "invalid_request": (422, "Invalid request"),
     "invalid_parameter": (422, "Invalid parameter"),
     "internal": (500, "Internal error"),
@@ -213,9 +216,17 @@ def _on_privacy_error(request: Request, error: Exception) -> Response:
 
 def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fields = [FieldError(pointer=_pointer(item["loc"]), message=str(item["msg"])) for item in error.errors()]
+    fields = [FieldError(pointer=_pointer(item["loc"]), message=_said(request, item)) for item in error.errors()]
     detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields[:5])
     return problem_response(request, "invalid_request", f"The request is invalid. {detail}.", errors=fields[:50])
+
+
+def _said(request: Request, item: dict[str, Any]) -> str:
+    """Return what is wrong with one part of a request; of a field that is not known, which ones are."""
+    if item["type"] != "extra_forbidden":
+        return str(item["msg"])
+    known = field_names(request.scope.get("route"), item["loc"])
+    return f"this field is unknown; the known ones are {', '.join(known)}"
 
 
 def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -253,10 +264,12 @@ def _on_data_error(request: Request, error: Exception) -> Response:
 
 
 def _on_unexpected_error(request: Request, error: Exception) -> Response:
-    get_logger(__name__).error("unexpected_error", path=request.scope["path"], error=type(error).__name__)
+    name = request.scope.get("obscura.request_id", "")
+    logged = {"path": request.scope["path"], "error": type(error).__name__, "request_id": name}
+    get_logger(__name__).error("unexpected_error", **logged)
     # This answer is made outside all middleware, so it brings the headers that the others are given.
     detail = FAILURES[FailureCode.INTERNAL]
-    return problem_response(request, "internal", detail, headers=dict(SECURITY_HEADERS))
+    return problem_response(request, "internal", detail, headers=SECURITY_HEADERS | {"X-Request-Id": name})
 
 
 def _pointer(location: tuple[int | str, ...]) -> str:
@@ -287,6 +300,7 @@ def _describe(app: FastAPI) -> None:
             schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas["Problem"] = schema
+            describe(document)
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend the document

@@ -9,14 +9,15 @@ from sqlalchemy import select
 
 from service.api import views
 from service.api.conditional import answer
-from service.api.deps import DATA, PROBLEMS, READ, Paging, Running, Uploader
-from service.api.pages import answer_newest, each
+from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
+from service.api.pages import answer_newest, each, narrowed
 from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
+from service.db.words import DatasetState
 from service.ingest.formats import titles
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
@@ -69,9 +70,16 @@ def put_content(
 
 
 @router.get("", dependencies=[READ], response_model=Page[DatasetRecord], summary="List datasets")
-def list_datasets(service: Running, request: Request, page: Paging) -> Response:
-    """List the datasets, newest first."""
-    return answer_newest(service, request, page, select(Dataset), Dataset, each(views.dataset))
+def list_datasets(
+    service: Running,
+    request: Request,
+    page: Paging,
+    account_id: OfAccount = None,
+    state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
+) -> Response:
+    """List the datasets, newest first, all or those of an account, a state."""
+    query = narrowed(select(Dataset), Dataset, account_id=account_id, state=state)
+    return answer_newest(service, request, page, query, Dataset, each(views.dataset))
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from privacy.plans.registry import plan_from_json
+from privacy.plans.registry import RECIPES, plan_from_json
 from service import auth, jobs, ledger
 from service.api import job_views, views
 from service.api.conditional import answer
@@ -20,6 +20,7 @@ from service.api.deps import (
     READ,
     TRAIN,
     IdempotencyKey,
+    OfAccount,
     PageRequest,
     Paging,
     Reader,
@@ -38,14 +39,20 @@ from service.api.job_schemas import (
     SweepRecord,
     SweepRequest,
 )
-from service.api.pages import answer_newest
+from service.api.pages import answer_newest, narrowed
 from service.api.schemas import Identifier, Page
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.db.session import find, transaction
+from service.db.words import JobState
 from service.errors import InvalidInput, ObscuraError
 from service.extractors import require_extractor
 from service.failpoints import failpoint
+
+if TYPE_CHECKING:
+    RecipeName = str
+else:
+    RecipeName = Literal[tuple(RECIPES)]
 
 plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 
@@ -106,9 +113,17 @@ def plan_beforehand(service: Service, dataset_id: str, recipe: str, trials: Sequ
 
 
 @router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")
-def list_jobs(service: Running, request: Request, page: Paging) -> Response:
-    """List the jobs, newest first."""
-    return answer_newest(service, request, page, job_views.JOBS, Job, job_views.jobs)
+def list_jobs(
+    service: Running,
+    request: Request,
+    page: Paging,
+    account_id: OfAccount = None,
+    state: Annotated[JobState | None, Query(description="In this state only.")] = None,
+    recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
+) -> Response:
+    """List the jobs, newest first, all or those of an account, a state, a recipe."""
+    query = narrowed(job_views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
+    return answer_newest(service, request, page, query, Job, job_views.jobs)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
@@ -193,10 +208,12 @@ def create_sweep(
 
 
 @sweep_router.get("", dependencies=[READ], response_model=Page[SweepRecord], summary="List sweeps")
-def list_sweeps(service: Running, request: Request, page: Paging) -> Response:
-    """List the sweeps with their trials, newest first, at most six on a page."""
+def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
+    """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    return answer_newest(service, request, short, select(Sweep), Sweep, job_views.sweeps)
+    return answer_newest(
+        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, job_views.sweeps
+    )
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, joinedload
 from service import artifacts, jobs, reports
 from service.api import job_views
 from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, Paging, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
 from service.api.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
@@ -22,7 +22,7 @@ from service.api.job_schemas import (
     SampleRecord,
     SampleRequest,
 )
-from service.api.pages import answer_newest
+from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
 from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
@@ -43,9 +43,10 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
-def list_releases(service: Running, request: Request, page: Paging) -> Response:
-    """List the releases, newest first."""
-    return answer_newest(service, request, page, job_views.RELEASES, Release, job_views.releases)
+def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
+    """List the releases, newest first, all or those of an account."""
+    query = narrowed(job_views.RELEASES, Release, account_id=account_id)
+    return answer_newest(service, request, page, query, Release, job_views.releases)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")

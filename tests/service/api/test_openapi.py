@@ -3,8 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema_rs
+import pytest
+
+from service.api.glossary import GLOSSARY
 from service.main import create_app
 from service.settings import Settings
 
@@ -29,6 +35,55 @@ def test_it_is_openapi_3_1_and_every_operation_is_described(tmp_path):
             assert operation["description"]
             assert "application/problem+json" in operation["responses"]["default"]["content"]
             assert "422" not in operation["responses"]
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory) -> dict[str, Any]:
+    return create_app(Settings(data_dir=tmp_path_factory.mktemp("data"))).openapi()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method} {path}", operation
+
+
+def test_nothing_is_without_a_description(document):
+    tags = {tag["name"] for tag in document["tags"] if tag["description"]}
+    missing = [name for name, schema in document["components"]["schemas"].items() if not schema.get("description")]
+    for name, schema in document["components"]["schemas"].items():
+        fields = schema.get("properties", {}).items()
+        missing += [f"{name}.{field}" for field, facts in fields if not facts.get("description")]
+    for name, operation in operations(document):
+        if not (operation.get("tags") and set(operation["tags"]) <= tags and operation.get("summary")):
+            missing.append(name)
+        missing += [f"{name} {each['name']}" for each in operation.get("parameters", []) if not each.get("description")]
+    assert missing == []
+
+
+def test_every_operation_has_an_example_that_fits_its_schema(document):
+    definitions = json.loads(json.dumps(document["components"]))
+    looked_at = set()
+    for name, operation in operations(document):
+        for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+            content = part.get("content", {}).get("application/json", {})
+            if content.get("schema"):
+                looked_at.add(name)
+                schema = {**content["schema"], "components": definitions}
+                jsonschema_rs.validate(schema, content["example"])
+        for parameter in operation.get("parameters", []):
+            looked_at.add(name)
+            schema = {**parameter["schema"], "components": definitions}
+            jsonschema_rs.validate(schema, parameter["example"])
+    assert looked_at == {name for name, _ in operations(document)}
+
+
+def test_the_glossary_has_no_word_that_nobody_uses(document):
+    used = {"file_name"}
+    for name, schema in document["components"]["schemas"].items():
+        used |= {spelt for field in schema.get("properties", {}) for spelt in (field, f"{name}.{field}")}
+    used |= {each["name"] for _, operation in operations(document) for each in operation.get("parameters", [])}
+    assert set(GLOSSARY) <= used
 
 
 def test_the_web_process_imports_no_torch():

@@ -1,0 +1,84 @@
+"""The OpenAPI document with a description of every name and an example of every operation, from the glossary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.api.glossary import GLOSSARY
+
+TAGS = {
+    "health": "Whether the service runs; no key needed.",
+    "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
+    "admins": "The people who decide, two of them together.",
+    "datasets": "Labelled images: declared first, uploaded once.",
+    "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
+    "jobs": "Trainings, drawings, evaluations and previews: ask for one, follow it, end it.",
+    "sweeps": "Hyper-parameter searches, held as a whole.",
+    "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
+    "samples": "Drawn images, to download.",
+    "keys": "API keys and their scopes.",
+    "ledger": "Whether the ledger is sound.",
+}
+_JSON = "application/json"
+_FILES = {"name": "file_name"}  # parameters that mean something else than fields of the same name
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """Complete an OpenAPI document in place, and return it."""
+    document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items()]
+    schemas = document["components"]["schemas"]
+    for schema_name, schema in schemas.items():
+        schema.setdefault("description", "One page of a list; `next_cursor` is null on the last one.")
+        for name, field in schema.get("properties", {}).items():
+            words, _ = _known(schema_name, name)
+            field.setdefault("description", words)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                words, example = _known("", _FILES.get(parameter["name"], parameter["name"]))
+                parameter.setdefault("description", words)
+                choices = _choices(parameter["schema"], schemas)
+                parameter["example"] = choices[0] if choices and example not in choices else example
+            contents = [operation.get("requestBody", {}), *operation["responses"].values()]
+            for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
+                if "schema" in content:
+                    content["example"] = example_of(content["schema"], schemas)
+    return document
+
+
+def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
+    """Return an example of a schema: the glossary's, or else one that is put together from its parts.
+
+    Args:
+        schema: what an example is wanted of.
+        schemas: those that it may refer to, by name.
+        of: the schema whose field it is.
+        name: the field's name.
+    """
+    if name:
+        _, example = _known(of, name)
+        if example not in (None, []):
+            return example
+    parts = [schema, *schema.get("anyOf", [])]
+    if any(part.get("type") == "null" for part in parts[1:]):
+        return None
+    reference = next((part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part), None)
+    if reference is not None:
+        fields = schemas[reference].get("properties", {})
+        return {each: example_of(field, schemas, of=reference, name=each) for each, field in fields.items()}
+    if "items" in schema:
+        items = example_of(schema["items"], schemas)
+        return [] if items is None else [items] * max(schema.get("minItems", 1), 1)
+    if schema.get("additionalProperties"):
+        return {}
+    return None
+
+
+def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
+    parts = [schema, *schema.get("anyOf", [])]
+    parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+    return [choice for part in parts for choice in part.get("enum", [])]
+
+
+def _known(schema: str, name: str) -> tuple[str, Any]:
+    return GLOSSARY.get(f"{schema}.{name}") or GLOSSARY[name]

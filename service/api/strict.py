@@ -1,0 +1,73 @@
+"""What a request may hold beyond what its route reads: nothing. Unknown names are refused with those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, get_args
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from service.errors import InvalidInput, ObscuraError
+
+
+class UnsupportedMediaType(ObscuraError):
+    """The body is of a kind that the route does not read."""
+
+    code: ClassVar[str] = "unsupported_media_type"
+
+
+async def refuse_the_unknown(request: Request) -> None:
+    """Let a request pass whose query and content type its route knows.
+
+    Raises:
+        InvalidInput: a query parameter is unknown.
+        UnsupportedMediaType: the body is no JSON where JSON is read, or a form where a file is.
+    """
+    route = request.scope["route"]
+    known = query_names(route)
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        takes = f"takes {', '.join(known)}" if known else "takes none"
+        raise InvalidInput(f"A query parameter is unknown. This address {takes}.", known=list(known))
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    empty = request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers
+    if route.body_field is not None and not empty and kind != "application/json" and not kind.endswith("+json"):
+        raise UnsupportedMediaType("Send the body as JSON, with 'Content-Type: application/json'.")
+    if request.method == "PUT" and kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        raise UnsupportedMediaType("Send the file itself as the body, not a form: 'curl -T FILE'.")
+
+
+def query_names(route: APIRoute) -> tuple[str, ...]:
+    """Return the names of the query parameters that a route reads."""
+    return tuple(field.alias for part in _parts(route.dependant) for field in part.query_params)
+
+
+def _parts(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for part in dependant.dependencies:
+        yield from _parts(part)
+
+
+def field_names(route: Any, location: Sequence[int | str]) -> list[str]:
+    """Return the fields that the part of a body has in which an error lies, as far as they are known by name."""
+    body = getattr(route, "body_field", None)
+    models = list(_models(body.field_info.annotation)) if body is not None else []
+    for step in location[1:-1]:
+        if isinstance(step, str):
+            models = [
+                found
+                for model in models
+                if step in model.model_fields
+                for found in _models(model.model_fields[step].annotation)
+            ]
+    return [name for model in models for name in model.model_fields]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)

@@ -1,0 +1,72 @@
+"""Habits of the API: what is unknown is refused with what is known, requests have names, lists are narrowed."""
+
+import json
+
+import pytest
+import structlog
+
+from tests.service.api.conftest import ACCOUNT
+
+
+def test_what_is_unknown_is_refused_with_what_is_known(served):
+    problem = served.read("jobs", status=422, limitt=3)
+    assert problem["known"] == ["account_id", "state", "recipe", "limit", "cursor"]
+    assert "account_id, state, recipe, limit, cursor" in problem["detail"]
+    assert "takes none" in served.read("releases/rel_x", status=422, deep="1")["detail"]
+    problem = served.send("accounts", {**ACCOUNT, "name": "x", "budget": 3}, status=422)
+    (fault,) = problem["errors"]
+    assert fault["pointer"] == "/body/budget"
+    assert "name, owner, epsilon, delta, unit, adjacency" in fault["message"]
+    trial = {"options": {}, "epsilonn": 1}
+    search = {"name": "x", "dataset_id": "ds_x", "recipe": "datalens", "trials": [trial, trial]}
+    errors = served.send("sweeps", search, key="k", status=422)["errors"]
+    assert {fault["message"] for fault in errors} == {"this field is unknown; the known ones are options, epsilon"}
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data", ""])
+def test_a_body_that_is_no_json_is_refused_by_its_kind(served, kind):
+    body = json.dumps({**ACCOUNT, "name": "x"}).encode()
+    answer = served.client().post("/v1/accounts", content=body, headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    assert "application/json" in answer.json()["detail"]
+    kinds = ("application/json; charset=utf-8", "application/merge-patch+json")
+    for number, good in enumerate(kinds):
+        body = json.dumps({**ACCOUNT, "name": f"x{number}"}).encode()
+        assert served.client().post("/v1/accounts", content=body, headers={"Content-Type": good}).status_code == 201
+
+
+def test_an_upload_as_a_form_is_refused_by_its_kind(served):
+    dataset = served.dataset()
+    answer = served.client().put(f"/v1/datasets/{dataset['id']}/content?format=npz", files={"file": ("x.npz", b"x")})
+    assert answer.status_code == 415
+    assert "curl -T" in answer.json()["detail"]
+
+
+def test_requests_are_named_in_answers_and_in_the_log(served):
+    ask = served.client("read").get
+    given = ask("/v1/jobs", headers={"X-Request-Id": "build-17.retry_2"})
+    assert given.headers["x-request-id"] == "build-17.retry_2"
+    names = {ask("/v1/nothing", headers={"X-Request-Id": bad}).headers["x-request-id"] for bad in ("", "a b", "x" * 65)}
+    assert len(names) == 3
+    assert all(len(name) == 32 for name in names)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        served.client(None).post("/login", data={"key": "obs_wrong"}, headers={"X-Request-Id": "me"})
+    assert [line["request_id"] for line in lines if line["event"] == "dashboard_sign_in_refused"] == ["me"]
+
+
+def test_lists_are_narrowed(served):
+    mine, other = served.account(), served.account()
+    dataset = served.ready_dataset(mine["id"])
+    waiting = served.dataset(visibility="private", account_id=other["id"])
+    job = served.train(dataset["id"], epsilon=0.1).json()
+
+    def ids(path: str, **params: str) -> set[str]:
+        return {row["id"] for row in served.everything(path, **params)}
+
+    assert ids("datasets", account_id=mine["id"]) == ids("datasets", state="ready") == {dataset["id"]}
+    assert ids("datasets", state="declared", account_id=other["id"]) == {waiting["id"]}
+    assert ids("jobs", account_id=mine["id"]) == ids("jobs", state="queued", recipe="datalens") == {job["id"]}
+    assert ids("jobs", recipe="dpgan") == ids("jobs", state="running") == ids("jobs", account_id=other["id"]) == set()
+    assert ids("releases", account_id=mine["id"]) == ids("sweeps", account_id=mine["id"]) == set()
+    assert "queued" in served.read("jobs", status=422, state="asleep")["detail"]
+    assert "dpgan" in served.read("jobs", status=422, recipe="nothing")["detail"]
