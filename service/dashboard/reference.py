@@ -19,7 +19,7 @@ FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 @router.get("/reference")
 def reference(request: Request) -> HTMLResponse:
     """Show every operation with its fields and examples; with a key, they can be tried."""
-    response = page(request, "reference.html", ui_version=version("swagger-ui-bundle"))
+    response = page(request, "reference.html", ui_version=version("swagger-ui-bundle-v2"))
     response.headers["Content-Security-Policy"] = REFERENCE_POLICY
     return response
 
