@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
-from service.dashboard import job_queries, queries
+from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.pages import PageRoute, page
@@ -33,7 +33,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
         values["stopped"] = bool(arming_stops(session))
         values["steps"] = queries.first_steps(session)
-        values["release_count"] = queries.count_releases(session)
+        values["release_count"] = release_queries.count_releases(session)
     return page(request, "overview.html", **values)
 
 
@@ -74,8 +74,8 @@ def account(
             case "overview":
                 values["chart"] = spend_chart(queries.read_spending(session, view.account), now)
                 values["holds"] = queries.list_open_holds(session, account_id)
-                values["releases"] = queries.list_releases(
-                    session, limit=queries.RECENT_RELEASES, account_id=account_id
+                values["releases"] = release_queries.list_releases(
+                    session, limit=release_queries.RECENT_RELEASES, account_id=account_id
                 )
             case "data":
                 values["datasets"] = queries.list_datasets(session, account_id)
@@ -99,7 +99,7 @@ def _jobs(session: Session, now: datetime, _after: str | None) -> dict[str, Any]
 
 
 def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"releases": queries.list_releases(session, limit=queries.RECENT_RELEASES)}
+    return {"releases": release_queries.list_releases(session, limit=release_queries.RECENT_RELEASES)}
 
 
 _PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}

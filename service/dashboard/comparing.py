@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 
-from service.dashboard import queries
+from service.dashboard import release_queries
 from service.dashboard.access import Running, find_viewer
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.queries import ReleaseView
+from service.dashboard.release_queries import ReleaseView
 from service.db.session import transaction
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
@@ -46,7 +46,7 @@ def compare(
 ) -> HTMLResponse:
     """Show up to four releases side by side: price, options, accuracies with the chance level, grids."""
     with transaction(dashboard.factory, read_only=True) as session:
-        views = [queries.read_release(session, release_id) for release_id in dict.fromkeys(release)]
+        views = [release_queries.read_release(session, release_id) for release_id in dict.fromkeys(release)]
     configs = [{**view.release.job.plan.get("config", {}), **view.release.job.options} for view in views]
     names = differing(configs)
     compared = [

@@ -14,7 +14,7 @@ from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from service import artifacts, jobs, ledger, reports
 from service.artifacts import directory_of, find_file
-from service.dashboard import job_queries, queries
+from service.dashboard import job_queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
 from service.dashboard.filters import DATASET_STATES, Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
@@ -37,7 +37,7 @@ def dataset_list(
     before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the datasets, newest first, narrowed to what was asked for."""
-    limit = queries.RELEASES_A_PAGE
+    limit = release_queries.RELEASES_A_PAGE
     narrowed = filters.conditions(Dataset, states=[state.value for state in DatasetState])
     with transaction(dashboard.factory, read_only=True) as session:
         query = select(Dataset).where(*narrowed, *job_queries.older_than(session, Dataset, before))
@@ -101,10 +101,10 @@ def release_list(
     before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
-    limit = queries.RELEASES_A_PAGE
+    limit = release_queries.RELEASES_A_PAGE
     narrowed = replace(filters, state="", recipe="").conditions(Release)
     with transaction(dashboard.factory, read_only=True) as session:
-        rows = queries.list_releases(session, *narrowed, limit=limit + 1, before=before)
+        rows = release_queries.list_releases(session, *narrowed, limit=limit + 1, before=before)
         accounts = account_choices(session)
     older_than = rows[limit - 1].release.id if len(rows) > limit else None
     return page(
@@ -123,11 +123,11 @@ def release_list(
 def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
     """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
     with transaction(dashboard.factory, read_only=True) as session:
-        view = queries.read_release(session, release_id)
+        view = release_queries.read_release(session, release_id)
         row = view.release
-        samples = queries.list_samples(session, release_id)
-        evaluations = queries.list_evaluations(session, release_id)
-        public = queries.datasets_like(session, row.dataset)
+        samples = release_queries.list_samples(session, release_id)
+        evaluations = release_queries.list_evaluations(session, release_id)
+        public = release_queries.datasets_like(session, row.dataset)
     payer, hold = row.account, row.job.hold
     limit = open_filter(payer.epsilon, payer.delta, payer.rate, payer.base)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
@@ -227,7 +227,7 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
 def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
     """Serve a finished drawing as a download."""
     with transaction(dashboard.factory, read_only=True) as session:
-        sample = queries.read_sample(session, sample_id)
+        sample = release_queries.read_sample(session, sample_id)
     assert sample.path is not None
     folder = directory_of(dashboard.settings.data_dir, sample.id)
     stored = dashboard.settings.data_dir / sample.path

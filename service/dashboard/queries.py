@@ -6,28 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
-from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, text
-from sqlalchemy.orm import Session, aliased, defer, joinedload, load_only
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session, aliased
 
 from privacy.plans.registry import RECIPES
 from service import ledger
-from service.dashboard.job_queries import older_than
 from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
 from service.db.words import DatasetState, EntryKind, LimitRequestState, Visibility
-from service.errors import NotFound
-from service.jobs.evaluations import newest_evaluations, with_figures
 from service.logs import get_logger
 
 ROWS_MAX = 200
 ACCOUNTS_A_PAGE = 25
-RELEASES_A_PAGE = 30
-RECENT_RELEASES = 6
-EVALUATIONS_MAX = 20
 RECENT_REQUESTS = 8
 ENTRIES_A_PAGE = 60
 CHART_POINTS_MAX = 120  # on 640 pixels
@@ -41,18 +34,6 @@ _LIMIT_REQUESTS = (
     .join(_ASKING, _ASKING.id == LimitRequest.requested_by_admin)
     .outerjoin(_DECIDING, _DECIDING.id == LimitRequest.decided_by_admin)
     .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
-)
-_RELEASES = select(Release).options(
-    load_only(
-        Release.kind,
-        Release.name,
-        Release.card,
-        Release.summary,
-        Release.incomplete,
-        Release.created_at,
-        raiseload=True,
-    ),
-    joinedload(Release.dataset).load_only(Dataset.name, raiseload=True),
 )
 
 
@@ -221,104 +202,6 @@ def list_datasets(session: Session, account_id: str) -> Sequence[Dataset]:
 
 
 @dataclass(frozen=True)
-class ReleaseView:
-    """A release, and its summary with the figures of its newest evaluation."""
-
-    release: Release
-    summary: dict[str, Any]
-
-
-def list_releases(
-    session: Session,
-    *narrowed: ColumnElement[bool],
-    limit: int,
-    account_id: str | None = None,
-    before: str | None = None,
-) -> list[ReleaseView]:
-    """Return what lists show of releases, newest first.
-
-    Args:
-        session: Any transaction.
-        narrowed: Conditions on the releases.
-        limit: How many at most.
-        account_id: Of this account; None for all.
-        before: Id of a release, all of which are older; None for the newest.
-
-    Raises:
-        NotFound: There is no such release.
-    """
-    query = _RELEASES if account_id is None else _RELEASES.where(Release.account_id == account_id)
-    query = query.where(*narrowed, *older_than(session, Release, before))
-    rows = session.scalars(query.order_by(Release.created_at.desc(), Release.id.desc()).limit(limit)).all()
-    newest = newest_evaluations(session, [row.id for row in rows])
-    return [ReleaseView(row, with_figures(row.summary, newest.get(row.id))) for row in rows]
-
-
-def list_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
-    """Return what was measured of a release, and is being measured, newest first."""
-    query = select(Evaluation).options(
-        joinedload(Evaluation.job).defer(Job.secret, raiseload=True), joinedload(Evaluation.dataset)
-    )
-    return session.scalars(
-        query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc()).limit(EVALUATIONS_MAX)
-    ).all()
-
-
-def datasets_like(session: Session, like: Dataset) -> Sequence[Dataset]:
-    """Return the public datasets that a release of a dataset can be measured on, newest first."""
-    query = select(Dataset).where(
-        Dataset.visibility == Visibility.PUBLIC,
-        Dataset.state == DatasetState.READY,
-        Dataset.height == like.height,
-        Dataset.width == like.width,
-        Dataset.channels == like.channels,
-    )
-    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
-    return [dataset for dataset in found if dataset.classes == like.classes]
-
-
-def read_release(session: Session, release_id: str) -> ReleaseView:
-    """Return one release.
-
-    Raises:
-        NotFound: There is none.
-    """
-    query = select(Release).options(
-        joinedload(Release.account),
-        joinedload(Release.dataset),
-        joinedload(Release.job).options(
-            defer(Job.secret, raiseload=True), joinedload(Job.hold), joinedload(Job.evaluation_dataset)
-        ),
-    )
-    release = session.scalar(query.where(Release.id == release_id))
-    if release is None:
-        raise NotFound("There is no such release.")
-    return ReleaseView(
-        release, with_figures(release.summary, newest_evaluations(session, [release_id]).get(release_id))
-    )
-
-
-def list_samples(session: Session, release_id: str) -> Sequence[Sample]:
-    """Return the drawings from a release, newest first."""
-    query = select(Sample).options(joinedload(Sample.job).defer(Job.secret, raiseload=True))
-    return session.scalars(
-        query.where(Sample.release_id == release_id).order_by(Sample.created_at.desc()).limit(ROWS_MAX)
-    ).all()
-
-
-def read_sample(session: Session, sample_id: str) -> Sample:
-    """Return one finished drawing.
-
-    Raises:
-        NotFound: There is none, or it has no file yet.
-    """
-    sample = session.get(Sample, sample_id)
-    if sample is None or sample.path is None:
-        raise NotFound("There is no such file.")
-    return sample
-
-
-@dataclass(frozen=True)
 class FirstSteps:
     """What a new installation has done by now on the way to its first release."""
 
@@ -334,8 +217,3 @@ def first_steps(session: Session) -> FirstSteps | None:
     ready = select(Dataset.id).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
     asked = select(Job.id).where(Job.recipe.in_(list(RECIPES)))
     return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (select(AccountRow.id), ready, asked)))
-
-
-def count_releases(session: Session) -> int:
-    """Return how many releases there are."""
-    return session.scalar(select(func.count()).select_from(Release)) or 0

@@ -19,7 +19,7 @@ from service import jobs, ledger
 from service.api.job_schemas import JobRequest, PreviewRecord, PreviewRequest
 from service.api.routes.jobs import create_job
 from service.api.routes.previews import create_preview, read_preview_grid
-from service.dashboard import queries
+from service.dashboard import queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import fresh_once, once_of, problems_of, read_body, read_options, write_options
 from service.dashboard.pages import PageRoute, page
@@ -159,7 +159,7 @@ def _page(
             payer = queries.read_account(session, dataset.account_id)
             most = payer.balance.affordable_epsilon
             wish = _completed(wish, dataset, most)
-            values |= {"public": queries.datasets_like(session, dataset), "most": most, "payer": payer}
+            values |= {"public": release_queries.datasets_like(session, dataset), "most": most, "payer": payer}
             if refused is None:
                 try:
                     values["priced"] = _priced(session, dashboard, payer, _body(wish))

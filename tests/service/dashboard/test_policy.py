@@ -214,6 +214,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
         "/accounts": "admin",
         "/datasets": "data",
         "/jobs": "train",
+        "/previews": "train",
         f"/releases/{stock.release}/samples": "train",
         f"/releases/{stock.release}/evaluations": "train",
     }

@@ -126,3 +126,15 @@ def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
     assert sweep_chart([Trial(3.0)], classes=4) is None
+
+
+def test_the_reference_is_served_from_here_alone(site):
+    client = site.client()
+    page = client.get("/reference")
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert all(address.startswith("/") for address in addresses)
+    assert "unsafe" not in page.headers["content-security-policy"]
+    for address in addresses:
+        if address not in ("/", "/v1/openapi.json"):
+            assert client.get(address).status_code == 200, address
+    assert client.get("/reference/index.html").status_code == 404
