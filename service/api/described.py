@@ -31,12 +31,14 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
         schema.setdefault("description", "One page of a list; `next_cursor` is null on the last one.")
         for name, field in schema.get("properties", {}).items():
             words, _ = _known(schema_name, name)
-            field.setdefault("description", words)
+            if words:
+                field.setdefault("description", words)
     for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
                 words, example = _known("", _FILES.get(parameter["name"], parameter["name"]))
-                parameter.setdefault("description", words)
+                if words:
+                    parameter.setdefault("description", words)
                 choices = _choices(parameter["schema"], schemas)
                 parameter["example"] = choices[0] if choices and example not in choices else example
             contents = [operation.get("requestBody", {}), *operation["responses"].values()]
@@ -81,4 +83,4 @@ def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
 
 
 def _known(schema: str, name: str) -> tuple[str, Any]:
-    return GLOSSARY.get(f"{schema}.{name}") or GLOSSARY[name]
+    return GLOSSARY.get(f"{schema}.{name}") or GLOSSARY.get(name) or ("", None)

@@ -19,6 +19,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "account_id": ("The population whose budget pays.", _id("acc")),
     "accuracy": ("In [0, 1], by classifier.", {"cnn": 0.78, "mlp": 0.71}),
     "PreviewRecord.accuracy": ("In [0, 1].", 0.74),
+    "accuracy_real": ("In [0, 1], of a classifier that learned real images.", 0.9),
     "accuracy_warm_start_only": ("In [0, 1], by the warm start alone, where a recipe has one.", {"cnn": 0.71}),
     "action": ("What is asked for.", "admit"),
     "adjacency": ("Which datasets count as neighbours: those that differ by one whole unit.", "add_remove"),
