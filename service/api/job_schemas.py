@@ -33,32 +33,6 @@ class PreviewRequest(PlanRequest):
     )
 
 
-class PreviewRecord(ApiRecord):
-    """A plan tried on a public stand-in with what was declared; its state is its job's."""
-
-    id: str
-    job_id: str
-    state: str
-    dataset_id: str
-    recipe: str
-    epsilon: float
-    options: dict[str, Any]
-    stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
-    accuracy: float | None = Field(
-        description="In [0, 1], of a small CNN that learned what was drawn, on other images of the stand-in."
-    )
-    real_accuracy: float | None = Field(
-        description="The same CNN's, had it learned the stand-in's own images. Null for a recipe that trains a "
-        "classifier, whose own accuracy is given."
-    )
-    chance: float | None = Field(description="Accuracy of guessing.")
-    verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
-    notes: list[str] = Field(description="Of the plan.")
-    failure: FailureFacts | None
-    created_at: datetime
-    finished_at: datetime | None
-
-
 class JobRequest(PlanRequest):
     """Ask for a training; its price is held on the account at once."""
 
@@ -152,6 +126,32 @@ class FailureFacts(ApiRecord):
 
     code: str
     message: str
+
+
+class PreviewRecord(ApiRecord):
+    """A plan tried on a public stand-in with what was declared; its state is its job's."""
+
+    id: str
+    job_id: str
+    state: str
+    dataset_id: str
+    recipe: str
+    epsilon: float
+    options: dict[str, Any]
+    stand_in: str | None = Field(description="What stood in for the private images; null until it has ended.")
+    accuracy: float | None = Field(
+        description="In [0, 1], of a small CNN that learned what was drawn, on other images of the stand-in."
+    )
+    real_accuracy: float | None = Field(
+        description="The same CNN's, had it learned the stand-in's own images. Null for a recipe that trains a "
+        "classifier, whose own accuracy is given."
+    )
+    chance: float | None = Field(description="Accuracy of guessing.")
+    verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
+    notes: list[str] = Field(description="Of the plan.")
+    failure: FailureFacts | None
+    created_at: datetime
+    finished_at: datetime | None
 
 
 class JobRecord(ApiRecord):

@@ -14,8 +14,8 @@ from privacy.units import UNIT_WORDS
 from privacy.wording import show_delta, show_epsilon
 from service.cli.connection import Target, Yes, address
 from service.cli.console import CliError, Exit, Output, reporting
-from service.cli.jobs import confirm, follow, somebody_there
-from service.client import ChoiceNeeded, Client, Dataset
+from service.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
+from service.client import ChoiceNeeded, Client, Dataset, JobFailed
 from service.client.client import RECIPE
 from service.client.contents import require_room
 from service.client.datasets import default_name
@@ -145,11 +145,25 @@ def _agreed(
                 Exit.BUDGET,
             )
         if not yes:
+            _preview(client, output, dataset, epsilon)
             confirm("Send the pictures and train? What is spent stays spent.", "Nothing was sent, and nothing spent.")
     except BaseException:
         dataset.delete()
         raise
     return dataset
+
+
+def _preview(client: Client, output: Output, dataset: Dataset, epsilon: float) -> None:
+    """Show what the training would make of public images; where that fails, go on without."""
+    command = f"obscura plan {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --preview"
+    _say(output, "Trying it on public images, which costs nothing", command)
+    asked = client.preview(dataset.id, recipe=RECIPE, epsilon=epsilon)
+    try:
+        follow(output, asked.job(), LABELS["preview"])
+    except JobFailed as error:
+        output.notice(str(error))
+    else:
+        show_preview(output, asked.refresh(), Path("preview.png"))
 
 
 def _say(output: Output, what: str, command: str) -> None:

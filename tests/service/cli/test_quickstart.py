@@ -80,6 +80,8 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
         declined = start(pets, before=target)
         assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
+        assert "This is a forecast on other images, not a promise." in declined.output
+        assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
         broken = start(pets, before=target)
         assert "The pictures changed while they were sent" in broken.stderr
