@@ -131,6 +131,12 @@ def _agreed(
     try:
         _say(output, "Planning", f"obscura plan {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g}")
         plan = client.plan(dataset.id, recipe=RECIPE, epsilon=epsilon)
+        if not plan.budget.affordable:
+            raise CliError(
+                f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
+                "What was made then is free to use: obscura up, and beside it: obscura releases list",
+                Exit.BUDGET,
+            )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
         output.notice(
             f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
@@ -138,12 +144,6 @@ def _agreed(
         )
         for note in plan.notes:
             output.notice(note)
-        if not plan.budget.affordable:
-            raise CliError(
-                f"Account {account.name} has epsilon {left} left, for these pictures were trained on before. What was "
-                "made then is free to use: obscura up, and beside it: obscura releases list",
-                Exit.BUDGET,
-            )
         if not yes:
             _preview(client, output, dataset, epsilon)
             confirm("Send the pictures and train? What is spent stays spent.", "Nothing was sent, and nothing spent.")

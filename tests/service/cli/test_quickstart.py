@@ -23,7 +23,7 @@ def test_the_page_shows_what_happens(tmp_path):
     shown = BLOCK.search(PAGE.read_text("utf-8"))
     assert shown is not None
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
-    assert ids.sub("ID", run(tmp_path)) == ids.sub("ID", shown[0])
+    assert ids.sub("ID", run(tmp_path)) == ids.sub("ID", shown[0]), "python scripts/quickstart_transcript.py mends it"
     assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
     assert (tmp_path / "synthetic" / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "var" / "service.url").exists()
@@ -89,3 +89,7 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         assert list(client.datasets()) == before
         (account,) = [account for account in client.accounts() if account.name == "pets"]
         assert account.balance.held_nano == account.balance.spent_nano == 0
+        client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
+        poor = start(pets, "--yes", before=target)
+        assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+        assert list(client.datasets()) == before
