@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from privacy.plans.registry import RECIPES
+
 _MOMENT = "2026-03-02T09:30:00Z"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -144,7 +146,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "real_accuracy": ("In [0, 1].", 0.9),
     "reason": ("Why, in one line; it stays in the records.", "the ethics board agreed, protocol 17"),
     "IncompleteFacts.reason": ("Why it ended.", "cancelled"),
-    "recipe": ("Name of the training loop; docs/recipes.md has them.", "datalens"),
+    "recipe": ("Name of the training loop; docs/recipes.md has them.", next(iter(RECIPES))),
     "records_declared": ("Public upper bound on the number of records.", 60_000),
     "release_id": ("The release.", _id("rel")),
     "releases": ("Noisy releases of this kind.", 1450),

@@ -33,7 +33,7 @@ from service.extractors import require_extractor
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
-FIRST_RECIPE = "datalens"
+FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
 
 
 @dataclass(frozen=True)
