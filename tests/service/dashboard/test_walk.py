@@ -1,0 +1,76 @@
+"""From an empty service to private images in a real browser, by clicks alone."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from service.client.local import LocalService
+
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="headless Chromium is not at /usr/bin/chromium"),
+]
+PATIENCE_MS = 60_000  # a training and a drawing on a loaded machine
+
+
+def digits(path: Path, count: int = 1400) -> Path:
+    """A ZIP of real digits, a folder for each."""
+    found = load_digits()
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(count):
+            picture = io.BytesIO()
+            Image.fromarray((found.images[number] * (255 / 16)).astype("uint8")).save(picture, "PNG")
+            archive.writestr(f"{found.target[number]}/{number}.png", picture.getvalue())
+    return path
+
+
+def test_private_images_are_made_by_clicks_alone(tmp_path):
+    from playwright.sync_api import expect, sync_playwright
+
+    said: list[str] = []
+    with LocalService(tmp_path / "data") as service, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(base_url=service.url)
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.goto("/login")
+        page.fill("#key", service.token)
+        page.click("main button[type=submit]")
+
+        page.click("main a:has-text('Open an account') >> nth=0")
+        for field, value in (("name", "writers"), ("owner", "office"), ("epsilon", "3"), ("delta", "1e-5")):
+            page.fill(f"#{field}", value)
+        page.select_option("#unit", "record")
+        page.click("main form button[type=submit]")
+        page.wait_for_url("**/accounts/acc_*")
+
+        page.goto("/")
+        page.click("main a:has-text('Bring images') >> nth=0")
+        page.set_input_files("#file", digits(tmp_path / "digits.zip"))
+        expect(page.locator("#records_declared")).to_have_value("1400", timeout=PATIENCE_MS)
+        page.select_option("#account_id", label="writers")
+        page.click("[data-declare] button[type=submit]")
+        page.click("a:has-text('Plan a training')")
+
+        page.fill("#epsilon", "2")
+        page.click("button:has-text('Train for ε')")
+        page.wait_for_url("**/jobs/job_*")
+        page.click("a:has-text('See the release')")
+        page.wait_for_url("**/releases/rel_*")
+        grid = page.locator("figure.sheet img")
+        assert grid.evaluate("image => image.complete && image.naturalWidth > 100")
+
+        page.fill("#count", "20")
+        page.click("button:has-text('Draw')")
+        with page.expect_download() as download:
+            page.click("a:has-text('Download 20 images')")
+        with zipfile.ZipFile(download.value.path()) as archive:
+            assert sum(name.endswith(".png") for name in archive.namelist()) == 20
+        browser.close()
+    assert said == []
