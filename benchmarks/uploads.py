@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from service.cli.connection import URL_FILE
+from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES: tuple[tuple[int, tuple[int, ...]], ...] = ((60_000, (28, 28)), (200_000, (28, 28)), (20_000, (64, 64, 3)))
@@ -43,13 +43,14 @@ def npz(records: int, shape: tuple[int, ...]) -> bytes:
 @contextmanager
 def service(folder: Path) -> Iterator[tuple[httpx.Client, int]]:
     """Run `obscura up` for the time of a block; yields a client of it and its process id."""
+    address = Settings(data_dir=folder).url_path
     environment = {**os.environ, "OBSCURA_DATA_DIR": str(folder), "OBSCURA_PORT": "0"}
     command = [sys.executable, "-m", "service.cli", "up"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_for(lambda: (folder / URL_FILE).exists() and (folder / "admin.key").exists())
+        _wait_for(lambda: address.exists() and (folder / "admin.key").exists())
         headers = {"Authorization": f"Bearer {(folder / 'admin.key').read_text().strip()}"}
-        with httpx.Client(base_url=(folder / URL_FILE).read_text().strip(), headers=headers, timeout=600) as client:
+        with httpx.Client(base_url=address.read_text().strip(), headers=headers, timeout=600) as client:
             _wait_for(lambda: _answers(client))
             yield client, process.pid
     finally:

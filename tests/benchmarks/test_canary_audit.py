@@ -57,7 +57,7 @@ def test_every_place_that_draws_noise_is_audited():
         "privacy/aggregation/topagg.py",  # votes on images, latents and moments
         "privacy/gradients/release.py",  # every gradient estimator
         "workers/recipes/class_histogram.py",
-        "workers/recipes/datalens.py",  # hands on what the warm start asks for
+        "workers/recipes/paid_warm_start.py",  # hands on what the warm start asks for
         "workers/recipes/warm_start.py",
     }
     root = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import torch
 from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens import MEANS, POOLED
+from privacy.plans.datalens import BY_CLASS, MEANS, POOLED
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
@@ -188,14 +188,14 @@ MOMENTS: dict[str, Any] = {"moments_share": 0.3, "moments_steps": 3, "moments_ba
 
 def test_moments_are_paid_once_within_the_budget_and_kept_before_they_are_learned() -> None:
     plan, purse, folder = diffusion_plan(**MOMENTS), Purse(), Memory()
-    assert [stage.name for stage in plan.stages] == [MEANS, POOLED, STEPS]
-    assert sum(stage.price_nano for stage in plan.stages[:2]) <= 0.3 * plan.budget_nano
+    assert [stage.name for stage in plan.stages] == [MEANS, POOLED, BY_CLASS, STEPS]
+    assert sum(stage.price_nano for stage in plan.stages[:-1]) <= 0.3 * plan.budget_nano
     assert plan.price_nano <= plan.budget_nano
     with pytest.raises(Cancelled):
         train(plan, digits(300), budget=purse, checkpoints=folder, progress=stop_at(1, WARM_UP))
     saved = load_checkpoint(folder)
     assert saved is not None
-    assert set(saved.state["moments"]) == {MEANS, POOLED}
+    assert set(saved.state["moments"]) == {MEANS, POOLED, BY_CLASS}
     found = train(plan, digits(300), budget=purse, checkpoints=folder)
     assert [purse.releases(stage.name) for stage in plan.stages] == [stage.event.count for stage in plan.stages]
     assert torch.equal(weights(found), weights(train(plan, digits(300))))
