@@ -163,9 +163,7 @@ def measure_generator(
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     for which, generator in generators.items():
         generator.to(device)
-        drawn = list(draw_with_progress(generator, request, device, progress))
-        images = torch.from_numpy(np.concatenate([pixels for pixels, _ in drawn]).transpose(0, 3, 1, 2).copy())
-        labels = torch.from_numpy(np.concatenate([labels for _, labels in drawn]))
+        synthetic = drawn_images(generator, request, device, progress)
         results[which], before = {}, 0
 
         def look(done: int, steps: int, *, before: int, share: int) -> None:
@@ -175,8 +173,8 @@ def measure_generator(
             share = EVALUATION_SHARES[kind]
             results[which][kind] = train_and_test(
                 kind,
-                images,
-                labels,
+                synthetic.images,
+                synthetic.labels,
                 test.images,
                 test.labels,
                 classes=len(request.names),
@@ -219,6 +217,19 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     confusion = tuple(tuple(int(count) for count in row) for row in counts)
     return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
+
+
+def drawn_images(
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
+) -> Images:
+    """Draw what is asked for, all of it in memory.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+    drawn = list(draw_with_progress(generator, request, device, progress))
+    images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    return public_images(images, labels)
 
 
 def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:

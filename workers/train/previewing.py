@@ -32,7 +32,8 @@ from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData
 from workers.recipes.registry import WORK
-from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
+from workers.train.drawing import SampleRequest, drawing_work
+from workers.train.evaluating import Images, drawn_images, public_images
 from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
 from workers.train.progress import ReportedProgress
 
@@ -189,30 +190,26 @@ def forecast(
         with between_layers(trained.modules(), partial(_look, progress, MEASURED, 0, 1)):
             predicted = trained.predict(stand_in.test_images)
         return Forecast(float((predicted == stand_in.test_labels).double().mean()), None, chance, stand_in.name, None)
-    images, labels = _draw(trained, facts, device, progress)
-    own = torch.from_numpy(stand_in.images)
-    own = (own[:, None] if own.ndim == 3 else own.permute(0, 3, 1, 2))[: len(labels)]
+    drawn = _draw(trained, facts, device, progress)
+    own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
     accuracy = {
         stage: train_and_test(
             "cnn",
-            seen,
-            truth,
+            seen.images,
+            seen.labels,
             stand_in.test_images,
             stand_in.test_labels,
             classes=len(facts.classes),
             seed=_SEED,
             device=device,
-            epochs=EPOCHS * samples_for(facts) // len(truth),  # few real images are seen as often as many drawn ones
+            epochs=EPOCHS
+            * samples_for(facts)
+            // len(seen.labels),  # few real images are seen as often as many drawn ones
             look=partial(_look, progress, stage),
         ).accuracy
-        for stage, seen, truth in (
-            (MEASURED, images, labels),
-            (REFERENCE, own, torch.from_numpy(stand_in.labels[: len(own)])),
-        )
+        for stage, seen in ((MEASURED, drawn), (REFERENCE, own))
     }
-    return Forecast(
-        accuracy[MEASURED], accuracy[REFERENCE], chance, stand_in.name, _grid(images, labels, stand_in.classes)
-    )
+    return Forecast(accuracy[MEASURED], accuracy[REFERENCE], chance, stand_in.name, _grid(drawn, stand_in.classes))
 
 
 def cut(
@@ -238,26 +235,22 @@ def cut(
     )
 
 
-def _draw(
-    trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images (n, c, h, w) uint8 and labels (n,) as a release of this would draw them."""
+def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Images:
+    """Return images as a release of this would draw them."""
     with tempfile.TemporaryDirectory() as folder:
         trained.save(Path(folder))
         generator = load_released(Path(folder))
     generator.to(device)
     request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)
-    drawn = list(draw_with_progress(generator, request, device, progress))
-    pixels = np.concatenate([pixels for pixels, _ in drawn]).transpose(0, 3, 1, 2)
-    return torch.from_numpy(pixels.copy()), torch.from_numpy(np.concatenate([labels for _, labels in drawn]))
+    return drawn_images(generator, request, device, progress)
 
 
 def _look(progress: Progress, stage: str, done: int, steps: int) -> None:
     progress(stage=stage, step=done, steps=steps)
 
 
-def _grid(images: torch.Tensor, labels: torch.Tensor, classes: tuple[str, ...]) -> bytes:
+def _grid(drawn: Images, classes: tuple[str, ...]) -> bytes:
     shown = range(min(len(classes), GRID_CLASSES_MAX))
-    rows = torch.cat([images[labels == label][:GRID_COLUMNS] for label in shown])
+    rows = torch.cat([drawn.images[drawn.labels == label][:GRID_COLUMNS] for label in shown])
     with tempfile.TemporaryDirectory() as folder:
         return write_grid(rows.float() / 255, classes[: len(shown)], Path(folder) / "grid.png").read_bytes()

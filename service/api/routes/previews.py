@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm.interfaces import ORMOption
 
 from privacy.plans.registry import plan_from_json
 from service import jobs
@@ -62,7 +63,7 @@ def read_preview(service: Running, request: Request, preview_id: PreviewId) -> R
 def read_preview_grid(service: Running, request: Request, preview_id: PreviewId) -> Response:
     """Read a picture of what the generator drew of the stand-in, a class in each row."""
     with transaction(service.factory, read_only=True) as session:
-        preview, job = _find(session, preview_id)
+        preview, job = _find(session, preview_id, undefer(Preview.grid))
         grid = preview.grid
     if job.state.value not in FINAL_STATES:
         raise Pending(f"Preview {preview_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
@@ -73,8 +74,8 @@ def read_preview_grid(service: Running, request: Request, preview_id: PreviewId)
     return answer_bytes(request, grid, "image/png")
 
 
-def _find(session: Session, preview_id: str) -> tuple[Preview, Job]:
-    preview = session.get(Preview, preview_id, options=[undefer(Preview.grid)])
+def _find(session: Session, preview_id: str, *options: ORMOption) -> tuple[Preview, Job]:
+    preview = session.get(Preview, preview_id, options=options)
     if preview is None:
         raise NotFound("There is no such preview.", preview_id=preview_id)
     return preview, jobs.get_job(session, preview.job_id)
