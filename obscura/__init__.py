@@ -6,8 +6,7 @@ with obscura.local("data/") as service:  # or obscura.connect("https://obscura.e
     release = service.train("images/", epsilon=1, size=32)
     images, labels = release.sample(1000).to_numpy()
 
-A training goes on in a process of its own, and waiting for it takes no more than a thread: there is no second set of
-these verbs for asyncio.
+`connect_async` and `local_async` give the same verbs for asyncio, as `async with` blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 try:
-    from service.client import Client
+    from service.client import AsyncClient, Client
     from service.client.local import LocalClient
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("service", "privacy"):
@@ -26,7 +25,7 @@ except ModuleNotFoundError as error:
         "rename yours, or start Python elsewhere"
     ) from error
 
-__all__ = ["Client", "LocalClient", "__version__", "connect", "local"]
+__all__ = ["AsyncClient", "Client", "LocalClient", "__version__", "connect", "connect_async", "local", "local_async"]
 __version__ = version("obscura")
 
 
@@ -55,3 +54,13 @@ def local(folder: str | Path) -> LocalClient:
         ServiceFailed: The service did not start; the message names its log.
     """
     return LocalClient(folder)
+
+
+def connect_async(url: str, token: str) -> AsyncClient:
+    """Connect to a service from asyncio, for the time of an `async with` block; see `connect`."""
+    return AsyncClient(lambda: Client(url, token))
+
+
+def local_async(folder: str | Path) -> AsyncClient:
+    """Run a service on this machine for asyncio, for the time of an `async with` block; see `local`."""
+    return AsyncClient(lambda: LocalClient(folder))

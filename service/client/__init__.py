@@ -6,6 +6,17 @@ with Client("http://127.0.0.1:8420", token) as client:
     job.release().sample(1000).to_imagefolder("synthetic")
 """
 
+from service.client.async_resources import (
+    AsyncAccount,
+    AsyncDataset,
+    AsyncEvaluation,
+    AsyncJob,
+    AsyncPreview,
+    AsyncRelease,
+    AsyncSample,
+    AsyncSweep,
+)
+from service.client.asynchronous import AsyncClient, AsyncDatasets
 from service.client.client import Client
 from service.client.contents import Images, PlaceTaken
 from service.client.datasets import Datasets
@@ -31,6 +42,16 @@ __all__ = [
     "Account",
     "ApiError",
     "Arrays",
+    "AsyncAccount",
+    "AsyncClient",
+    "AsyncDataset",
+    "AsyncDatasets",
+    "AsyncEvaluation",
+    "AsyncJob",
+    "AsyncPreview",
+    "AsyncRelease",
+    "AsyncSample",
+    "AsyncSweep",
     "AuthError",
     "BrokenPictures",
     "BudgetError",

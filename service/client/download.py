@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from service.client.errors import ApiError, ConnectionFailed, DownloadCorrupt
+from service.client.stopping import go_on
 from service.client.transport import RETRIES_MAX, Transport, backoff_seconds
 
 
@@ -75,6 +76,7 @@ def _fetch(
         done = offset if resumed else 0
         with part.open("ab" if resumed else "wb") as file:
             for chunk in response.iter_bytes():
+                go_on()
                 file.write(chunk)
                 done += len(chunk)
                 if on_bytes is not None:

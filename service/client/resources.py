@@ -91,6 +91,14 @@ class Job(_Cancellable, job_schemas.JobRecord):
                 on_event(event)
             if deadline is not None and time.monotonic() > deadline and event.state not in job_schemas.FINAL_STATES:
                 raise WaitTimeout(f"Job {self.id} is still {event.state}.")
+        return self.ended()
+
+    def ended(self) -> Job:
+        """Read a job that has ended, and return it if it succeeded.
+
+        Raises:
+            JobFailed: It failed or was cancelled.
+        """
         job = self.refresh()
         if job.state != "succeeded":
             code = job.failure.code if job.failure else job.state
@@ -238,7 +246,7 @@ class Preview(_MadeByJob, job_schemas.PreviewRecord):
 
     PATH = "/v1/previews"
 
-    def save_grid(self, path: Path) -> Path:
+    def save_grid(self, path: Path | str) -> Path:
         """Save the picture of what was drawn, as PNG."""
         return self._save("grid.png", path)
 
@@ -273,12 +281,16 @@ class Sample(_MadeByJob, job_schemas.SampleRecord):
             JobFailed: The sampling failed.
         """
         require_room(Path(folder))
-        if self.format != "imagefolder":  # the same images, packed otherwise: drawing them again is free
-            release = Release.read(self._transport, self.release_id)
-            again = release.sample(self.count, seed=self.seed, classes=self.classes, format="imagefolder")
-            return again.to_imagefolder(folder)
+        sample = self.packed("imagefolder")._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-            return unpack(self._finished().download(Path(scratch) / self.id), Path(folder))
+            return unpack(sample.download(Path(scratch) / sample.id), Path(folder))
+
+    def packed(self, format: schemas.SampleFormat) -> Sample:
+        """The same images in a format: this sample, or one that is drawn again, which is free."""
+        if self.format == format:
+            return self
+        release = Release.read(self._transport, self.release_id)
+        return release.sample(self.count, seed=self.seed, classes=self.classes, format=format)
 
     def to_numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
         """Wait for the images; return them as uint8, (n, h, w) or (n, h, w, 3), and their labels as int64, (n,)."""

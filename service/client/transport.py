@@ -14,6 +14,7 @@ import httpx
 from pydantic import BaseModel
 
 from service.client.errors import ConnectionFailed, error_of
+from service.client.stopping import go_on
 
 RETRIES_MAX = 5
 BACKOFF_SECONDS_MAX = 8.0
@@ -142,7 +143,9 @@ class Transport:
         timeout = httpx.Timeout(timeout_seconds, connect=10.0)
         headers = {"Content-Type": "application/octet-stream"}
         try:
-            response = self._http.put(path, content=body, params=params, headers=headers, timeout=timeout)
+            response = self._http.put(
+                path, content=_while_awaited(body), params=params, headers=headers, timeout=timeout
+            )
         except httpx.TransportError as error:
             raise ConnectionFailed(self.base_url, f"The upload to {self.base_url} broke: {error}") from error
         if response.status_code >= 400:
@@ -195,6 +198,12 @@ class Transport:
                     ) from error
                 delay = backoff_seconds(failures)
             self.sleep(delay)
+
+
+def _while_awaited(body: Iterable[bytes]) -> Iterator[bytes]:
+    for part in body:
+        go_on()
+        yield part
 
 
 def backoff_seconds(attempt: int) -> float:

@@ -4,55 +4,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import obscura
-from service.client import BudgetError, Client, ObscuraClientError, Release, Sample
+from service.client import BudgetError, ObscuraClientError, Release, Sample
+from tests.obscura.small import SMALL
 from tests.together import wait_until
 
-SMALL = {"teachers": 10, "top_k": 4, "images": 20}
 START = """
 import sys, obscura
 service = obscura.local(sys.argv[1])
 print(service.service.process.pid, flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("local") / "data"
-
-
-@pytest.fixture(scope="module")
-def service(data_dir: Path) -> Iterator[obscura.LocalClient]:
-    """A service of this module's own."""
-    with obscura.local(data_dir) as service:
-        yield service
-        process = service.service.process
-    assert process is not None
-    assert process.poll() is not None
-    assert not (data_dir / "service.url").exists()
-
-
-@pytest.fixture(scope="module")
-def images() -> tuple[np.ndarray, list[str]]:
-    rng = np.random.default_rng()
-    labels = np.arange(200) % 2
-    images = rng.integers(0, 60, (200, 8, 8))
-    images[labels == 0, :4] += 150
-    images[labels == 1, :, :4] += 150
-    return images.astype(np.uint8), [("<top>", "left")[label] for label in labels]
-
-
-@pytest.fixture(scope="module")
-def release(service: Client, images: tuple[np.ndarray, list[str]]) -> Release:
-    return service.train(*images, epsilon=1, options=SMALL, show=False)
 
 
 @pytest.mark.slow

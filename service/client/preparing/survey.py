@@ -18,6 +18,7 @@ from service.client.preparing.errors import (
 from service.client.preparing.pictures import Look, has_shape, look
 from service.client.preparing.sources import Record, Source, Tally
 from service.client.preparing.subjects import canonical_id
+from service.client.stopping import go_on
 
 _SUGGESTED = (128, 64, 32, 28, 16, 8)  # sides that generators are usually made for
 _LABEL_CHARACTERS_MAX = 100  # service.api.schemas.Name
@@ -58,6 +59,7 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
     """
     found = Survey()
     for record in source.walk(tally):
+        go_on()
         try:
             seen = look(record.read())
         except Unreadable as error:

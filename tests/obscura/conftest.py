@@ -1,0 +1,37 @@
+"""A service of each module's own, and a release that was trained on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import obscura
+from service.client import Client, Release
+from tests.obscura.small import SMALL, two_classes
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("local") / "data"
+
+
+@pytest.fixture(scope="module")
+def service(data_dir: Path) -> Iterator[obscura.LocalClient]:
+    """A service of this module's own."""
+    with obscura.local(data_dir) as service:
+        yield service
+        process = service.service.process
+    assert process is not None
+    assert process.poll() is not None
+    assert not (data_dir / "service.url").exists()
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[np.ndarray, list[str]]:
+    return two_classes(200)
+
+
+@pytest.fixture(scope="module")
+def release(service: Client, images: tuple[np.ndarray, list[str]]) -> Release:
+    return service.train(*images, epsilon=1, options=SMALL, show=False)

@@ -1,0 +1,20 @@
+"""Pictures and a training that take a moment."""
+
+import numpy as np
+
+SMALL = {"teachers": 10, "top_k": 4, "images": 20}
+LONG = {"rounds": 400}
+
+
+def two_classes(count: int) -> tuple[np.ndarray, list[str]]:
+    """Make images of 8 x 8 of two simple classes, other ones each time; a page must escape the name of one.
+
+    Returns:
+        uint8 images, (count, 8, 8), and their names.
+    """
+    rng = np.random.default_rng()
+    labels = np.arange(count) % 2
+    images = rng.integers(0, 60, (count, 8, 8))
+    images[labels == 0, :4] += 150
+    images[labels == 1, :, :4] += 150
+    return images.astype(np.uint8), [("<top>", "left")[label] for label in labels]

@@ -1,0 +1,176 @@
+"""The client for asyncio against a running service."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import obscura
+from service.client import BudgetError, JobFailed, WaitTimeout
+from service.client.preparing import Arrays
+from tests.obscura.small import LONG, SMALL, two_classes
+from tests.together import wait_until
+
+BLOCKED_SECONDS_MAX = 1.0  # machines that test are busy; what would block takes longer
+
+
+async def longest_pause(seconds: list[float]) -> None:
+    """Write down for ever how long the event loop served nobody."""
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(0.01)
+        seconds.append(time.monotonic() - began)
+
+
+def connected(data_dir) -> obscura.AsyncClient:
+    """The fixture's service, found by its folder."""
+    return obscura.local_async(data_dir)
+
+
+@pytest.mark.slow
+def test_trainings_are_awaited_together_and_block_nobody(service, data_dir):
+    async def program() -> None:
+        pauses: list[float] = []
+        async with connected(data_dir) as asynchronous:
+            watch = asyncio.create_task(longest_pause(pauses))
+            trained = await asyncio.gather(
+                *(asynchronous.train(*two_classes(200), epsilon=1, name=name, options=SMALL) for name in ("one", "two"))
+            )
+            watch.cancel()
+            accounts = [await asynchronous.find_account(name) for name in ("one", "two")]
+            assert [each.account_id for each in trained] == [each.id for each in accounts]
+        assert max(pauses) < BLOCKED_SECONDS_MAX
+
+    asyncio.run(program())
+
+
+@pytest.mark.slow
+def test_the_verbs_do_what_the_synchronous_ones_do(service, data_dir, images, release, tmp_path):
+    async def program() -> None:
+        async with obscura.connect_async(service.service.url, service.service.token) as asynchronous:
+            found = [each async for each in asynchronous.releases() if each.id == release.id]
+            assert found == [await asynchronous.release(release.id)]
+            (mine,) = found
+            assert (mine.name, mine.created_at) == (release.name, release.created_at)
+            assert await mine.card() == release.card()
+            drawn = await mine.sample(12, seed=5, format="npz")
+            pixels, _labels = await drawn.to_numpy()
+            assert np.array_equal(pixels, release.sample(12, seed=5).to_numpy()[0])
+            assert len(await drawn.to_torch()) == 12
+            folder = await drawn.to_imagefolder(tmp_path / "made")
+            assert len(list(folder.glob("*/*.png"))) == 12
+            assert (await (await drawn.wait()).download(tmp_path / "x.npz")).stat().st_size > 0
+            assert {path.name for path in await mine.save_weights(tmp_path)} >= {"generator.safetensors"}
+            account = await asynchronous.find_account("images")
+            assert account == await account.refresh()
+            dataset = await asynchronous.datasets.find("images")
+            with pytest.raises(BudgetError):
+                await asynchronous.train(dataset, epsilon=1, options=SMALL)
+            plan = await asynchronous.plan(dataset.id, recipe="datalens", epsilon=1)
+            assert not plan.budget.affordable
+            assert [each.id async for each in asynchronous.datasets()] == [each.id for each in service.datasets()]
+
+    asyncio.run(program())
+
+
+@pytest.mark.slow
+def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
+    account = service.create_account(name="long", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, name="long")
+
+    async def program() -> None:
+        async with connected(data_dir) as asynchronous:
+            job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=0.5, options=SMALL)
+            events = [event async for event in job.events()]
+            assert [event.state for event in events][-1] == "succeeded"
+            assert len(events) > 1
+            assert all(before != after for before, after in pairwise(events))
+            assert (await job.wait()).release_id == events[-1].release_id
+
+            long = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=1, options=LONG)
+            waiting = asyncio.create_task(long.wait())
+            with pytest.raises(WaitTimeout, match=r"still (queued|running)"):
+                await long.wait(timeout_seconds=1)
+            waiting.cancel()
+            began = time.monotonic()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert time.monotonic() - began < BLOCKED_SECONDS_MAX
+            assert not (await long.refresh()).finished  # the job goes on, until it is asked to end
+            assert (await long.cancel(discard=True)).cancel_requested
+            with pytest.raises(JobFailed, match="cancelled"):
+                await long.wait()
+
+    asyncio.run(program())
+
+
+def test_a_program_that_stops_awaiting_a_job_ends_at_once(service, data_dir):
+    account = service.create_account(name="left", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, name="left")
+
+    async def program() -> str:
+        async with connected(data_dir) as asynchronous:
+            job = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=1, options=LONG)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await job.wait()
+            return job.id
+
+    began = time.monotonic()
+    job = service.job(asyncio.run(program()))
+    assert time.monotonic() - began < 10
+    assert not job.refresh().finished
+    job.cancel(discard=True)
+
+
+def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, tmp_path):
+    account = service.create_account(name="slow", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    for number, (pixels, name) in enumerate(zip(*two_classes(200), strict=True)):
+        (tmp_path / name.strip("<>")).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / name.strip("<>") / f"{number}.png")
+    looked_at: list[int] = []
+
+    def look(count: int) -> None:
+        looked_at.append(count)
+        time.sleep(0.02)
+
+    async def program() -> None:
+        async with connected(data_dir) as asynchronous:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await asynchronous.datasets.push(tmp_path, account_id=account.id, name="slow", on_picture=look)
+
+    asyncio.run(program())
+    assert 0 < len(looked_at) < 100
+    assert "slow" not in {dataset.name for dataset in service.datasets()}
+
+
+def test_an_upload_that_nobody_awaits_stops(service, data_dir):
+    account = service.create_account(name="broken off", owner="clinic", epsilon=2, delta=1e-5, unit="record")
+    dataset = service.declare_dataset(
+        name="broken off", visibility="private", account_id=account.id, classes=["a", "b"],
+        height=8, width=8, channels=1, records_declared=10,
+    )  # fmt: skip
+    sent: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        for number in range(500):
+            sent.append(number)
+            time.sleep(0.02)
+            yield bytes(1000)
+
+    async def program() -> None:
+        async with connected(data_dir) as asynchronous:
+            mine = await asynchronous.dataset(dataset.id)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await mine.push(parts(), format="npz")
+
+    asyncio.run(program())
+    assert 0 < len(sent) < 400
+    wait_until(lambda: dataset.refresh().state != "receiving", "the service still waits for it")
+    assert dataset.refresh().ready_at is None
