@@ -1,127 +1,55 @@
-"""The dashboard in a real browser: the policy blocks nothing of ours, and the script keeps a page fresh."""
+"""The dashboard in a real browser: everybody can use it, the policy blocks nothing of ours, a page follows its jobs."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import uvicorn
-from PIL import Image
 
 from service.db.job_tables import Job
 from service.db.session import transaction
+from tests.browser import WINDOWS, a_page, barriers, in_chromium
 
-CHROMIUM = Path("/usr/bin/chromium")
-QUIET = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--enable-logging=stderr",
-    "--hide-scrollbars",
-]
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="headless Chromium is not at /usr/bin/chromium"),
-]
-
-
-@dataclass
-class Live:
-    """The site behind a real server."""
-
-    address: str
-    opened: threading.Event
-    cookies: list[tuple[bytes, bytes]]  # sent with every request, as if somebody had signed in
+pytestmark = in_chromium
 
 
 @pytest.fixture
-def live(site) -> Iterator[Live]:
-    opened, cookies = threading.Event(), []
-
-    async def watched(scope, receive, send) -> None:
-        if scope["type"] == "http":
-            scope = {**scope, "headers": [*scope["headers"], *cookies]}
-        await site.app(scope, receive, send)
-        if scope["type"] == "http" and scope["path"] == "/":
-            opened.set()
-
-    server = uvicorn.Server(uvicorn.Config(watched, host="127.0.0.1", port=0, log_level="error"))
+def live(site) -> Iterator[str]:
+    """The address of the site behind a real server."""
+    server = uvicorn.Server(uvicorn.Config(site.app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    yield Live(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", opened, cookies)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(10)
 
 
-def browse(profile: Path, *arguments: str) -> tuple[str, str]:
-    """Run the browser once. Returns what it printed and what its console said."""
-    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={profile}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    # A busy machine looks like a slow network to the browser, which says so: not the page's doing.
-    console = "\n".join(line for line in said if "Slow network is detected" not in line)
-    return done.stdout, console
-
-
-def test_an_open_page_follows_its_jobs(site, stock, live, tmp_path):
-    def go_on() -> None:
-        live.opened.wait(60)
+def test_an_open_page_follows_its_jobs(site, stock, live):
+    with a_page(base_url=live) as (page, said):
+        page.goto("/")
+        page.get_by_text("612 of 1,450 steps").first.wait_for()
         with transaction(site.factory) as session:
             session.get_one(Job, stock.running).progress = {"stage": "teacher_votes", "step": 1449, "steps": 1450}
-
-    later = threading.Thread(target=go_on)
-    later.start()
-    dom, console = browse(tmp_path / "profile", "--virtual-time-budget=60000", "--dump-dom", f"{live.address}/")
-    later.join()
-    assert console == ""
-    assert "1,449 of 1,450 steps" in dom
-    assert "Updating every 2 seconds" in dom
+        page.get_by_text("1,449 of 1,450 steps").first.wait_for()
+    assert said == []
 
 
-def test_the_policy_blocks_nothing_of_ours(stock, live, tmp_path):
-    for page in ("/login", f"/accounts/{stock.account}", f"/releases/{stock.release}", f"/jobs/{stock.running}"):
-        dom, console = browse(tmp_path / "profile", "--dump-dom", live.address + page)
-        assert console == ""
-        assert "</html>" in dom
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_pages_fit_their_window(stock, live, tmp_path, width):
-    picture = tmp_path / "page.png"
-    for page in ("/", f"/accounts/{stock.account}", f"/releases/{stock.release}"):
-        browse(tmp_path / "profile", f"--window-size={width},1600", f"--screenshot={picture}", live.address + page)
-        with Image.open(picture) as image:
-            shown = image.convert("L")
-        assert len(shown.getcolors(256) or []) > 20, "the page is blank"
-        margin = shown.crop((width - 10, 0, width, 1600))
-        assert len(margin.getcolors(256) or []) <= 4, "something reaches into the margin"
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_forms_of_an_admin_are_shown_and_fit_their_window(site, stock, live, tmp_path, width):
-    client = site.signed_in("admin")
-    live.cookies.append((b"cookie", "; ".join(f"{name}={value}" for name, value in client.cookies.items()).encode()))
-    picture = tmp_path / "page.png"
-    forms = {
-        f"/accounts/{stock.account}/controls": "Freeze the account",
-        f"/datasets/{stock.dataset}": "Delete the images</button>",
-    }
-    for page, shown in forms.items():
-        arguments = (f"--window-size={width},2400", f"--screenshot={picture}", "--dump-dom", live.address + page)
-        dom, console = browse(tmp_path / "profile", *arguments)
-        assert console == ""
-        assert shown in dom
-        with Image.open(picture) as image:
-            margin = image.convert("L").crop((width - 10, 0, width, 2400))
-        assert len(margin.getcolors(256) or []) <= 4, "something reaches into the margin"
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), WINDOWS)
+def test_nothing_serious_keeps_anybody_from_using_a_page(site, stock, live, width, scheme):
+    key = site.key("admin")
+    with a_page(base_url=live, viewport={"width": width, "height": 900}, color_scheme=scheme) as (page, said):
+        page.goto("/login")
+        found = {"/login": barriers(page)}
+        page.fill("#key", key)
+        page.click("main button[type=submit]")
+        page.wait_for_url("**/")
+        shown = [address for address in stock.pages if "/part" not in address]
+        for address in (*shown, "/nowhere"):
+            said += [address] if (page.goto(address) or page).url != live + address else []
+            found[address] = barriers(page)
+    assert {address: what for address, what in found.items() if what} == {}
+    assert [text for text in said if "404" not in text] == []  # what the browser says of /nowhere itself

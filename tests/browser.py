@@ -1,0 +1,45 @@
+"""Debian's Chromium, driven by Playwright: where it is, and what every page of ours must pass in it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+PATIENCE_MS = 60_000  # a training and a drawing on a loaded machine
+WINDOWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+in_chromium = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="headless Chromium is not at /usr/bin/chromium"),
+]
+
+
+@contextmanager
+def a_page(**context: Any) -> Iterator[tuple[Any, list[str]]]:
+    """Open an empty page of a new browser. Yields it, and the errors that its console will have said by then."""
+    from playwright.sync_api import sync_playwright
+
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(**context)
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        yield page, said
+        browser.close()
+
+
+def barriers(page: Any) -> list[str]:
+    """What keeps somebody from using the page: axe-core's serious and critical violations, and text out of sight."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    said = [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"] if each["impact"] in _GRAVE]
+    too_wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return said + ([f"the page is {too_wide} pixels too wide"] if too_wide > 0 else [])
+
+
+_GRAVE = ("serious", "critical")
