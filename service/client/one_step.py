@@ -58,7 +58,7 @@ def push_for(
         subjects = payer is not None and payer.unit == "subject"
         package = prepare(place, read_choices(**choices), subjects=subjects, on_picture=on_picture)
         payer = payer or open_account(client, name or default_name(place), epsilon=epsilon, records=package.records)
-        say = partial(console.print, highlight=False, markup=False)
+        say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
         dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **({"say": say} | facts))
         return client.datasets.send(dataset, package, on_bytes)
 

@@ -12,6 +12,7 @@ import pytest
 from privacy.accounting.filter import NANO, open_filter
 from privacy.accounting.odds import loss_bound, sure_at_most
 from privacy.errors import InvalidParameter
+from privacy.wording import show_sure
 
 LARGE_DELTA = 0.01
 RUNS = 400_000
@@ -101,6 +102,28 @@ def test_a_release_that_tells_only_the_tail_attains_it() -> None:
     assert math.log(with_unit / without) == pytest.approx(loss_bound(opened), rel=0.05)
 
 
+def odds_in_words(epsilon: float) -> str:
+    """A row of docs/concepts.md: how often the best guess is right, and how sure anybody becomes who was so sure."""
+    opened = open_filter(epsilon, 1e-5)
+    mu, d = math.sqrt(opened.capacity_nano / NANO), opened.d_of(opened.capacity_nano)
+    right = d + (1 - d) * float(
+        mpmath.ncdf(mu / 2)
+    )  # told with chance d, else the middle between two Gaussians decides
+    factor = math.exp(loss_bound(opened))
+    sure = [before * factor / (before * factor + 1 - before) for before in (0.5, 0.1, 0.01)]
+    return " | ".join([f"| {epsilon:g}", *map(show_sure, [right, *sure])]) + " |"
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_the_best_guesser_is_right_so_often(epsilon: float) -> None:
+    opened = open_filter(epsilon, LARGE_DELTA)
+    mu, d = math.sqrt(opened.capacity_nano / NANO), opened.d_of(opened.capacity_nano)
+    rng = np.random.default_rng(1)
+    used, told = rng.random(RUNS) < 0.5, rng.random(RUNS) < d
+    guess = np.where(told, used, rng.normal(size=RUNS) + mu * used > mu / 2)
+    assert float((guess == used).mean()) == pytest.approx(d + (1 - d) * float(mpmath.ncdf(mu / 2)), abs=0.005)
+
+
 def test_the_documents_show_these_odds() -> None:
     def shown(epsilon: float, digits: int = 1) -> str:
         percent = math.ceil(sure_at_most(open_filter(epsilon, 1e-5)) * 100 * 10**digits) / 10**digits
@@ -111,5 +134,13 @@ def test_the_documents_show_these_odds() -> None:
     assert f"at most {shown(1)} sure at ε = 1 ({shown(2)} at 2, {shown(3)} at 3)" in readme
     row = " | ".join([shown(0.5), shown(1), shown(2), shown(3), shown(8, digits=2)])
     assert f"| from 50% sure to at most | {row} |" in (root / "docs" / "privacy.md").read_text(encoding="utf-8")
+    concepts = (root / "docs" / "concepts.md").read_text(encoding="utf-8")
+    table = concepts.split("|---|---|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    assert table == [odds_in_words(epsilon) for epsilon in (0.1, 0.5, 1, 3, 6, 10)]
+    one = open_filter(1, 1e-5).capacity_nano
+    assert "cost less than 2, about 1.47, because" in concepts
+    assert open_filter(1.46, 1e-5).capacity_nano < 2 * one < open_filter(1.48, 1e-5).capacity_nano
+    assert "those of an ε above 10" in concepts  # of ten records, each of which moves a Gaussian by mu
+    assert open_filter(10, 1e-5).capacity_nano < 10**2 * one
     for document in [root / "README.md", *(root / "docs").glob("*.md")]:
         assert "that this bound does not hold" not in document.read_text(encoding="utf-8"), document

@@ -10,23 +10,33 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from scripts.quickstart_transcript import BLOCK, PAGE, run
+from scripts.quickstart_transcript import PAGE, PROGRAM, SHOWN, run_command, run_program
 from service.cli import app, quickstart
 from service.cli.console import CliError
 from service.client import Client
 
 Start = Callable[..., Result]
+MEND = "python scripts/quickstart_transcript.py mends it"
 
 
 @pytest.mark.slow
 def test_the_page_shows_what_happens(tmp_path):
-    shown = BLOCK.search(PAGE.read_text("utf-8"))
-    assert shown is not None
+    shown, _ = SHOWN.findall(PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
-    assert ids.sub("ID", run(tmp_path)) == ids.sub("ID", shown[0]), "python scripts/quickstart_transcript.py mends it"
+    assert ids.sub("ID", run_command(tmp_path)) == ids.sub("ID", shown), MEND
     assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
     assert (tmp_path / "synthetic" / "grid.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "var" / "service.url").exists()
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_six_lines_of_python_do(tmp_path):
+    _, shown = SHOWN.findall(PAGE.read_text("utf-8"))
+    (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
+    assert len([line for line in program.splitlines() if line]) == 6
+    assert run_program(tmp_path) == shown, MEND
+    assert len(list((tmp_path / "synthetic").glob("[0-9]/*.png"))) == 1000
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
