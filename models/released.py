@@ -76,3 +76,8 @@ _NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Any]], ReleasedGenerator]] 
     dcgan.NETWORK: _dcgan,
     edm.NETWORK: _edm,
 }
+
+
+def known_networks() -> set[str | None]:
+    """Return the kinds of network that `load_released` reads, by "network" in their description."""
+    return {None, *_NETWORKS}

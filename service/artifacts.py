@@ -36,7 +36,11 @@ DOWNLOADS = (
     "classifier.json",
     "extractor.safetensors",
     "histogram.json",
+    CARD_FILE,
 )
+# What goes with a generator and is made when it is downloaded; see `service.weights`.
+MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
+MADE = (MODEL_CARD_FILE, LOADER_FILE)
 
 
 def directory_of(data_dir: Path, identifier: str) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import Field
 
-from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Name, Options, SampleFormat
+from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Name, Options
+from service.sample_formats import SampleFormat
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
 

@@ -59,7 +59,6 @@ Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x
 Scope = Literal["admin", "data", "train", "read"]
 Unit = Literal["record", "subject"]
 Visibility = Literal["private", "public"]
-SampleFormat = Literal["imagefolder", "npz"]
 
 
 class ApiRequest(BaseModel):

@@ -8,18 +8,17 @@ from typing import Annotated
 
 import typer
 
-from service.api.schemas import SampleFormat
 from service.cli.connection import Json, Key, add_list, connected, resolve_dataset
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import follow
 from service.client import Client, Sample
 from service.client.contents import require_room
 from service.client.progress import byte_progress
+from service.sample_formats import PACKINGS, SampleFormat
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = ("name", "id", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
 EVALUATION_COLUMNS = ("id", "state", "dataset_id", "samples", "seed", "accuracy", "job_id", "finished_at")
-SUFFIXES = {"imagefolder": ".zip", "npz": ".npz"}
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")]
@@ -78,6 +77,19 @@ def save_report(
     """Save the report of a release."""
     with connected(context, as_json) as (client, output):
         output.record({"path": str(client.release(release_id).save_report(out))}, "report")
+
+
+@releases.command("weights")
+def save_weights(
+    context: typer.Context,
+    release_id: ReleaseId,
+    out: Annotated[Path, typer.Option("--out", help="Folder that the files go into.")] = Path("weights"),
+    as_json: Json = False,
+) -> None:
+    """Save what was trained; a generator with a model card and a program that draws from it with torch alone."""
+    with connected(context, as_json) as (client, output):
+        saved = client.release(release_id).save_weights(out)
+        output.record({"path": str(out), "files": [path.name for path in saved]}, "weights")
 
 
 @releases.command("grid")
@@ -141,7 +153,7 @@ def download(
     format: Format = "imagefolder",
     classes: Classes = None,
     unpack: Annotated[
-        bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files.")
+        bool, typer.Option("--unpack", help="Into a new folder --out, as class folders of PNG files, or as Parquet.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -160,9 +172,10 @@ def download(
             drawn = client.sample(source)
         drawn = _finished(output, drawn)
         if unpack and out is not None:
-            output.record({"path": str(drawn.to_imagefolder(out)), **drawn.model_dump(mode="json")}, "sample")
+            unpacked = drawn.to_parquet(out) if drawn.format == "parquet" else drawn.to_imagefolder(out)
+            output.record({"path": str(unpacked), **drawn.model_dump(mode="json")}, "sample")
             return
-        target = out or Path(f"{drawn.id}{SUFFIXES.get(drawn.format, '')}")
+        target = out or Path(f"{drawn.id}.{PACKINGS[drawn.format].suffix}")
         with byte_progress(output.err, "downloading", drawn.bytes) as on_bytes:
             drawn.download(target, on_bytes)
         output.record({"path": str(target), **drawn.model_dump(mode="json")}, "sample")

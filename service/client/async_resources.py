@@ -15,12 +15,13 @@ from typing import Any, Self
 from pydantic import BaseModel, PrivateAttr
 
 from service.api import job_schemas, schemas
-from service.client.contents import require_room
+from service.client.contents import READABLE, require_room
 from service.client.errors import WaitTimeout
 from service.client.live import Live
 from service.client.resources import OnEvent, Preview, Release, Sample, Sweep
 from service.client.stopping import in_thread
 from service.client.verbs import Async, P, R, Sync, listed, verb
+from service.sample_formats import SampleFormat
 
 POLL_SECONDS = 0.5
 
@@ -144,13 +145,28 @@ class AsyncPreview(_AsyncMadeByJob, job_schemas.PreviewRecord):
     save_grid = verb(Preview.save_grid)
 
 
-def drawn(method: Sync[P, R]) -> Async[P, R]:
-    """Make a method that waits until a sample has been drawn, and then runs another one in a thread."""
+def drawn(method: Sync[P, R], *formats: SampleFormat) -> Async[P, R]:
+    """Make a method that waits until a sample has been drawn in one of these formats, and then runs another one in a
+    thread."""
 
     @wraps(method)
     async def run(self: AsyncSample, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        sample = self if self.sha256 else await self.wait()
+        sample = AsyncSample.of(await in_thread(self.sync.packed, *formats))
+        if not sample.sha256:
+            sample = await sample.wait()
         return await in_thread(method, sample.sync, *args, **kwargs)
+
+    return run
+
+
+def unpacked(method: Sync[[Path | str], Path], format: SampleFormat) -> Async[[Path | str], Path]:
+    """As `drawn`, of a method that unpacks into a folder; that there is room is known before anything is drawn."""
+    unpack = drawn(method, format)
+
+    @wraps(method)
+    async def run(self: AsyncSample, /, folder: Path | str) -> Path:
+        await in_thread(require_room, Path(folder))
+        return await unpack(self, folder)
 
     return run
 
@@ -159,16 +175,13 @@ class AsyncSample(_AsyncMadeByJob, job_schemas.SampleRecord):
     """A set of synthetic images."""
 
     download = verb(Sample.download)
-    to_numpy = drawn(Sample.to_numpy)
-    to_torch = drawn(Sample.to_torch)
-    to_hf = drawn(Sample.to_hf)
-    images = drawn(Sample.images)
-    _save_folder = drawn(Sample.to_imagefolder)
-
-    async def to_imagefolder(self, folder: Path | str) -> Path:
-        """As `Sample.to_imagefolder`."""
-        await in_thread(require_room, Path(folder))
-        return await AsyncSample.of(await in_thread(self._sync.packed, "imagefolder"))._save_folder(folder)
+    images = drawn(Sample.images, *READABLE)
+    to_numpy = drawn(Sample.to_numpy, *READABLE)
+    to_torch = drawn(Sample.to_torch, *READABLE)
+    to_hf = drawn(Sample.to_hf, *READABLE)
+    to_imagefolder = unpacked(Sample.to_imagefolder, "imagefolder")
+    to_parquet = unpacked(Sample.to_parquet, "parquet")
+    to_webdataset = drawn(Sample.to_webdataset, "webdataset")
 
 
 class AsyncRelease(AsyncLive, job_schemas.ReleaseRecord):

@@ -16,10 +16,14 @@ from PIL import Image
 
 from service.client.errors import ObscuraClientError
 from service.client.extras import extras
+from service.sample_formats import SampleFormat
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from torch.utils.data import TensorDataset
+
+
+READABLE: tuple[SampleFormat, ...] = ("npz", "imagefolder")  # formats of a sample that `read_images` reads
 
 
 class PlaceTaken(ObscuraClientError):
@@ -73,7 +77,7 @@ def read_images(path: Path, format: str) -> Images:
 
     Args:
         path: of the file.
-        format: "npz" or "imagefolder".
+        format: one of READABLE.
     """
     if format == "npz":
         with np.load(path, allow_pickle=False) as arrays:

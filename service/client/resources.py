@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from service.api import job_schemas, schemas
-from service.artifacts import DOWNLOADS
-from service.client.contents import Images, read_images, require_room, unpack
+from service.api import job_schemas
+from service.artifacts import DOWNLOADS, MADE
+from service.client.contents import READABLE, Images, read_images, require_room, unpack
 from service.client.download import download
 from service.client.errors import JobFailed, NotFoundError, WaitTimeout
 from service.client.html import release_html
 from service.client.live import Live
 from service.client.transport import Transport
+from service.sample_formats import SampleFormat
 
 if TYPE_CHECKING:
     from datasets import Dataset as HuggingFaceDataset
@@ -181,11 +182,14 @@ class Release(Live, job_schemas.ReleaseRecord):
     def save_weights(self, folder: Path | str) -> list[Path]:
         """Save what was trained: the weights of a generator or classifier with their description, or the histogram.
 
+        The privacy card comes with it, and with a generator a model card in Hugging Face's form and
+        `load_generator.py`, which draws from it with torch alone: `python load_generator.py --count 100 --out images/`.
+
         Returns:
             The files, in `folder`, which is made where it is missing.
         """
         saved = []
-        for name in DOWNLOADS:
+        for name in (*DOWNLOADS, *MADE):
             with suppress(NotFoundError):  # each kind of release has some of them
                 saved.append(self._save(f"files/{name}", Path(folder) / name))
         return saved
@@ -218,7 +222,7 @@ class Release(Live, job_schemas.ReleaseRecord):
         count: int,
         *,
         seed: int = 0,
-        format: schemas.SampleFormat = "imagefolder",
+        format: SampleFormat = "imagefolder",
         classes: list[str] | None = None,
         idempotency_key: str | None = None,
     ) -> Sample:
@@ -280,17 +284,27 @@ class Sample(_MadeByJob, job_schemas.SampleRecord):
             PlaceTaken: There is something already, and it is not an empty folder.
             JobFailed: The sampling failed.
         """
-        require_room(Path(folder))
-        sample = self.packed("imagefolder")._finished()
-        with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-            return unpack(sample.download(Path(scratch) / sample.id), Path(folder))
+        return self._unpacked("imagefolder", folder)
 
-    def packed(self, format: schemas.SampleFormat) -> Sample:
-        """The same images in a format: this sample, or one that is drawn again, which is free."""
-        if self.format == format:
-            return self
-        release = Release.read(self._transport, self.release_id)
-        return release.sample(self.count, seed=self.seed, classes=self.classes, format=format)
+    def to_parquet(self, folder: Path | str) -> Path:
+        """Wait for the images and save them as Parquet with a dataset card, as Hugging Face's `load_dataset` reads it.
+
+        Args:
+            folder: Appears as a whole, or not at all.
+
+        Raises:
+            PlaceTaken: There is something already, and it is not an empty folder.
+            JobFailed: The sampling failed.
+        """
+        return self._unpacked("parquet", folder)
+
+    def to_webdataset(self, path: Path | str) -> Path:
+        """Wait for the images and save them as a WebDataset tar of `<number>.png` and `<number>.cls`.
+
+        Raises:
+            JobFailed: The sampling failed.
+        """
+        return self.packed("webdataset")._finished().download(path)
 
     def to_numpy(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, np.dtype[np.int64]]]:
         """Wait for the images; return them as uint8, (n, h, w) or (n, h, w, 3), and their labels as int64, (n,)."""
@@ -311,8 +325,22 @@ class Sample(_MadeByJob, job_schemas.SampleRecord):
         Raises:
             JobFailed: The sampling failed.
         """
+        sample = self.packed(*READABLE)._finished()
         with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
-            return read_images(self._finished().download(Path(scratch) / self.id), self.format)
+            return read_images(sample.download(Path(scratch) / sample.id), sample.format)
+
+    def packed(self, *formats: SampleFormat) -> Sample:
+        """The same images in one of these formats: this sample, or one that is drawn again in the first, for free."""
+        if self.format in formats:
+            return self
+        release = Release.read(self._transport, self.release_id)
+        return release.sample(self.count, seed=self.seed, classes=self.classes, format=formats[0])
+
+    def _unpacked(self, format: SampleFormat, folder: Path | str) -> Path:
+        require_room(Path(folder))
+        sample = self.packed(format)._finished()
+        with tempfile.TemporaryDirectory(prefix="obscura-") as scratch:
+            return unpack(sample.download(Path(scratch) / sample.id), Path(folder))
 
     def _finished(self) -> Sample:
         return self if self.sha256 else self.wait()

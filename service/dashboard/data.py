@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
-from service import artifacts, jobs, ledger, reports
+from service import artifacts, jobs, ledger, reports, weights
 from service.artifacts import directory_of, find_file
 from service.dashboard import job_queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
@@ -22,9 +22,10 @@ from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import find, transaction
-from service.db.words import DatasetState, SampleFormat
+from service.db.words import DatasetState
 from service.errors import InvalidInput, NotFound
 from service.ingest.formats import FORMATS
+from service.sample_formats import PACKINGS
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
@@ -89,7 +90,7 @@ def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
 
 
 # The files of a release that may be fetched by name; the rest of its folder is not served.
-DOWNLOADS = ("privacy_card.json", "report.json", *artifacts.DOWNLOADS)
+DOWNLOADS = ("report.json", *artifacts.DOWNLOADS, *artifacts.MADE)
 _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
@@ -131,6 +132,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
     payer, hold = row.account, row.job.hold
     limit = open_filter(payer.epsilon, payer.delta, payer.rate, payer.base)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
+    if "generator.json" in present:
+        present |= set(artifacts.MADE)
     return page(
         request,
         "release.html",
@@ -143,7 +146,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public=public,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
-        formats=[choice.value for choice in SampleFormat],
+        packings=PACKINGS,
         samples_max=dashboard.settings.samples_max,
         chance=1 / len(row.dataset.classes),
         url=str(request.base_url).rstrip("/"),
@@ -182,6 +185,10 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
         data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{release_id}-{name}"'
         return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
+    if name in artifacts.MADE:
+        made = weights.read_made(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        attachment = f'attachment; filename="{name}"'
+        return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
     path = _file(dashboard, release_id, name)
     return FileResponse(path, filename=f"{release_id}-{name}", media_type="application/octet-stream")
 

@@ -132,10 +132,12 @@ class EarlyEnd(enum.StrEnum):
 
 
 class SampleFormat(enum.StrEnum):
-    """How a sample is packed."""
+    """How a sample is packed; `service.sample_formats` says what that is."""
 
     IMAGEFOLDER = "imagefolder"
     NPZ = "npz"
+    PARQUET = "parquet"
+    WEBDATASET = "webdataset"
 
 
 class ReleaseKind(enum.StrEnum):

@@ -107,7 +107,7 @@ def submit_sample(
         count: of images, 1 to count_max.
         classes: names to draw, in equal shares; None draws all.
         seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: "imagefolder" or "npz".
+        format: one of `service.sample_formats`.
         now: aware.
         count_max: the service's limit.
 

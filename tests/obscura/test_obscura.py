@@ -1,13 +1,16 @@
 """`import obscura`: from images in memory to synthetic ones, on a service of one's own that ends with the program."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 import obscura
 from service.client import BudgetError, ObscuraClientError, Release, Sample
@@ -68,8 +71,37 @@ def test_a_sample_becomes_a_dataset_of_hugging_face(sample):
 
 
 @pytest.mark.slow
+def test_a_sample_is_packed_in_every_format_and_holds_the_same_images(release, sample, tmp_path):
+    pixels, labels = sample.to_numpy()
+    folder = sample.to_parquet(tmp_path / "made")
+    table = parquet.read_table(folder / "data" / "train-00000-of-00001.parquet").to_pylist()
+    assert [row["label"] for row in table] == labels.tolist()
+    shown = [np.asarray(Image.open(io.BytesIO(row["image"]["bytes"]))) for row in table]
+    assert np.array_equal(np.stack(shown), pixels)
+    with tarfile.open(sample.to_webdataset(tmp_path / "made.tar")) as archive:
+        assert archive.extractfile("0000001.cls").read() == b"1"
+    for format in ("parquet", "webdataset"):
+        again, numbers = release.sample(30, format=format).to_numpy()
+        assert np.array_equal(again, pixels)
+        assert np.array_equal(numbers, labels)
+
+
+@pytest.mark.slow
+def test_the_program_that_comes_with_the_weights_draws_what_the_service_draws(release, sample, tmp_path):
+    release.save_weights(tmp_path / "weights")
+    command = [sys.executable, "-I", "load_generator.py", "--count", "30", "--out", str(tmp_path / "images")]
+    subprocess.run(command, cwd=tmp_path / "weights", check=True)
+    drawn, folder = tmp_path / "images", sample.to_imagefolder(tmp_path / "made")
+    names = sorted(path.relative_to(folder) for path in folder.glob("*/*.png"))
+    assert sorted(path.relative_to(drawn) for path in drawn.rglob("*.png")) == names
+    assert all(np.array_equal(Image.open(drawn / name), Image.open(folder / name)) for name in names)
+
+
+@pytest.mark.slow
 def test_a_release_hands_out_what_was_trained_and_shows_itself(release, tmp_path):
-    assert {path.name for path in release.save_weights(tmp_path)} == {"generator.json", "generator.safetensors"}
+    names = {path.name for path in release.save_weights(tmp_path)}
+    made = {"README.md", "load_generator.py"}
+    assert names == {"generator.json", "generator.safetensors", "privacy_card.json", *made}
     assert release.save_report(str(tmp_path / "report.html")).stat().st_size > 1000
     assert release.receipt()["statement"]["release_id"] == release.id
     assert release.card()["unit"] == "record"

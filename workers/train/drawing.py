@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from models.drawing import batches, to_pixels
 from models.released import ReleasedGenerator
 from models.watching import between_layers
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Progress
 
 DRAWING = "draw_images"  # a stage of reports: for evaluations, and what a release shows
-IMAGES_PER_BATCH = 256  # part of the format: another value gives other images for the same seed
 
 
 @dataclass(frozen=True)
@@ -68,16 +67,13 @@ def draw(
             batch; what it raises ends the drawing.
     """
     generator.eval()
-    labels_drawn = np.asarray(request.labels_drawn, dtype=np.int64)
-    for batch, start in enumerate(range(0, request.count, IMAGES_PER_BATCH)):
-        index = np.arange(start, min(start + IMAGES_PER_BATCH, request.count))
-        labels = labels_drawn[index % len(labels_drawn)]  # (b,)
-        stream = torch.Generator(device="cpu").manual_seed(_batch_seed(request.seed, batch))
-        with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, start)):
-            values = generator.sample(torch.from_numpy(labels).to(device or "cpu"), stream)  # (b, c, h, w) in [0, 1]
-        pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
-        yield pixels.permute(0, 2, 3, 1).contiguous().cpu().numpy(), labels
-        on_drawn(start + len(labels))
+    drawn = 0
+    for labels, stream in batches(request.count, request.seed, request.labels_drawn):
+        with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, drawn)):
+            values = generator.sample(labels.to(device or "cpu"), stream)  # (b, c, h, w) in [0, 1]
+        yield to_pixels(values).numpy(), labels.numpy()
+        drawn += len(labels)
+        on_drawn(drawn)
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
@@ -98,8 +94,3 @@ def draw_with_progress(
         progress(stage=DRAWING, step=drawn, steps=request.count)
 
     return draw(generator, request, device, on_drawn=tell)
-
-
-def _batch_seed(seed: int, batch: int) -> int:
-    digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

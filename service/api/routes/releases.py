@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from service import artifacts, jobs, reports
+from service import artifacts, jobs, reports, weights
 from service.api import job_views
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
@@ -27,8 +27,9 @@ from service.api.problems import JobNotSucceeded, Pending
 from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.db.words import ReleaseKind, SampleFormat
+from service.db.words import ReleaseKind
 from service.errors import NotFound
+from service.sample_formats import PACKINGS
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -107,9 +108,14 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
     summary="Download a file",
 )
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
-    """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*`, or `histogram.json`."""
+    """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
+    `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
+    if name in artifacts.MADE:
+        made = weights.read_made(service.settings.data_dir, service.factory, release_id, name)
+        return answer_bytes(request, made, "text/plain; charset=utf-8")
     if name not in artifacts.DOWNLOADS:
-        raise NotFound(f"The files of a release are {', '.join(artifacts.DOWNLOADS)}.", name=name)
+        known = ", ".join((*artifacts.DOWNLOADS, *artifacts.MADE))
+        raise NotFound(f"The files of a release are {known}.", name=name)
     return _send(
         service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
     )
@@ -198,12 +204,8 @@ def _send(service: Service, request: Request, release_id: str, name: str, media_
 sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
 SampleId = Annotated[Identifier, Path()]
 
-MEDIA_TYPES = {
-    SampleFormat.IMAGEFOLDER: ("application/zip", "zip"),
-    SampleFormat.NPZ: ("application/octet-stream", "npz"),
-}
 _CONTENT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The whole content.", "content": {"application/zip": {}, "application/octet-stream": {}}},
+    200: {"description": "The whole content.", "content": {packing.media_type: {} for packing in PACKINGS.values()}},
     206: {"description": "The range asked for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
@@ -235,9 +237,11 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
-    media_type, suffix = MEDIA_TYPES[sample.format]
+    packing = PACKINGS[sample.format.value]
     path = artifacts.find_file(service.settings.data_dir, sample.id, sample.path.rpartition("/")[2])
-    return send_file(request, path, sha256=sample.sha256, media_type=media_type, filename=f"{sample.id}.{suffix}")
+    return send_file(
+        request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"
+    )
 
 
 def _find(session: Session, sample_id: str) -> tuple[Sample, Job]:

@@ -149,6 +149,12 @@ def test_from_training_to_download(shell, account, dataset, make_images, tmp_pat
     assert again.read_bytes() == out.read_bytes()
     arrays = shell("sample", job["release_id"], "-n", "10", "-f", "npz", "--wait", "--json").json
     assert arrays["state"] == "succeeded"
+    tables = ("download", job["release_id"], "-n", "10", "-f", "parquet", "--unpack", "--out", str(tmp_path / "tables"))
+    shell(*tables)
+    assert [path.name for path in (tmp_path / "tables" / "data").iterdir()] == ["train-00000-of-00001.parquet"]
+    weights = shell("releases", "weights", job["release_id"], "--out", str(tmp_path / "weights"), "--json").json
+    assert {"generator.safetensors", "load_generator.py"} < set(weights["files"])
+    assert set(weights["files"]) == {path.name for path in (tmp_path / "weights").iterdir()}
     # It is measured afterwards, on public images, as often as anybody likes.
     public = shell("datasets", "push", str(make_images(tmp_path / "public.npz", 40)), "--public", "--json").json["id"]
     on = ("evaluate", job["release_id"], "--on", public, "--samples", "100", "--wait", "--json")

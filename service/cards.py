@@ -1,0 +1,58 @@
+"""Cards in the form that Hugging Face reads: Markdown under a YAML header, with the guarantee first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privacy.units import UNIT_WORDS
+
+TAGS = ("synthetic", "differential-privacy")
+
+
+def write_card(front: Mapping[str, Any], title: str, lines: Sequence[str]) -> str:
+    """Return a card.
+
+    Args:
+        front: the YAML header; each value is written as JSON, which is YAML.
+        title: the heading.
+        lines: of Markdown below it.
+    """
+    header = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items())
+    return "\n".join(["---", *header, "---", f"# {one_line(title)}", "", *lines]) + "\n"
+
+
+def guarantee(card: Mapping[str, Any]) -> list[str]:
+    """Return the section that states the guarantee of a privacy card: epsilon, delta, unit and adjacency."""
+    epsilon, delta, unit = card.get("epsilon"), card.get("delta"), UNIT_WORDS[card.get("unit", "record")]
+    lines = [
+        "## Guarantee",
+        "",
+        f"The generator is ({epsilon}, {delta})-differentially private: adding or removing {unit} of the training "
+        f"data changes the probability of every outcome by a factor of at most exp({epsilon}), except with probability "
+        f"about {delta}. Drawing more images from it costs nothing. `privacy_card.json` holds the full statement: what "
+        "it was computed from, what was assumed to be public and what it does not cover.",
+        "",
+        "| epsilon | delta | unit | adjacency |",
+        "|---|---|---|---|",
+        f"| {epsilon} | {delta} | {card.get('unit', 'record')} | {card.get('adjacency', 'add_remove')} |",
+        "",
+    ]
+    incomplete = card.get("incomplete")
+    if incomplete:
+        made, planned = incomplete["made"], incomplete["planned"]
+        lines += [f"Its training ended early: {made} of {planned} planned releases were made.", ""]
+    return lines
+
+
+def class_label(names: Sequence[str]) -> dict[str, Any]:
+    """Return the type of a label column in the header of a dataset card: `ClassLabel` with the names."""
+    return {"class_label": {"names": {str(label): name for label, name in enumerate(names)}}}
+
+
+def one_line(text: str) -> str:
+    """Return text that stays on its line, and is neither Markdown nor HTML."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    escaped = "".join(f"\\{character}" if character in "|<>`[]\\" else character for character in printable)
+    return " ".join(escaped.split())

@@ -1,0 +1,96 @@
+"""What goes with the files of a released generator when they are downloaded: a model card, and a program that draws.
+
+Both are made from what was published, whenever they are asked for: the release's files and their hash never change, and
+releases from before have them too. The same release gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from models.bundle import bundle
+from service.artifacts import LOADER_FILE, MODEL_CARD_FILE, find_file, open_regular
+from service.cards import TAGS, guarantee, one_line, write_card
+from service.db.dataset_tables import Dataset
+from service.db.session import SessionFactory, transaction
+from service.db.words import ReleaseKind
+from service.errors import NotFound
+from service.folder_names import folder_names
+from service.jobs import get_release
+
+_NETWORKS = {None: "one Gaussian a class, bent by a small network", "dcgan": "DCGAN", "edm": "EDM diffusion model"}
+
+
+def read_made(data_dir: Path, factory: SessionFactory, release_id: str, name: str) -> bytes:
+    """Return the model card or the program of a released generator.
+
+    Args:
+        data_dir: of the service.
+        factory: of sessions.
+        release_id: of the release.
+        name: MODEL_CARD_FILE or LOADER_FILE.
+
+    Raises:
+        NotFound: there is no such release or file of it; only generators have these.
+    """
+    with transaction(factory, read_only=True) as session:
+        release = get_release(session, release_id)
+        classes = session.get_one(Dataset, release.dataset_id).classes
+    if release.kind is not ReleaseKind.GENERATOR:
+        raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
+    with open_regular(find_file(data_dir, release_id, "generator.json")) as file:
+        description = json.load(file)
+    if name == MODEL_CARD_FILE:
+        return _model_card(release.name, release.card, description, classes).encode()
+    try:
+        return bundle(description.get("network"), classes, folder_names(classes)).encode()
+    except ValueError as error:
+        raise NotFound(f"There is no {LOADER_FILE} for this release: {error}.", release_id=release.id) from None
+
+
+def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]) -> str:
+    config, network = description["config"], description.get("network")
+    front = {
+        "model_name": title,
+        "library_name": "pytorch",
+        "pipeline_tag": "unconditional-image-generation",
+        "tags": list(TAGS),
+    }
+    colour = "grey" if config["channels"] == 1 else "colour"
+    recipe = f", trained by the recipe `{card['recipe']}`" if "recipe" in card else ""
+    lines = [
+        f"A generator of labelled synthetic images: {_NETWORKS.get(network, network)}{recipe}, "
+        f"{config['height']} x {config['width']} pixels, {colour}, {len(classes)} classes.",
+        "",
+        *guarantee(card),
+        "What is true of the whole population that it was trained on is not hidden. Images of a generator that was "
+        "trained under a small epsilon may be poor: measure them on public images before you rely on them.",
+        "",
+        "## Use",
+        "",
+        f"`{LOADER_FILE}` needs torch and nothing else:",
+        "",
+        "```",
+        f"python {LOADER_FILE} --count 100 --out images/",
+        "```",
+        "",
+        "```python",
+        "from load_generator import CLASSES, draw, load",
+        "",
+        "for images, labels in draw(load(), count=100, seed=0):  # (b, h, w, c) uint8, and (b,)",
+        "    ...",
+        "```",
+        "",
+        "The same seed gives the same pixels as the service that published it, with the same version of torch and on "
+        "the same kind of processor.",
+        "",
+        "## Classes",
+        "",
+        "| label | class |",
+        "|---|---|",
+        *(f"| {label} | {one_line(name)} |" for label, name in enumerate(classes)),
+    ]
+    return write_card(front, title, lines)

@@ -1,0 +1,163 @@
+"""The program that goes with a release draws the service's pixels with torch alone, for every network that there is."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from packaging.requirements import Requirement
+from PIL import Image
+
+from models.bundle import NETWORKS, bundle
+from models.edm import EdmConfig, EdmDenoiser
+from models.generator import Generator
+from models.released import ReleasedGenerator, known_networks
+from service.folder_names import folder_names
+from tests.models.checks import stream
+from tests.models.test_released import affine, dcgan, edm
+from workers.train.drawing import SampleRequest, draw
+
+CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
+FOLDERS = folder_names(CLASSES)
+COUNT = 300  # more than a batch
+LINES_MAX = {"affine": 280, "dcgan": 290, "edm": 520}
+
+
+def started_edm() -> EdmDenoiser:
+    """A denoiser that starts from a warm start's Gaussians."""
+    shape = {"classes": 2, "channels": 3, "height": 8, "width": 9, "features": 4, "blocks": 1}
+    return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5, start_latent=2, start_sigma=3.0))
+
+
+def gaussians() -> Generator:
+    """A warm start that nothing bends: it has no features, so some of its tensors are empty."""
+    made = affine()
+    return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
+
+
+EVERY = [affine, gaussians, dcgan, edm, started_edm]
+
+
+@pytest.fixture(params=EVERY, ids=lambda make: make.__name__)
+def generator(request: pytest.FixtureRequest) -> ReleasedGenerator:
+    made: ReleasedGenerator = request.param()
+    with torch.no_grad():
+        for value in made.state_dict().values():  # type: ignore[attr-defined]
+            value += 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
+    return made
+
+
+@pytest.fixture
+def handed_over(generator: ReleasedGenerator, tmp_path: Path) -> Path:
+    """A folder as somebody has it who downloaded a release's files."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    generator.save(folder)
+    network = json.loads((folder / "generator.json").read_text())
+    (folder / "load_generator.py").write_text(bundle(network.get("network"), CLASSES, FOLDERS), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages that holds torch, what torch itself requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("torch_alone")
+    wanted, seen = ["torch"], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            top = file.parts[0]
+            place = folder / top
+            if top not in ("..", "__pycache__") and not place.exists():
+                place.symlink_to(Path(str(distribution.locate_file(top))))
+        for line in distribution.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                wanted.append(requirement.name)
+    assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in folder.iterdir()}
+    return folder
+
+
+def run_alone(packages: Path, folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python without any other package, from an empty folder, and without this repository."""
+    elsewhere = folder.parent / "empty"
+    elsewhere.mkdir(exist_ok=True)
+    paths = f"import sys; sys.path += [{str(packages)!r}, {str(folder)!r}]; sys.argv = [{program!r}, *sys.argv[1:]]\n"
+    run = f"import runpy; runpy.run_path({program!r}, run_name='__main__')"
+    code = paths + (run if program.endswith(".py") else program)
+    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", code, *arguments]
+    return subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
+
+
+def test_there_is_a_program_for_every_network():
+    assert set(NETWORKS) == known_networks()
+
+
+@pytest.mark.slow
+def test_the_program_draws_the_services_pixels_with_torch_alone(handed_over, generator, torch_alone):
+    images, labels = zip(*draw(generator, SampleRequest(COUNT, 7, CLASSES)), strict=True)
+    pixels, numbers = np.concatenate(images), np.concatenate(labels)
+    out = handed_over.parent / "images"
+    program = str(handed_over / "load_generator.py")
+    done = run_alone(torch_alone, handed_over, program, "--count", str(COUNT), "--seed", "7", "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    files = sorted(out.glob("*/*.png"), key=lambda path: path.name)
+    assert [path.parent.name for path in files] == [FOLDERS[label] for label in numbers]
+    shown = [np.asarray(Image.open(path)).reshape(pixels.shape[1:]) for path in files]
+    assert np.array_equal(np.stack(shown), pixels)
+
+
+def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, generator, torch_alone):
+    expected, _ = next(draw(generator, SampleRequest(3, 1, CLASSES, (1,))))
+    code = (
+        "from load_generator import CLASSES, draw, load, png\n"
+        "import sys\n"
+        "images, labels = next(draw(load(), count=3, seed=1, labels=[1]))\n"
+        "assert labels.tolist() == [1, 1, 1]\n"
+        "assert not {'numpy', 'safetensors', 'models'} & set(sys.modules)\n"
+        "print(ascii((CLASSES, images.tolist())))\n"
+    )
+    done = run_alone(torch_alone, handed_over, code)
+    assert done.returncode == 0, done.stderr
+    classes, pixels = ast.literal_eval(done.stdout)
+    assert classes == CLASSES
+    assert np.array_equal(pixels, expected)
+
+
+@pytest.mark.parametrize("generator", [affine], indirect=True)
+def test_wrong_arguments_are_refused_in_words(handed_over, torch_alone):
+    program, out = str(handed_over / "load_generator.py"), str(handed_over.parent / "images")
+    for wrong in (["--count", "0"], ["--count", "1", "--seed", "-1"], ["--count", "1", "--class", "bird"]):
+        done = run_alone(torch_alone, handed_over, program, *wrong, "--out", out)
+        assert done.returncode == 2
+        assert "error" in done.stderr
+    assert not Path(out).exists()
+
+
+def test_the_program_is_short_and_names_nothing_of_this_repository(handed_over):
+    text = (handed_over / "load_generator.py").read_text("utf-8")
+    imported = {node.module or "" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for name in node.names}
+    foreign = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    assert foreign == {"torch"}
+    assert not re.search(r"^\s*(from|import) (models|service|workers)\b", text, flags=re.MULTILINE)
+    network = json.loads((handed_over / "generator.json").read_text()).get("network", "affine")
+    assert len(text.splitlines()) <= LINES_MAX[network]
+
+
+def test_an_unknown_network_has_no_program():
+    with pytest.raises(ValueError, match="stylegan"):
+        bundle("stylegan", CLASSES, FOLDERS)

@@ -1,0 +1,181 @@
+"""Each format is opened by the libraries that it is meant for, which find the images, the labels and the names."""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from models.generator import Generator, GeneratorConfig
+from service.db.words import SampleFormat
+from workers.train.drawing import SampleRequest, draw
+from workers.train.packing import PARQUET_FILE, SampleFile, write_sample
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when `datasets` is imported; nothing here is fetched from anywhere
+NAMES = ("T-shirt/top", 'éclair: "quoted" #1', "Ankle boot")
+CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "subject", "adjacency": "add_remove"}
+COUNT = 30
+# What these libraries warn of is theirs to mend.
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(params=[1, 3], ids=["grey", "colour"])
+def generator(request: Any) -> Generator:
+    made = Generator(GeneratorConfig(classes=3, channels=request.param, height=6, width=5, components=4, features=3))
+    stream = torch.Generator().manual_seed(1)
+    made.mean.copy_(torch.rand(made.mean.shape, generator=stream))
+    made.factor.copy_(torch.randn(made.factor.shape, generator=stream) * 0.1)
+    return made
+
+
+@pytest.fixture
+def expected(generator: Generator) -> tuple[Any, list[int]]:
+    """Pixels (n, h, w) or (n, h, w, 3), and labels."""
+    images, labels = zip(*draw(generator, SampleRequest(COUNT, 5, NAMES)), strict=True)
+    pixels = np.concatenate(images)
+    return (pixels[..., 0] if pixels.shape[-1] == 1 else pixels), np.concatenate(labels).tolist()
+
+
+def write(path: Path, generator: Generator, sample_format: SampleFormat) -> Path:
+    write_sample(path, generator, SampleRequest(COUNT, 5, NAMES), SampleFile(sample_format, "A: title", CARD))
+    return path
+
+
+def unpacked(tmp_path: Path, generator: Generator, sample_format: SampleFormat) -> Path:
+    with zipfile.ZipFile(write(tmp_path / "sample.zip", generator, sample_format)) as archive:
+        archive.extractall(tmp_path / "sample")
+    return tmp_path / "sample"
+
+
+@pytest.fixture
+def loaded_by_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    return lambda *where, **more: datasets.load_dataset(*where, cache_dir=str(tmp_path / "cache"), **more)
+
+
+def same(pictures: list[Any], pixels: Any) -> bool:
+    return np.array_equal(np.stack([np.asarray(picture) for picture in pictures]), pixels)
+
+
+def test_torchvision_reads_image_folders(tmp_path, generator, expected):
+    pixels, labels = expected
+    images = ImageFolder(unpacked(tmp_path, generator, SampleFormat.IMAGEFOLDER))
+    assert images.classes == ["0_T-shirt_top", "1_eclair_quoted_1", "2_Ankle_boot"]
+    found = sorted(images.samples, key=lambda sample: Path(sample[0]).name)
+    assert [label for _, label in found] == labels
+    assert same([Image.open(path) for path, _ in found], pixels)
+
+
+def test_hugging_face_reads_image_folders(tmp_path, generator, expected, loaded_by_hugging_face):
+    pixels, labels = expected
+    images = loaded_by_hugging_face(str(unpacked(tmp_path, generator, SampleFormat.IMAGEFOLDER)), split="train")
+    assert (list(images["label"]), images[1]["class"]) == (labels, NAMES[1])
+    assert same(list(images["image"]), pixels)
+
+
+def test_hugging_face_reads_parquet_with_class_names(tmp_path, generator, expected, loaded_by_hugging_face):
+    pixels, labels = expected
+    folder = unpacked(tmp_path, generator, SampleFormat.PARQUET)
+    by_folder = loaded_by_hugging_face(str(folder), split="train")
+    by_file = loaded_by_hugging_face("parquet", data_files=str(folder / PARQUET_FILE), split="train")
+    for images in (by_folder, by_file):
+        assert list(images.features) == ["image", "label"]
+        assert type(images.features["image"]).__name__ == "Image"
+        assert images.features["label"].names == list(NAMES)
+        assert list(images["label"]) == labels
+        assert same(list(images["image"]), pixels)
+
+
+def test_the_dataset_card_is_one_and_states_the_guarantee(tmp_path, generator):
+    from huggingface_hub import DatasetCard
+
+    card = DatasetCard((unpacked(tmp_path, generator, SampleFormat.PARQUET) / "README.md").read_text("utf-8"))
+    header = card.data.to_dict()
+    assert header["configs"][0]["data_files"] == [{"split": "train", "path": "data/train-*"}]
+    label = header["dataset_info"]["features"][1]
+    assert label == {"name": "label", "dtype": {"class_label": {"names": dict(zip("012", NAMES, strict=True))}}}
+    assert (header["pretty_name"], header["tags"]) == ("A: title", ["synthetic", "differential-privacy"])
+    assert "| 1.0 | 1e-05 | subject | add_remove |" in card.text
+    assert "all records of one subject" in card.text
+
+
+def test_pandas_reads_parquet(tmp_path, generator, expected):
+    pandas = pytest.importorskip("pandas")
+    pixels, labels = expected
+    table = pandas.read_parquet(unpacked(tmp_path, generator, SampleFormat.PARQUET) / PARQUET_FILE)
+    assert table["label"].tolist() == labels
+    assert same([Image.open(io.BytesIO(image["bytes"])) for image in table["image"]], pixels)
+
+
+def test_parquet_of_many_images_has_groups_of_rows(tmp_path, generator):
+    from pyarrow import parquet
+
+    request = SampleRequest(2_500, 5, NAMES)
+    write_sample(tmp_path / "a.zip", generator, request, SampleFile(SampleFormat.PARQUET, "A", CARD))
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        table = parquet.ParquetFile(io.BytesIO(archive.read(PARQUET_FILE)))
+    assert [table.metadata.row_group(group).num_rows for group in range(3)] == [1024, 1024, 452]
+    paths = [image["path"] for image in table.read(["image"])["image"].to_pylist()]
+    assert paths == [f"{number:07d}.png" for number in range(2_500)]
+
+
+def test_webdataset_reads_the_tar(tmp_path, generator, expected):
+    webdataset = pytest.importorskip("webdataset")
+    pixels, labels = expected
+    path = write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)
+    images = list(webdataset.WebDataset(str(path), shardshuffle=False).decode("pil").to_tuple("png", "cls"))
+    assert [label for _, label in images] == labels
+    mode = "L" if pixels.ndim == 3 else "RGB"
+    assert same([picture.convert(mode) for picture, _ in images], pixels)
+
+
+def test_hugging_face_reads_the_tar(tmp_path, generator, expected, loaded_by_hugging_face):
+    pixels, labels = expected
+    path = write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)
+    images = loaded_by_hugging_face("webdataset", data_files=str(path), split="train")
+    assert list(images["cls"]) == labels
+    assert same(list(images["png"]), pixels)
+
+
+def test_the_tar_says_once_what_the_labels_are_called(tmp_path, generator):
+    import hashlib
+    import tarfile
+
+    with tarfile.open(write(tmp_path / "sample.tar", generator, SampleFormat.WEBDATASET)) as archive:
+        content = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+    assert json.loads(content["__classes.json__"]) == list(NAMES)
+    assert json.loads(content["__privacy_card.json__"]) == CARD
+    assert b"differentially private" in content["__README.md__"]
+    sums = dict(reversed(line.split("  ")) for line in content.pop("__SHA256SUMS__").decode().splitlines())
+    assert sums == {name: hashlib.sha256(held).hexdigest() for name, held in content.items()}
+    assert len(content) == 2 * COUNT + 3
+
+
+@pytest.mark.parametrize("sample_format", [SampleFormat.IMAGEFOLDER, SampleFormat.PARQUET])
+def test_croissant_is_valid_and_its_records_load(tmp_path, generator, expected, sample_format):
+    croissant = pytest.importorskip("mlcroissant")
+    pixels, labels = expected
+    described = croissant.Dataset(jsonld=unpacked(tmp_path, generator, sample_format) / "croissant.json")
+    assert not described.metadata.ctx.issues.errors
+    classes = {record["classes/label"]: record for record in described.records("classes")}
+    text = [classes[label]["classes/name"] for label in range(3)]
+    assert [name.decode() if isinstance(name, bytes) else name for name in text] == list(NAMES)
+    records = list(described.records("images"))
+    if sample_format is SampleFormat.PARQUET:
+        assert [record["images/label"] for record in records] == labels
+        assert same([record["images/image"] for record in records], pixels)
+        return
+    by_folder = {record["classes/folder"].encode(): label for label, record in classes.items()}
+    found = [by_folder[record["images/folder"]] for record in records]
+    order = np.argsort(labels, kind="stable")  # files come by folder
+    assert found == [labels[place] for place in order]
+    mode = "L" if pixels.ndim == 3 else "RGB"
+    assert same([record["images/image"].convert(mode) for record in records], pixels[order])

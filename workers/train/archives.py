@@ -1,0 +1,160 @@
+"""The archive that a sample is, as a zip or a tar: entries as they come, all dated alike, and the SHA-256 of each last.
+
+Equal entries give equal bytes on every platform. Memory does not grow with what an entry holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import tempfile
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip entry can carry
+_SPOOL_BYTES = 4 * 2**20  # side files larger than this go to disk while the archive is written
+_CHUNK_BYTES = 2**20
+_SUMS = "SHA256SUMS"
+
+
+def side_file() -> IO[bytes]:
+    """Return a temporary file for what is written beside the images and added after them; close it."""
+    return tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)
+
+
+class Archive(ABC):
+    """A new archive. As a context it ends, unless something was raised, with `SHA256SUMS`."""
+
+    def __init__(self) -> None:
+        self._lines = side_file()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._lines.seek(0)
+                self._finish(self._lines)
+        finally:
+            self._lines.close()
+            self._close()
+
+    @abstractmethod
+    def add(self, name: str, content: bytes) -> str:
+        """Write an entry and return its SHA-256."""
+
+    @abstractmethod
+    def _finish(self, sums: IO[bytes]) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    def _note(self, name: str, digest: str) -> str:
+        self._lines.write(f"{digest}  {name}\n".encode())
+        return digest
+
+
+class ZipArchive(Archive):
+    """A zip without compression: images are compressed already."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._archive = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def __enter__(self) -> ZipArchive:
+        return self
+
+    def add(self, name: str, content: bytes) -> str:
+        """Write an entry and return its SHA-256."""
+        self._archive.writestr(_zip_entry(name), content)
+        return self._note(name, hashlib.sha256(content).hexdigest())
+
+    def add_file(self, name: str, source: IO[bytes]) -> str:
+        """Write an entry from a file that is read from its beginning, and return its SHA-256."""
+        source.seek(0)
+        with self.open(name) as entry:
+            while chunk := source.read(_CHUNK_BYTES):
+                entry.write(chunk)
+        return entry.sha256
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Hashing]:
+        """Open an entry for writing; it has its `sha256` afterwards."""
+        with self._archive.open(_zip_entry(name), "w", force_zip64=True) as target:
+            entry = Hashing(target)
+            yield entry
+        self._note(name, entry.sha256)
+
+    def _finish(self, sums: IO[bytes]) -> None:
+        with self._archive.open(_zip_entry(_SUMS), "w", force_zip64=True) as target:
+            while chunk := sums.read(_CHUNK_BYTES):
+                target.write(chunk)
+
+    def _close(self) -> None:
+        self._archive.close()
+
+
+class TarArchive(Archive):
+    """A tar in WebDataset's convention: what is no image is called `__<name>__`, and its readers pass over it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = path.open("wb")
+
+    def __enter__(self) -> TarArchive:
+        return self
+
+    def add(self, name: str, content: bytes) -> str:
+        """Write an entry and return its SHA-256."""
+        self._write(name, len(content), io.BytesIO(content))
+        return self._note(name, hashlib.sha256(content).hexdigest())
+
+    def _finish(self, sums: IO[bytes]) -> None:
+        size = sums.seek(0, io.SEEK_END)
+        sums.seek(0)
+        self._write(f"__{_SUMS}__", size, sums)
+        self._file.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of a tar
+
+    def _write(self, name: str, size: int, source: IO[bytes]) -> None:
+        entry = tarfile.TarInfo(name)  # dated 1970, mode 644, of nobody in particular
+        entry.size = size
+        self._file.write(entry.tobuf(tarfile.USTAR_FORMAT))
+        while chunk := source.read(_CHUNK_BYTES):
+            self._file.write(chunk)
+        self._file.write(bytes(-size % tarfile.BLOCKSIZE))
+
+    def _close(self) -> None:
+        self._file.close()
+
+
+class Hashing(io.RawIOBase):
+    """Hands on what is written, and knows the SHA-256 of it."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written so far."""
+        return self._digest.hexdigest()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Write bytes, all of them."""
+        self._digest.update(content)
+        self._target.write(content)
+        return len(content)
+
+
+def _zip_entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, date_time=_EPOCH)
+    entry.external_attr = 0o644 << 16
+    entry.create_system = 3  # the same bytes on every platform
+    return entry

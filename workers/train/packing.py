@@ -1,0 +1,211 @@
+"""Drawn images as one file, in each of the formats that a sample may have, with its README and the privacy card.
+
+The same generator and request give the same bytes, with the same versions of torch, Pillow and pyarrow on one kind of
+processor. Memory does not grow with the count.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy_format
+from PIL import Image
+
+from models.released import ReleasedGenerator
+from service.artifacts import CARD_FILE
+from service.cards import TAGS, class_label, guarantee, one_line, write_card
+from service.db.words import SampleFormat
+from service.folder_names import folder_names
+from service.sample_formats import PACKINGS
+from workers.train.archives import TarArchive, ZipArchive, side_file
+from workers.train.croissant import CROISSANT_FILE, describe_folders, describe_parquet
+from workers.train.drawing import SampleRequest, draw
+
+PARQUET_FILE = "data/train-00000-of-00001.parquet"  # as Hugging Face names the only part of a split
+_ROWS_IN_A_GROUP = 1024
+_README = "README.md"
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """What the file of a sample is and says besides its images. Each carries a README, the card and `SHA256SUMS`.
+
+    Args:
+        format: a zip of class folders with PNG images and `metadata.jsonl`; an npz of the arrays `images`
+            (n, h, w[, c]) uint8, `labels` (n,) int64 and `classes` (text); a zip of a Parquet file with the columns
+            `image` (PNG) and `label`; or a WebDataset tar.
+        title: name of the release, the heading of the README.
+        card: the release's privacy card (JSON-able).
+    """
+
+    format: SampleFormat
+    title: str
+    card: Mapping[str, Any]
+
+
+_Drawn = Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]  # as `draw` yields
+
+
+def write_sample(
+    path: Path,
+    generator: ReleasedGenerator,
+    request: SampleRequest,
+    file: SampleFile,
+    on_drawn: Callable[[int], None] = lambda _drawn: None,
+) -> None:
+    """Write the images of `request` to one file.
+
+    Args:
+        path: the file to write; its directory must exist.
+        generator: the released generator.
+        request: what to draw.
+        file: what it is and says.
+        on_drawn: as for `draw`; what it raises ends the writing.
+    """
+    readme = dataset_card(request, file).encode()
+    card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    drawn = draw(generator, request, on_drawn=on_drawn)
+    if file.format is SampleFormat.WEBDATASET:
+        with TarArchive(path) as tar:
+            tar.add(f"__{_README}__", readme)
+            tar.add(f"__{CARD_FILE}__", card)
+            _write_webdataset(tar, request, drawn)
+        return
+    with ZipArchive(path) as archive:
+        archive.add(_README, readme)
+        archive.add(CARD_FILE, card)
+        if file.format is SampleFormat.IMAGEFOLDER:
+            _write_imagefolder(archive, request, drawn, file)
+        elif file.format is SampleFormat.PARQUET:
+            _write_parquet(archive, request, drawn, file)
+        else:
+            _write_arrays(archive, request, drawn)
+
+
+def _write_imagefolder(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
+    folders = folder_names(request.names)
+    with side_file() as metadata:
+        for number, (png, label) in enumerate(_pictures(drawn)):
+            name = f"{folders[label]}/{number:07d}.png"
+            archive.add(name, png)
+            line = {"file_name": name, "label": label, "class": request.names[label]}
+            metadata.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        archive.add_file("metadata.jsonl", metadata)
+    archive.add(CROISSANT_FILE, describe_folders(file.title, file.card, request.names))
+
+
+def _write_arrays(archive: ZipArchive, request: SampleRequest, drawn: _Drawn) -> None:
+    drawn_labels = np.resize(np.asarray(request.labels_drawn, dtype=np.int64), request.count)
+    first, _ = next(drawn)
+    squeeze = first.shape[-1] == 1  # grey images travel as (n, h, w)
+    shape = (request.count, *(first.shape[1:-1] if squeeze else first.shape[1:]))
+    with archive.open("images.npy") as entry:
+        entry.write(_npy_header(shape, first.dtype))
+        for images in itertools.chain([first], (images for images, _ in drawn)):
+            entry.write(images.tobytes())
+    archive.add("labels.npy", _npy_header(drawn_labels.shape, drawn_labels.dtype) + drawn_labels.tobytes())
+    names = np.asarray(request.names)
+    archive.add("classes.npy", _npy_header(names.shape, names.dtype) + names.tobytes())
+
+
+def _write_parquet(archive: ZipArchive, request: SampleRequest, drawn: _Drawn, file: SampleFile) -> None:
+    import pyarrow  # here, for it takes a while and trainings need it not
+    from pyarrow import parquet
+
+    label = {"names": list(request.names), "_type": "ClassLabel"}
+    features = {"image": {"_type": "Image"}, "label": label}
+    image = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    schema = pyarrow.schema(
+        [("image", image), ("label", pyarrow.int64())],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},  # by which `datasets` knows the types
+    )
+    pictures = enumerate(_pictures(drawn))
+    with (
+        archive.open(PARQUET_FILE) as entry,
+        parquet.ParquetWriter(entry, schema, use_dictionary=["label"]) as table,
+    ):
+        while rows := list(itertools.islice(pictures, _ROWS_IN_A_GROUP)):
+            images = [{"bytes": png, "path": f"{number:07d}.png"} for number, (png, _) in rows]
+            table.write_batch(
+                pyarrow.record_batch([pyarrow.array(images, image), [label for _, (_, label) in rows]], schema=schema)
+            )
+    description = describe_parquet(file.title, file.card, request.names, PARQUET_FILE, entry.sha256)
+    archive.add(CROISSANT_FILE, description)
+
+
+def _write_webdataset(archive: TarArchive, request: SampleRequest, drawn: _Drawn) -> None:
+    archive.add("__classes.json__", (json.dumps(request.names, ensure_ascii=False) + "\n").encode())
+    for number, (png, label) in enumerate(_pictures(drawn)):
+        archive.add(f"{number:07d}.png", png)
+        archive.add(f"{number:07d}.cls", str(label).encode())
+
+
+def dataset_card(request: SampleRequest, file: SampleFile) -> str:
+    """Return the README of a sample in the form of a Hugging Face dataset card: the guarantee first."""
+    front: dict[str, Any] = {
+        "pretty_name": file.title,
+        "tags": list(TAGS),
+        "task_categories": ["image-classification"],
+        "size_categories": [_size_category(request.count)],
+    }
+    if file.format is SampleFormat.PARQUET:
+        columns = {"image": "image", "label": class_label(request.names)}
+        front["configs"] = [{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}]
+        front["dataset_info"] = {
+            "features": [{"name": name, "dtype": kind} for name, kind in columns.items()],
+            "splits": [{"name": "train", "num_examples": request.count}],
+        }
+    lines = [
+        f"{request.count:,} synthetic images. None of them is a photograph of anything: a generator drew them that was "
+        "trained under differential privacy.",
+        "",
+        *guarantee(file.card),
+        "## Contents",
+        "",
+        f"Public seed {request.seed}. {PACKINGS[file.format.value].contents}",
+        "",
+        "| label | class | images |",
+        "|---|---|---|",
+    ]
+    labels = request.labels_drawn
+    for position, label in enumerate(labels):
+        images = request.count // len(labels) + (position < request.count % len(labels))
+        lines.append(f"| {label} | {one_line(request.names[label])} | {images} |")
+    return write_card(front, file.title, lines)
+
+
+def _pictures(drawn: _Drawn) -> Iterator[tuple[bytes, int]]:
+    """Yield every image as PNG, with its label."""
+    for images, labels in drawn:
+        for pixels, label in zip(images, labels.tolist(), strict=True):
+            yield _png(pixels), label
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=6)
+    return buffer.getvalue()
+
+
+def _size_category(count: int) -> str:
+    for limit, name in ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M")):
+        if count < limit:
+            return name
+    return "1M<n<10M"
+
+
+def _npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    buffer = io.BytesIO()
+    npy_format.write_array_header_1_0(
+        buffer, {"shape": shape, "fortran_order": False, "descr": npy_format.dtype_to_descr(dtype)}
+    )
+    return buffer.getvalue()
