@@ -107,10 +107,15 @@ class Job(_Cancellable, job_schemas.JobRecord):
         return job
 
     def release(self) -> Release:
-        """The release that this training published."""
-        if self.release_id is None:
-            raise JobFailed(self.id, self.state, self.state, "It has published no release.")
-        return Release.read(self._transport, self.release_id)
+        """The release that this training published.
+
+        Raises:
+            JobFailed: There is none, or none yet.
+        """
+        job = self if self.release_id is not None else self.refresh()  # it may have ended since it was read
+        if job.release_id is None:
+            raise JobFailed(job.id, job.state, job.state, "It has published no release.")
+        return Release.read(self._transport, job.release_id)
 
 
 class Sweep(_Cancellable, job_schemas.SweepRecord):

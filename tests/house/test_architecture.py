@@ -18,7 +18,7 @@ def section(title: str) -> str:
     return found[2]
 
 
-def fenced(text: str, language: str = "") -> str:
+def fenced(text: str, language: str = "text") -> str:
     found = re.search(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
     assert found is not None
     return found[1]

@@ -89,6 +89,8 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
             assert [event.state for event in events][-1] == "succeeded"
             assert len(events) > 1
             assert all(before != after for before, after in pairwise(events))
+            assert (await job.release()).id == events[-1].release_id  # the job was read before there was one
+            assert service.job(job.id).release().id == (await job.release()).id
             assert (await job.wait()).release_id == events[-1].release_id
 
             long = await asynchronous.start_training(dataset.id, recipe="datalens", epsilon=1, options=LONG)

@@ -1,0 +1,131 @@
+"""The code blocks of README.md and docs: which are run, which are not and why, and what is put for their placeholders.
+
+A block without a language holds shell commands. Those and blocks of Python are run by `test_examples.py`, apart from
+what is named in `NOT_RUN`. All other languages are not commands, and stand in `SHOWN`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Run one after the other, in this order, against one service. The blocks of all other documents are run by themselves.
+TOGETHER = ("docs/api.md", "docs/ledger.md", "docs/operations.md", "docs/pictures.md")
+
+# What a command begins with, and why it is not run.
+NOT_RUN = {
+    "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/demo runs it small",
+    "make test": "is what runs this",
+    "pip install '.[worker]'": "installs gigabytes; make setup has done it, and CI does in a fresh environment",
+    "obscura up": "the test itself runs it, on a free port",
+    "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
+    'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
+    "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
+    "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
+    "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
+    "cp .env.example .env": "for the next one",
+    "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
+    "python -m benchmarks.diffusion_utility": "takes hours of a GPU; tests/benchmarks run it small",
+}
+# Blocks of Python by their document.
+PYTHON_NOT_RUN = {
+    "docs/quickstart.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
+}
+# Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
+SHOWN = {
+    ("docs/api.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
+    ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
+    (
+        "docs/architecture.md",
+        "text",
+        "service.cli |",
+    ): "tests/house/test_architecture.py compares it with the contracts",
+    ("docs/architecture.md", "text", " client ──POST"): "a drawing",
+    ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/service/client/preparing holds such sentences",
+    (
+        "docs/quickstart.md",
+        "text",
+        "$ obscura quickstart",
+    ): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
+    ("docs/recipes.md", "json", "{"): "the description of a network; test_examples.py reads it",
+}
+
+# A training that takes a moment, and fewer images: of a block only these words are changed before it is run.
+TINY = {"teachers": "10", "top_k": "4", "images": "20", "evaluation_samples": "100"}
+_TINY_JSON = ", ".join(f'"{name}": {value}' for name, value in TINY.items())
+_TINY_FLAGS = " ".join(f"-o {name}={value}" for name, value in TINY.items())
+SMALLER = [
+    (r"--recipe datalens", f"--recipe datalens {_TINY_FLAGS}"),
+    (r'("recipe": "datalens", "epsilon": 1)\b', rf'\1, "options": {{{_TINY_JSON}}}'),
+    (r'\{"options": \{', f'{{"options": {{{_TINY_JSON}, '),
+    (r'("count"|--count|"samples"):? (10000|30000)', lambda found: found[0].replace(found[2], "100")),
+    (r'"records_declared": 60000', '"records_declared": 300'),  # a preview draws so many stand-ins
+    (r'"subjects_declared": 3500', '"subjects_declared": 50'),
+    (r"(obscura (?:quickstart|datasets delete) \S+)", r"\1 --yes"),  # nobody is there to be asked
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document; `line` is that of its first line."""
+
+    document: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+    @property
+    def is_shell(self) -> bool:
+        """Whether it holds commands for a shell."""
+        return self.language == ""
+
+    def commands(self) -> list[str]:
+        """The commands of a shell block that are run, each with the lines on which it goes on."""
+        found, pending = [], ""
+        for line in self.text.splitlines():
+            pending += line + "\n"
+            if line.endswith("\\") or not _closed(pending):
+                continue
+            if pending.strip():
+                found.append(pending)
+            pending = ""
+        assert not pending, f"{self}: a quote is open at the end"
+        return [command for command in found if reason_against(command) is None]
+
+
+def blocks() -> list[Block]:
+    """Every fenced block of README.md and of the pages in docs."""
+    found = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+        for match in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            found.append(Block(name, text[: match.start(2)].count("\n") + 1, match[1].strip(), match[2]))
+    return found
+
+
+def reason_against(command: str) -> str | None:
+    """Why a command is not run; None where it is."""
+    return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
+
+
+def smaller(text: str) -> str:
+    """The same with a training that takes a moment."""
+    for pattern, replacement in SMALLER:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _closed(text: str) -> bool:
+    try:
+        shlex.split(text, comments=True)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,253 @@
+"""Every command and every program in README.md and docs does what it says, but for those that `examples.py` names."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.extractor import ExtractorConfig
+from service.client import BudgetError, Client
+from service.client.local import LocalService
+from tests.house.examples import (
+    NOT_RUN,
+    PYTHON_NOT_RUN,
+    ROOT,
+    SHOWN,
+    TINY,
+    TOGETHER,
+    Block,
+    blocks,
+    reason_against,
+    smaller,
+)
+
+CLASSES = ("benign", "malignant")
+IDS = re.compile(r"\b(acc|ds|job|rel|smp|prv|swp|lim|adr|adm)_[a-z2-7]{20}\b")
+INTRODUCTION = re.compile(r"\bkey_\w+:[0-9a-f]{64}\b")
+
+
+def run(block: Block) -> bool:
+    """Whether anything of a block is run."""
+    if block.is_shell:
+        return bool(block.commands())
+    return block.language == "python" and block.document not in PYTHON_NOT_RUN
+
+
+ALONE = [block for block in blocks() if run(block) and block.document not in TOGETHER]
+
+
+def test_every_block_is_run_or_named():
+    for block in blocks():
+        if block.is_shell or block.language == "python":
+            continue
+        named = [key for key in SHOWN if key[:2] == (block.document, block.language) and block.text.startswith(key[2])]
+        assert len(named) == 1, f"{block} is neither run nor named in SHOWN"
+
+
+def test_nothing_is_named_that_is_not_there():
+    found = blocks()
+    lines = [line for block in found if block.is_shell for line in block.text.splitlines()]
+    assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
+    assert PYTHON_NOT_RUN.keys() <= {block.document for block in found if block.language == "python"}
+    shown = [(block.document, block.language, block.text) for block in found]
+    stale = [key for key in SHOWN if not any(key[:2] == one[:2] and one[2].startswith(key[2]) for one in shown)]
+    assert stale == []
+    assert reason_against("obscura train images") is None
+
+
+def test_the_description_of_a_network_is_one_that_is_read():
+    (shown,) = [block.text for block in blocks() if block.language == "json"]
+    assert {"name", *json.loads(shown)} == {field.name for field in dataclasses.fields(ExtractorConfig)}
+
+
+def pictures(folder: Path, count: int) -> Path:
+    """Write grey pictures of 28 x 28, one folder for each class, other ones each time."""
+    rng = np.random.default_rng()
+    for number in range(count):
+        pixels = rng.integers(0, 60, (28, 28))
+        pixels[:14] += 150 * (number % 2)
+        place = folder / CLASSES[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+    return folder
+
+
+class Walk:
+    """Runs blocks in a folder, and remembers the ids that were shown.
+
+    Attributes:
+        seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.variables, self.url, self.python = folder, "", "", ""
+        self.seen: dict[str, str] = {}
+        tools = folder / ".bin"
+        tools.mkdir()
+        (tools / "uuidgen").write_text("#!/bin/sh\ncat /proc/sys/kernel/random/uuid\n")  # not on every machine
+        (tools / "uuidgen").chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        kept["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}:{tools}"
+        self.environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+
+    def run(self, block: Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
+        """Run a block.
+
+        Args:
+            block: What to run.
+            before: Called with each command; does what must be done before it, and returns variables for it.
+        """
+        if block.language == "python":
+            program = self.python + block.text.replace("http://127.0.0.1:8420", self.url)
+            self.check(f"{block}", [sys.executable, "-c", program], {})
+            return
+        for command in block.commands():
+            changes = before(command)
+            filled = self.fill(smaller(command))
+            if re.match(r"[A-Z]+=", filled):
+                self.variables += filled
+                continue
+            out = self.check(f"{block}\n{filled}", ["bash", "-euo", "pipefail", "-c", self.variables + filled], changes)
+            for name in re.findall(r" -o (\S+)", filled) if filled.startswith("curl") else ():
+                out += (self.folder / name).read_bytes()[:1000].decode("utf-8", "replace")
+            assert "urn:obscura:problem" not in out, f"{block}\n{filled}\n{out}"
+
+    def check(self, what: str, command: list[str], changes: dict[str, str]) -> str:
+        """Run a command; return what it shows."""
+        ran = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.environment | changes,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{what}\n{ran.stdout}\n{ran.stderr}"
+        shown = list(IDS.finditer(ran.stdout + ran.stderr))
+        self.seen |= {match[1] + "_...": match[0] for match in reversed(shown)}  # lists begin with the newest
+        if introduced := INTRODUCTION.search(ran.stdout):
+            self.seen["introduction"] = introduced[0]
+        return ran.stdout
+
+    def fill(self, command: str) -> str:
+        """Put what was shown before for the placeholders of a command."""
+        command = command.replace("http://127.0.0.1:8420", self.url)
+        command = re.sub(r"key_\.\.\.:[0-9a-f]*\.\.\.", lambda _: self.seen["introduction"], command)
+        command = command.replace("RELEASE", "rel_...").replace("5f1c...e2", self.seen.get("fingerprint", ""))
+        command = command.replace(
+            '"evaluation_dataset_id": "ds_..."', f'"evaluation_dataset_id": "{self.seen.get("test")}"'
+        )
+        return re.sub(r"\b[a-z]{2,3}_\.\.\.", lambda found: self.seen[found[0]], command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", ALONE, ids=str)
+def test_a_block_runs_by_itself(block, tmp_path):
+    walk = Walk(tmp_path)
+    for name in ("images", "scans"):
+        pictures(tmp_path / name, 200)
+    if "obscura up" not in block.text:
+        walk.run(block)
+        return
+    with LocalService(tmp_path / "var"):
+        walk.run(block)
+    assert zipfile.is_zipfile(tmp_path / "synthetic.zip")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[LocalService]:
+    with LocalService(tmp_path / "var") as service:
+        yield service
+
+
+@pytest.fixture
+def client(service: LocalService) -> Iterator[Client]:
+    """The first admin."""
+    with Client(service.url, service.token) as client:
+        yield client
+
+
+def zipped(folder: Path) -> None:
+    """Zip a folder beside itself."""
+    shutil.make_archive(str(folder), "zip", folder)
+
+
+@pytest.mark.slow
+def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, client, tmp_path):
+    walk = Walk(tmp_path)
+    walk.url = service.url
+    pictures(tmp_path / "images", 60)
+    zipped(pictures(tmp_path / "scans", 200))
+    faces = np.random.default_rng().integers(0, 255, (100, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "faces.npz", images=faces, labels=np.arange(100) % 2, subjects=np.arange(100) // 4)
+    walk.seen["test"] = client.datasets.push(pictures(tmp_path / "test", 40), public=True, name="test").id
+    shutil.copy(ROOT / "scripts" / "verify_receipt.py", tmp_path)
+
+    def obscura(*words: str) -> str:
+        return walk.check(" ".join(words), [sys.executable, "-m", "service.cli", *words], {})
+
+    obscura("admins", "introduce", "--out", "bob.key")
+    obscura("admins", "admit", "Bob", "--introduction", walk.seen["introduction"], "--reason", "the second")
+    bob = (tmp_path / "bob.key").read_text("ascii").strip()
+    walk.environment |= {"ALICE": f"Authorization: Bearer {service.token}", "BOB": f"Authorization: Bearer {bob}"}
+
+    def use(dataset: str) -> None:
+        found = client.datasets.find(dataset)
+        walk.seen["ds_..."] = found.id
+        if found.account_id is not None:
+            walk.seen["acc_..."] = found.account_id
+
+    def before(command: str) -> dict[str, str]:
+        if '"name": "faces"' in command:
+            people = client.create_account(name="people", owner="clinic", epsilon=3, delta=1e-5, unit="subject")
+            walk.seen["acc_..."] = people.id
+        elif "/v1/plans" in command or '"name": "vote shares"' in command or "/limit-requests " in command:
+            use("scans")
+        elif '"samples": 30000' in command:
+            use("test")
+        elif "/cancel" in command:
+            long = client.start_training(
+                client.datasets.find("scans").id, recipe="datalens", epsilon=0.1, options={"rounds": 400}
+            )
+            walk.seen["job_..."] = long.id
+        elif '"name": "Carol"' in command:
+            obscura("admins", "introduce", "--out", "first-carol.key")
+        elif "verify_receipt.py" in command:
+            walk.seen["fingerprint"] = json.loads(obscura("ledger", "public-key", "--json"))["fingerprint"]
+            (tmp_path / walk.seen["rel_..."]).symlink_to(tmp_path / "var" / "releases" / walk.seen["rel_..."])
+        elif command.startswith("obscura datasets delete scans\n"):
+            for sweep in client.sweeps():
+                sweep.cancel(discard=True).wait(poll_seconds=0.2)
+        elif command.startswith("obscura datasets delete scans --cancel-jobs"):
+            patients = client.find_account("patients")
+            client.datasets.push(pictures(tmp_path / "again", 60), account_id=patients.id, name="scans")
+        elif command.startswith("obscura admins remove"):
+            walk.seen["adm_..."] = next(admin.id for admin in client.admins() if admin.name == "Dave")
+        elif command.startswith("obscura limits request"):
+            client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
+        approves = command.startswith(("obscura admins approve", "obscura limits approve"))
+        return {"OBSCURA_TOKEN": bob} if approves else {}
+
+    for document in TOGETHER:
+        walk.python = f"token = {service.token!r}\naccount_id = {walk.seen.get('acc_...')!r}\n"
+        for block in blocks():
+            if block.document == document and run(block):
+                walk.run(block, before)
+    assert zipfile.is_zipfile(tmp_path / "images.zip")
+    patients = client.find_account("patients")
+    dataset = client.datasets.find("images")
+    with pytest.raises(BudgetError) as refused:
+        client.start_training(dataset.id, recipe="datalens", epsilon=patients.epsilon + 1, options=dict(TINY))
+    assert (refused.value.status, refused.value.code) == (409, "insufficient_budget")
