@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Run one after the other, in this order, against one service. The blocks of all other documents are run by themselves.
-TOGETHER = ("docs/api.md", "docs/ledger.md", "docs/operations.md", "docs/pictures.md")
+TOGETHER = ("docs/api.md", "docs/formats.md", "docs/ledger.md", "docs/operations.md", "docs/pictures.md")
 
 # What a command begins with, and why it is not run.
 NOT_RUN = {
@@ -26,6 +26,7 @@ NOT_RUN = {
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",
     "obscura evaluate": "trains classifiers, which takes minutes; tests/service/cli/test_commands.py runs it small",
     "obscura sweep": "trains and measures six times; tests/service/cli/test_policy.py runs it small",
+    "python -c '": "opens files with readers of others; tests/workers/train/test_formats.py does that",
     "obscura quickstart digits": "tests/service/cli/test_quickstart.py runs it and compares what it says",
     "cp .env.example .env": "for the next one",
     "docker compose": "needs Docker; tests/house/test_deployment.py checks the file",
@@ -33,6 +34,7 @@ NOT_RUN = {
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
+    "docs/formats.md": "tests/models/test_bundle.py runs that program for every kind of network",
     "docs/quickstart.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
