@@ -43,12 +43,12 @@ def read_made(data_dir: Path, factory: SessionFactory, release_id: str, name: st
         raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
     with open_regular(find_file(data_dir, release_id, "generator.json")) as file:
         description = json.load(file)
-    if name == MODEL_CARD_FILE:
-        return _model_card(release.name, release.card, description, classes).encode()
     try:
+        if name == MODEL_CARD_FILE:
+            return _model_card(release.name, release.card, description, classes).encode()
         return bundle(description.get("network"), classes, folder_names(classes)).encode()
-    except ValueError as error:
-        raise NotFound(f"There is no {LOADER_FILE} for this release: {error}.", release_id=release.id) from None
+    except (KeyError, ValueError) as error:
+        raise NotFound(f"There is no {name} for this release: {error}.") from None
 
 
 def _model_card(title: str, card: Mapping[str, Any], description: Mapping[str, Any], classes: Sequence[str]) -> str:

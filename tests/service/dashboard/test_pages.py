@@ -1,5 +1,6 @@
 """The dashboard's pages: what they show, what they never show, and how they are built."""
 
+import json
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -117,6 +118,25 @@ def test_a_release_shows_its_guarantee_grid_and_downloads(site, stock):
     part = client.get(f"/samples/{stock.sample}/content", headers={"Range": "bytes=2-4"})
     assert (part.status_code, part.content) == (206, b"nth")
     assert client.get(f"{page}/files/generator.json").content == b"{}"
+
+
+def test_a_generator_comes_with_a_model_card_and_a_program_under_the_names_that_it_looks_for(site, stock):
+    client, page = site.signed_in("train", "read"), f"/releases/{stock.release}"
+    config = {"classes": 10, "channels": 1, "height": 28, "width": 28, "components": 2, "features": 3}
+    folder = site.settings.data_dir / "releases" / stock.release
+    (folder / "generator.json").write_text(json.dumps({"format": 1, "config": config}))
+    shown = client.get(page).text
+    for name, said in (
+        ("README.md", "## Guarantee"),
+        ("load_generator.py", "class Generator"),
+        ("generator.json", "28"),
+    ):
+        assert f"{page}/files/{name}" in shown
+        answer = client.get(f"{page}/files/{name}")
+        assert said in answer.text
+        assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
+    for title in ("Parquet for Hugging Face (zip)", "WebDataset (tar)"):
+        assert title in shown
 
 
 def test_a_release_hands_out_its_receipt(site, stock):
