@@ -3,7 +3,7 @@
 Run `python -m benchmarks.api --json FILE`; `--quick` lays in a hundredth. A real service in a process of its own, on
 SQLite and on PostgreSQL (from OBSCURA_TEST_POSTGRES, else from the usual local port). Before anything is measured each
 route is asked once. `cpu_ms` is processor time of the service's process for one request, not that of the database's
-server, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
+server, `kb` the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from service.settings import Settings
 
 CLIENTS = (1, 8)
 CPU_MS_MAX = 30.0
+PAGE_MS_MAX, PAGE_KB_MAX = 100.0, 100.0  # of the dashboard's pages, asked for by one client at a time
 UPLOAD_MB_PER_SECOND_MIN = 30.0
 DATABASES = ("sqlite", "postgresql")
 STOCK = {"accounts": 1000, "jobs": 10_000, "entries": 1_000_000}
 QUICK = {"accounts": 20, "jobs": 200, "entries": 10_000}
 START_SECONDS = 600
+_FILES = ("/v1/", "/static/", "/reference/")  # what is no page; Swagger UI's files are cached for good
 # Lists at their longest page, and pages that are not the first.
 VARIANTS = {
     "/v1/jobs": ["?limit=200"],
@@ -168,7 +170,7 @@ def measure(running: Service, path: str, clients: int, seconds: float) -> dict[s
         except BaseException as error:
             failed.append(error)
 
-    running.get(connections[0], path)
+    size = running.get(connections[0], path)
     cpu = running.cpu_seconds()
     deadline = time.perf_counter() + seconds
     threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
@@ -187,6 +189,7 @@ def measure(running: Service, path: str, clients: int, seconds: float) -> dict[s
         "p50_ms": 1e3 * statistics.median(times),
         "p99_ms": 1e3 * times[min(int(0.99 * len(times)), len(times) - 1)],
         "cpu_ms": 1e3 * cpu / len(times),
+        "kb": size / 1e3,
     }
 
 
@@ -255,6 +258,13 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
         if "megabytes" not in row and row["cpu_ms"] > CPU_MS_MAX
     ]
     uploads = [row for row in rows if "megabytes" in row]
+    slow += [
+        f"{row['database']} {row['route']}: {row['p50_ms']:.1f} ms and {row['kb']:.1f} kB of a page"
+        for row in rows
+        if not row["route"].startswith((*_FILES, "PUT "))
+        and row["clients"] == 1
+        and (row["p50_ms"] > PAGE_MS_MAX or row["kb"] > PAGE_KB_MAX)
+    ]
     return slow + [
         f"{row['database']}: an upload at {row['megabytes_per_second']:.1f} MB/s"
         for row in uploads

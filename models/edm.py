@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from models.networks import plane, with_planes
 from models.released_files import write_released
@@ -42,6 +43,8 @@ class EdmConfig:
         start_latent: numbers from which a class's Gaussian draws the image that the sampler starts from; 0: it starts
             from noise alone.
         start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.
+        patch: side of the squares of pixels that the U-Net sees as channels: 2 halves both sides of what it works on,
+            for four times the channels, and a step costs about a third.
     """
 
     classes: int
@@ -55,6 +58,7 @@ class EdmConfig:
     guidance: float
     start_latent: int = 0
     start_sigma: float = SIGMA_MAX
+    patch: int = 1
 
     @property
     def pixels(self) -> int:
@@ -77,9 +81,9 @@ class EdmDenoiser(nn.Module):
         super().__init__()
         self.config = config
         self.unet = UNet(
-            config.channels,
-            config.height,
-            config.width,
+            config.channels * config.patch**2,
+            -(-config.height // config.patch),
+            -(-config.width // config.patch),
             config.classes + 1,
             features=config.features,
             blocks=config.blocks,
@@ -105,8 +109,11 @@ class EdmDenoiser(nn.Module):
         sigma, labels = plane(packed, channels), plane(packed, channels + 1).long()  # (n,)
         c_in = (sigma.square() + SIGMA_DATA**2).rsqrt()
         c_noise = sigma.log() / 4
-        found: Tensor = self.unet(c_in[:, None, None, None] * packed[:, :channels], c_noise, labels)
-        return found
+        patch, (height, width) = self.config.patch, packed.shape[2:]
+        images = c_in[:, None, None, None] * packed[:, :channels]
+        images = functional.pad(images, (0, -width % patch, 0, -height % patch), mode="replicate")
+        found = self.unet(functional.pixel_unshuffle(images, patch), c_noise, labels)
+        return functional.pixel_shuffle(found, patch)[:, :, :height, :width]
 
     def denoise(self, noisy: Tensor, sigma: Tensor, labels: Tensor) -> Tensor:
         """Return D (n, c, h, w) of noisy images (n, c, h, w), levels (n,) and labels (n,)."""

@@ -33,6 +33,7 @@ _ROOM = 2.0**-12  # that scaling leaves below the bound, so that measuring what 
 _ERROR = 2.0**-13  # relative, of a measured squared norm
 _EXACT = 2.0**53  # integers below are exact in float64
 _BLOCK = 512  # numbers whose squares are added in float32
+_COLUMNS = 4096  # of units' integers that are added up together
 
 Sums = dict[str, torch.Tensor]  # by name, int64
 
@@ -150,7 +151,9 @@ def _sum(part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
     if isinstance(part, Outer):
         left, right = (_without(factor, dropped) for factor in part)
         return left.T @ right
-    return _without(part, dropped).sum(dim=0, dtype=torch.float64)
+    rows = _without(part, dropped).flatten(1)
+    columns = [some.double().sum(dim=0) for some in rows.split(_COLUMNS, dim=1)]  # each part of them stays in a cache
+    return torch.cat(columns).view(part.shape[1:]) if columns else rows.new_zeros(part.shape[1:], dtype=torch.float64)
 
 
 def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:

@@ -33,6 +33,7 @@ class DpDiffusionConfig(StepsConfig):
     Attributes:
         features: channels of the U-Net at full size.
         blocks: residual blocks of the U-Net at each size.
+        patch: side of the squares of pixels that the U-Net sees as channels; 2 makes a step about three times as fast.
         label_drop: share of the rows whose label is left out in training, which guidance needs.
         guidance: w of classifier-free guidance when images are drawn; 0 is none.
         sampling_steps: N, steps in which an image is drawn.
@@ -53,6 +54,7 @@ class DpDiffusionConfig(StepsConfig):
 
     features: int = 32
     blocks: int = 2
+    patch: int = 1
     label_drop: float = 0.1
     guidance: float = 0.0
     sampling_steps: int = 50
@@ -101,6 +103,10 @@ class DpDiffusionConfig(StepsConfig):
         mu = math.sqrt(share_nano / NANO)
         return config_that_follows({"preset": "warm_start_only"}, mu, facts), share_nano
 
+    def inner_size(self, facts: PublicFacts) -> tuple[int, int]:
+        """Return height and width of what the U-Net works on."""
+        return -(-facts.height // self.patch), -(-facts.width // self.patch)
+
     def half_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of a central image."""
         return -(-facts.height // 2), -(-facts.width // 2)
@@ -114,6 +120,7 @@ class DpDiffusionConfig(StepsConfig):
 _INTEGERS = {
     "features": (4, 512),
     "blocks": (1, 8),
+    "patch": (1, 8),
     "sampling_steps": (2, 1000),
     "central_images": (0, 100),
     "central_batch": (1, 1_000_000),
@@ -154,7 +161,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         InvalidParameter: an option does not fit the dataset or the budget.
     """
     config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
-    check_basis(config, denoiser_layers(facts.height, facts.width, config.blocks))
+    check_basis(config, denoiser_layers(*config.inner_size(facts), config.blocks))
     central = central_stage(config, privacy_filter, budget_nano, facts)
     first = [] if central is None else [central]
     if config.moments_share:

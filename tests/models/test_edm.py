@@ -138,8 +138,9 @@ def test_the_denoiser_takes_every_size_and_no_image_knows_its_neighbours(channel
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
 
 
-def test_traced_gradients_of_a_record_are_the_mean_over_its_noise_levels():
-    denoiser = stirred(dataclasses.replace(CONFIG, height=14, width=14))
+@pytest.mark.parametrize("patch", [1, 2])
+def test_traced_gradients_of_a_record_are_the_mean_over_its_noise_levels(patch):
+    denoiser = stirred(dataclasses.replace(CONFIG, height=14, width=14, patch=patch))
     images = (torch.rand(2, 1, 14, 14, generator=stream()) * 2 - 1).repeat_interleave(3, 0)
     rows, targets = noisy_rows(images, torch.tensor([0, 0, 0, 1, 1, 1]), any_class=3, drop=0.3, stream=stream(3))
     assert_gradients_are_autograds(denoiser, losses, rows, targets, repeats=3, atol=1e-5)

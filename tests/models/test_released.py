@@ -23,13 +23,17 @@ def dcgan() -> DcganGenerator:
     return DcganGenerator(DcganConfig(classes=2, channels=1, height=8, width=8, latent=3, features=4), seed=3)
 
 
-def edm() -> EdmDenoiser:
-    shape = {"classes": 2, "channels": 1, "height": 8, "width": 8, "features": 4, "blocks": 1}
-    return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5), seed=3)
+def edm(**changes: int) -> EdmDenoiser:
+    shape = {"classes": 2, "channels": 1, "height": 8, "width": 8, "features": 4, "blocks": 1} | changes
+    return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5), seed=3)  # type: ignore[arg-type]
 
 
-EVERY: list[Any] = [affine, dcgan, edm]
-DEEP: list[Any] = [dcgan, edm]
+def edm_of_patches() -> EdmDenoiser:
+    return edm(height=9, width=7, patch=2)  # neither side is a multiple of the patch's
+
+
+EVERY: list[Any] = [affine, dcgan, edm, edm_of_patches]
+DEEP: list[Any] = [dcgan, edm, edm_of_patches]
 
 
 @pytest.mark.parametrize("make", EVERY)

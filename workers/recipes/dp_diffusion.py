@@ -158,6 +158,7 @@ def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
         guidance=config.guidance,
         start_latent=latent,
         start_sigma=config.start_sigma or SIGMA_MAX,
+        patch=config.patch,
     )
 
 

@@ -166,7 +166,8 @@ def network(recipe: str, facts: PublicFacts, options: dict[str, Any]) -> nn.Modu
     if recipe == "dpgan":
         return Discriminator(DcganConfig(len(facts.classes), *sizes, 4, 4))
     if recipe == "dp_diffusion":
-        return EdmDenoiser(EdmConfig(len(facts.classes), *sizes, 4, options["blocks"], 2, 0.0, 0.0))
+        patch = options.get("patch", 1)
+        return EdmDenoiser(EdmConfig(len(facts.classes), *sizes, 4, options["blocks"], 2, 0.0, 0.0, patch=patch))
     architecture = options["architecture"]
     shape = ClassifierConfig(architecture, facts.classes, *sizes)
     return PrivateClassifier(shape, 0, extractor() if architecture == PRETRAINED else None).head
@@ -186,6 +187,7 @@ OF_EACH_ARCHITECTURE: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
     *(("dpgan", {}, size) for size in ((1, 1), (8, 8), (13, 100), (17, 17), (28, 28), (29, 29), (64, 48), (256, 256))),
     *(("dp_diffusion", {"blocks": 1}, size) for size in ((1, 1), (13, 40), (14, 14), (28, 28), (56, 64), (112, 112))),
     *(("dp_diffusion", {"blocks": blocks}, (28, 28)) for blocks in (2, 8)),
+    *(("dp_diffusion", {"blocks": 1, "patch": 2}, size) for size in ((13, 40), (28, 28))),
     ("dp_diffusion", {"blocks": 2}, (250, 250)),
 ]
 

@@ -119,15 +119,16 @@ def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
 
 
 def test_the_size_of_a_pass_follows_from_public_numbers() -> None:
-    model = nn.Linear(16, 16)
-
-    def size(expected: float, repeats: int = 1, device: str = "cpu") -> int:
-        estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected)
+    def size(expected: float, repeats: int = 1, device: str = "cpu", width: int = 16) -> int:
+        shapes = {"weight": torch.Size([width, width])}
+        estimator = DpSgd(shapes, clip=1.0, noise_multiplier=1.0, expected_batch=expected)
         return pass_size(estimator, repeats, torch.device(device))
 
     assert [size(expected) for expected in (0.001, 1, 10, 60, 256, 512, 10**6)] == [1, 4, 16, 64, 64, 64, 64]
     assert [size(256, repeats) for repeats in (2, 16, 64, 1000)] == [32, 4, 1, 1]
     assert [size(expected, 1, "cuda") for expected in (256, 512, 10**6)] == [288, 544, 4096]
+    assert [size(256, width=width) for width in (256, 512, 2048, 2**13)] == [64, 16, 8, 1]
+    assert [size(10**6, device="cuda", width=width) for width in (512, 2048)] == [256, 16]
 
 
 def test_more_units_than_add_up_exactly_are_refused() -> None:
