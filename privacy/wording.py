@@ -121,6 +121,23 @@ def show_duration(duration: timedelta) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == parts[0][1])
 
 
+def odds_sentence(sure: float, delta: float, unit: str) -> str:
+    """Say what an account's limit means for somebody who guesses.
+
+    Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
+    """
+    used = "a picture was used" if unit == "record" else "a person's pictures were used"
+    if show_sure(sure).startswith("over"):
+        return (
+            f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "
+            "promises almost nothing."
+        )
+    return (
+        f"Someone 50% sure that {used} can become at most {show_sure(sure)} sure by all that may ever be published, "
+        f"except with a chance of {show_delta(delta)}."
+    )
+
+
 # All of these by the names that templates give them.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": show_bytes,

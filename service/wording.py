@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from privacy.plans.registry import RECIPES
-from privacy.wording import FILTERS, show_delta, show_percent, show_sure
+from privacy.wording import FILTERS, show_percent
 from service.db.words import (
     AdminRequestState,
     Admission,
@@ -19,7 +19,6 @@ from service.db.words import (
     HoldState,
     JobState,
     LimitRequestState,
-    Unit,
 )
 
 FAILURES = {
@@ -105,23 +104,6 @@ def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_
     elif kept < _FAINT:
         sentence += " At this budget much of it is lost in noise."
     return f"{sentence} This is a forecast on other images, not a promise."
-
-
-def odds_sentence(sure: float, delta: float, unit: Unit | str) -> str:
-    """Say what an account's limit means for somebody who guesses.
-
-    Odds are told of limits alone. What was spent so far is no bound that was fixed beforehand, so it has none.
-    """
-    used = "a picture was used" if unit == Unit.RECORD else "a person's pictures were used"
-    if show_sure(sure).startswith("over"):
-        return (
-            f"Someone 50% sure that {used} can become all but certain by all that may ever be published: this limit "
-            "promises almost nothing."
-        )
-    return (
-        f"Someone 50% sure that {used} can become at most {show_sure(sure)} sure by all that may ever be published, "
-        f"except with a chance of {show_delta(delta)}."
-    )
 
 
 def open_templates(folder: Path) -> jinja2.Environment:

@@ -152,7 +152,9 @@ def _sum(part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
         left, right = (_without(factor, dropped) for factor in part)
         return left.T @ right
     rows = _without(part, dropped).flatten(1)
-    columns = [some.double().sum(dim=0) for some in rows.split(_COLUMNS, dim=1)]  # each part of them stays in a cache
+    columns = [
+        some.double().sum(dim=0) for some in torch.split(rows, _COLUMNS, dim=1)
+    ]  # each part of them stays in a cache
     return torch.cat(columns).view(part.shape[1:]) if columns else rows.new_zeros(part.shape[1:], dtype=torch.float64)
 
 

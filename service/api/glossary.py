@@ -64,7 +64,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "decided_at": ("When it was decided; null while it waits.", _MOMENT),
     "decided_by": ("Who decided; null while it waits.", _id("adm")),
     "decided_by_admin": ("The person who decided.", _id("adm")),
-    "delta": ("Chance that the guarantee does not hold.", 1e-5),
+    "delta": ("Slack of the guarantee: with epsilon, it bounds what an account may ever reveal of one unit.", 1e-5),
     "detail": (
         "What happened and what to do, for people.",
         "This job needs epsilon 2. Account *patients* has 1.2 left.",

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from privacy.units import UNIT_WORDS
-from privacy.wording import show_delta, show_epsilon
+from privacy.wording import odds_sentence, show_epsilon
 from service.cli.connection import Target, Yes, address
 from service.cli.console import CliError, Exit, Output, reporting
 from service.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
@@ -140,7 +140,7 @@ def _agreed(
         left = show_epsilon(plan.budget.left_epsilon, up=False)
         output.notice(
             f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
-            f"It hides {UNIT_WORDS[account.unit]}, except with a chance of {show_delta(plan.delta)}."
+            f"It hides {UNIT_WORDS[account.unit]}. {odds_sentence(account.balance.sure_at_most, account.delta, account.unit)}"
         )
         for note in plan.notes:
             output.notice(note)

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from privacy.errors import PrivacyError
 from privacy.units import UNIT_WORDS
-from privacy.wording import ADJACENCIES, EARLY_ENDS
+from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
 from service.dashboard.forms import fresh_once
@@ -159,7 +159,7 @@ def _templates() -> jinja2.Environment:
         "entry_words": wording.ENTRIES,
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
-        "odds": wording.odds_sentence,
+        "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,
         "request_words": wording.LIMIT_REQUESTS,
         "state_words": wording.JOB_STATES,

@@ -3,7 +3,7 @@
 import pytest
 
 from privacy import units
-from privacy.wording import ADJACENCIES, EARLY_ENDS
+from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
 from service.db import words
 
@@ -28,7 +28,7 @@ def test_everything_that_can_be_shown_has_words(table, kinds):
 
 
 def test_odds_sentences_name_the_unit_and_how_often_they_may_fail():
-    assert "a picture was used" in wording.odds_sentence(0.775, 1e-5, "record")
-    assert "a person's pictures" in wording.odds_sentence(0.775, 1e-5, "subject")
-    assert "except with a chance of 1 in 100,000." in wording.odds_sentence(0.775, 1e-5, "record")
-    assert "promises almost nothing" in wording.odds_sentence(0.999999, 1e-5, "record")
+    assert "a picture was used" in odds_sentence(0.775, 1e-5, "record")
+    assert "a person's pictures" in odds_sentence(0.775, 1e-5, "subject")
+    assert "except with a chance of 1 in 100,000." in odds_sentence(0.775, 1e-5, "record")
+    assert "promises almost nothing" in odds_sentence(0.999999, 1e-5, "record")
