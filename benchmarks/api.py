@@ -3,7 +3,8 @@
 Run `python -m benchmarks.api --json FILE`; `--quick` lays in a hundredth. A real service in a process of its own, on
 SQLite and on PostgreSQL (from OBSCURA_TEST_POSTGRES, else from the usual local port). Before anything is measured each
 route is asked once. `cpu_ms` is processor time of the service's process for one request, not that of the database's
-server, `kb` the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an npz.
+server, `kb` the length of the answer, `stored` the number of entries in the ledger. The last rows are the upload of an
+npz.
 """
 
 from __future__ import annotations

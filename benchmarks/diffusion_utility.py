@@ -4,8 +4,9 @@ Run `python -m benchmarks.diffusion_utility --folder FOLDER --dataset fashion --
 --option preset=fashion_mnist_moments` again and again: each call goes on from the folder's checkpoint until its minutes
 are over, which must suffice for what comes before the private steps. The call in which the training ends draws
 synthetic images, trains three classifiers on them by the evaluation's fixed protocol, tests them once on the test
-images, and writes result.json and grid.png. `--development` tests on training images that are held out, for choosing
-settings. `--option` is a recipe's, as on the command line.
+images, and writes result.json and grid.png; of a training that began with moments, it also measures what these alone
+draw. `--development` tests on training images that are held out, for choosing settings. `--option` is a recipe's, as on
+the command line.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder
 from benchmarks.small_folders import DELTA, facts_of
@@ -146,12 +148,20 @@ def measure(folder: Path, data: Folder, samples: int, seed: int, device: torch.d
     write_grid(shown, data.classes, folder / "grid.png")
     test = torch.from_numpy(data.test_images)
     test = test[:, None] if test.ndim == 3 else test.permute(0, 3, 1, 2)
-    truth, images = torch.from_numpy(data.test_labels), (drawn * 255).round().byte()
-    accuracy = {
-        str(kind): train_and_test(kind, images, labels, test, truth, classes=classes, seed=seed, device=device).accuracy
-        for kind in ("logistic_regression", "mlp", "cnn")
-    }
-    return {"accuracy": accuracy, "samples": samples, "images_a_second": round(samples / seconds, 1), "seed": seed}
+    truth = torch.from_numpy(data.test_labels)
+
+    def accuracy(images: Tensor) -> dict[str, float]:
+        pixels = (images * 255).round().byte()
+        return {
+            kind: train_and_test(kind, pixels, labels, test, truth, classes=classes, seed=seed, device=device).accuracy
+            for kind in ("logistic_regression", "mlp", "cnn")
+        }
+
+    found: dict[str, Any] = {"samples": samples, "images_a_second": round(samples / seconds, 1), "seed": seed}
+    found["accuracy"] = accuracy(drawn)
+    if isinstance(generator, EdmDenoiser) and generator.config.start_latent:  # what the diffusion must improve on
+        found["accuracy_of_moments"] = accuracy((generator.cpu().start(labels, stream) + 1) / 2)
+    return found
 
 
 def main() -> None:

@@ -144,13 +144,11 @@ _NUMBERS = {
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
 _FASHION_MNIST = {**_DPDM, "expected_batch": 4096, "epochs": 300.0, "multiplicity": 8}
 _MOMENTS = {"moments_share": 0.15, "start_sigma": 1.0}
-_SMALL = {"expected_batch": 1024, "epochs": 20.0, "multiplicity": 1, "features": 12, "blocks": 1, "moments_steps": 3000}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {**_DPDM, "expected_batch": 1024, "epochs": 50.0, "multiplicity": 4, "features": 16, "blocks": 1},
     "fashion_mnist": _FASHION_MNIST,
     "fashion_mnist_feta": {**_FASHION_MNIST, "central_images": 5},
     "fashion_mnist_moments": {**_FASHION_MNIST, **_MOMENTS, "epochs": 150.0, "moments_steps": 20_000},
-    "cpu_hour": {**_DPDM, **_MOMENTS, **_SMALL},
 }
 
 

@@ -138,9 +138,10 @@ def _agreed(
                 Exit.BUDGET,
             )
         left = show_epsilon(plan.budget.left_epsilon, up=False)
+        odds = odds_sentence(account.balance.sure_at_most, account.delta, account.unit)
         output.notice(
             f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
-            f"It hides {UNIT_WORDS[account.unit]}. {odds_sentence(account.balance.sure_at_most, account.delta, account.unit)}"
+            f"It hides {UNIT_WORDS[account.unit]}. {odds}"
         )
         for note in plan.notes:
             output.notice(note)
