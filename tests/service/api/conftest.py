@@ -35,6 +35,7 @@ from tests.service.people import make_key
 from tests.together import wait_until
 
 START_SECONDS = 180
+PATIENCE_SECONDS = 120  # for an answer, on a machine that does much else
 SCOPES = ("admin", "data", "train", "read")
 REPORT = "<!doctype html><title>Report</title><!-- usefulness --><p>not measured</p><!-- /usefulness --><h2>4.</h2>"
 SMALL = {"teachers": 10, "top_k": 4, "images": 50}  # fits images of 4 x 4 pixels and 100 declared records
@@ -59,7 +60,7 @@ class Served:
         """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
-            self.http[name] = self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=20)
+            self.http[name] = self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS)
         return self.http[name]
 
     def ask(
@@ -113,7 +114,7 @@ class Served:
         return self.http[name]
 
     def bearer(self, token: str) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS)
 
     def ready_dataset(self, account_id: str) -> dict[str, Any]:
         """A private dataset whose content is said to have arrived."""

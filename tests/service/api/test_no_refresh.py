@@ -153,7 +153,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
     ask("POST", "/v1/keys/{key_id}/revoke", key_id=keys[1]["id"])
 
-    with httpx.Client(base_url=served.url, timeout=20, follow_redirects=True) as browser:
+    with httpx.Client(base_url=served.url, timeout=120, follow_redirects=True) as browser:
 
         def sign_in(token: str) -> None:
             ask("POST", "/login", {"key": token}, client=browser)
