@@ -46,11 +46,12 @@ def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, fac
 
     It follows from the public prior of `privacy.plans.detail`, not from any image.
     """
+    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
 
     def visible(budget_nano: int, declared: PublicFacts) -> bool:
         config = config_that_follows(options, math.sqrt(budget_nano / NANO), declared)
-        votes_nano = int(budget_nano * config.vote_share)
-        noise = warm_start_noise(config, budget_nano - votes_nano)[MEANS] / QUANTISATION
+        share = (1.0 - config.vote_share) * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
+        noise = sensitivity / math.sqrt(share * budget_nano / NANO)
         return share_above_noise(config, declared, noise) >= VISIBLE
 
     mends = []
