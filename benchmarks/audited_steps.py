@@ -7,7 +7,6 @@ holds the network holds everything.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +21,7 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.auditing.payment_order import PaymentJournal
 from privacy.gradients import estimator as estimators
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import Means, TrainingData
@@ -40,6 +40,7 @@ def train_steps(
     secret: bytes,
     freeze: str = "none",
     subjects: bool = False,
+    period: int = 2,
 ) -> Scores:
     """Train on the canaries that the coins chose, and score each by the finished network.
 
@@ -50,8 +51,9 @@ def train_steps(
         event: all steps.
         budget: is charged by the loop.
         secret: of samples and noise.
-        freeze: which coordinates rest: none, random or ranked, chosen anew in every second step.
+        freeze: which coordinates rest: none, random or ranked.
         subjects: each canary is a subject with three such records, of which some are drawn.
+        period: steps after which resting coordinates are chosen anew.
 
     Returns:
         (m,) sums over the steps of each canary's score.
@@ -70,9 +72,10 @@ def train_steps(
 
     estimator = setting.make(model, event.noise_multiplier)
     estimator.expected_batch = max(1.0, event.sampling_probability * units.count)  # passes are made for so many
-    examples = functools.partial(setting.records, np.arange(setting.canaries))
-    task = Task(model, inner_product, rows, examples, units.count, units.rows_each)
-    PrivateSteps(task, config, event, 2, estimator, Means(budget=budget, secret=secret)).make()
+    examples = setting.records(np.arange(setting.canaries))
+    task = Task(model, inner_product, rows, lambda _stream: examples, units.count, units.rows_each)
+    schedule = FreezeSchedule(config.freeze_rate, period=period)
+    PrivateSteps(task, config, event, schedule, estimator, Means(budget=budget, secret=secret)).make()
     moved = (setting.weight - model.weight.detach()).double() * (estimator.expected_batch / LEARNING_RATE)
     scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
     return scores

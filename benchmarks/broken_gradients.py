@@ -143,7 +143,7 @@ def private_basis() -> Iterator[None]:
     def carried(self: Rgp, traces: Traces) -> None:
         for name, share in traces.shares().items():
             matrix = (self._start[name] + share.sum(dim=0)).flatten(1)
-            self._carriers[name] = carriers_of(matrix, self.rank, self._generator)
+            self._carriers[name] = carriers_of(matrix, self.rank_in(matrix.shape), self._generator)
         add_carried(self, traces)
 
     with ExitStack() as stack:

@@ -87,7 +87,7 @@ ORDERS: tuple[tuple[str, str, float | None], ...] = (
     ("rgp, rank 8", "rgp_random, rank 8", None),
     ("random freeze", "dpsgd", 0.0),
     ("topagg, k=0.8", "dpsgd", 0.01),
-    ("dpsgd, C=0.1, momentum 0.9", "dpsgd", 0.0),
+    ("dpsgd", "dpsgd, C=0.1, momentum 0.9", None),
 )
 
 

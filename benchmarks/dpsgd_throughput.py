@@ -39,6 +39,7 @@ from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import Means
 from workers.recipes.private_steps import PrivateSteps, Task, pass_size
@@ -110,9 +111,9 @@ def private(make: Callable[[nn.Module], Estimator], device: torch.device, frozen
         return images[chosen], labels[chosen]
 
     config, event = StepsConfig(learning_rate=0.1, momentum=0.9), PoissonGaussianEvent(BATCH / UNITS, 1.0)
-    task = Task(model, losses, rows, lambda: batch(BATCH, device), UNITS)
+    task = Task(model, losses, rows, lambda _stream: batch(BATCH, device), UNITS)
     means = Means(budget=NoLedger(), secret=b"a benchmark's noise is no secret", device=device)
-    return PrivateSteps(task, config, event, 1, estimator, means).step
+    return PrivateSteps(task, config, event, FreezeSchedule(0.0), estimator, means).step
 
 
 def dpsgd(model: nn.Module) -> Estimator:
@@ -151,7 +152,7 @@ def gep(model: nn.Module) -> Gep:
     anchor_images, anchor_labels = batch(ANCHORS, device)
     return Gep(
         shapes_of(model),
-        lambda network: trace_gradients(network, losses, anchor_images, anchor_labels),
+        lambda network, _stream: trace_gradients(network, losses, anchor_images, anchor_labels),
         basis_size=BASIS,
         clip=1.0,
         clip_residual=0.5,

@@ -31,6 +31,7 @@ from privacy.gradients.freeze import random_mask
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import ESTIMATORS, StepsConfig
 from workers.recipes.interface import Means
 from workers.recipes.private_steps import PrivateSteps, Task
@@ -110,7 +111,7 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         noise_multiplier=1.0,
         expected_batch=len(units),
         steps=1,
-        anchors=lambda network: trace_gradients(network, losses, images[:64], targets[:64]),
+        anchors=lambda network, _stream: trace_gradients(network, losses, images[:64], targets[:64]),
         curator=keeper,
     )
     if contestant == FROZEN:
@@ -120,9 +121,9 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         record = torch.from_numpy(np.where(drawn == NOBODY, _POOL, units[drawn]))
         return images[record], targets[record]
 
-    task = Task(model, losses, rows, lambda: (images, targets), len(units))
+    task = Task(model, losses, rows, lambda _stream: (images, targets), len(units))
     means = Means(budget=NoLedger(), secret=bytes(32))
-    steps = PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0), 1, estimator, means)
+    steps = PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0), FreezeSchedule(0.0), estimator, means)
     steps.step()
     return keeper.kept
 

@@ -55,8 +55,10 @@ def build_estimator(
             anchors,
             basis_size=config.basis_size,
             clip=config.clip,
-            clip_residual=config.clip_residual if name == "gep" else None,
+            clip_residual=config.residual_bound if name == "gep" else None,
             seed=config.initial_seed,
+            iterations=config.power_iterations,
+            groups=config.basis_groups,
             **common,
         )
     if name in ("rgp", "rgp_random"):
@@ -64,6 +66,8 @@ def build_estimator(
             model,
             shapes,
             rank=config.rank,
+            rank_share=config.rank_share,
+            iterations=config.power_iterations,
             clip=config.clip,
             warm_up_steps=round(config.warm_up_share * steps),
             random=name == "rgp_random",

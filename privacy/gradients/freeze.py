@@ -1,8 +1,8 @@
 """Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2).
 
-One mask for each epoch; a frozen coordinate has no gradient before clipping and no noise after. Gradual cooling raises
-the share of frozen coordinates from 0 to its end over the first epochs. In the posterior variant, the paper's ablation,
-frozen coordinates still count towards the clip.
+One mask for each epoch, or for each step; a frozen coordinate has no gradient before clipping and no noise after.
+Gradual cooling (`privacy.plans.freezing`) raises the share of frozen coordinates from 0 to its end over the first
+epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
 Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. Neither looks at private
 data, so a step's event is that of the estimator on the active coordinates.
@@ -10,34 +10,7 @@ data, so a step's event is that of the estimator on the active coordinates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-
-from privacy.errors import InvalidParameter
-
-
-@dataclass(frozen=True)
-class FreezeSchedule:
-    """How much is frozen when.
-
-    Attributes:
-        rate: r*, the share of frozen coordinates at the end, in [0, 1).
-        cooling_epochs: e*, epochs over which the share grows to it; 0 starts with it.
-    """
-
-    rate: float
-    cooling_epochs: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise InvalidParameter("rate", self.rate, "the share of frozen coordinates is at least 0 and below 1")
-        if self.cooling_epochs < 0:
-            raise InvalidParameter("cooling_epochs", self.cooling_epochs, "epochs are counted from 0")
-
-    def at(self, epoch: int) -> float:
-        """r(e) = r* min(e / e*, 1), epochs counted from 0."""
-        return self.rate if self.cooling_epochs == 0 else self.rate * min(epoch / self.cooling_epochs, 1.0)
 
 
 def random_mask(coordinates: int, rate: float, generator: torch.Generator) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Gradient embedding perturbation (Yu et al., ICLR 2021, arXiv:2102.12677, Algorithm 1), and B-GEP without residuals.
 
-A basis B of the gradients' subspace is found on *public* anchor images with random labels, by one power iteration for
-each group of parameters. A record's gradient g becomes an embedding w = B g, clipped to S1, and a residual
-r = g - B^T w, clipped to S2. Both sums are released with noise, and B^T w~ + r~ is the gradient.
+A basis B of the gradients' subspace is found on *public* anchor images, with random labels drawn afresh for every
+basis, by a few power iterations (one, as a rule) for each group of parameters. A record's gradient g becomes an
+embedding w = B g, clipped to S1, and a residual r = g - B^T w, clipped to S2. Both sums are released with noise, and
+B^T w~ + r~ is the gradient.
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
@@ -30,22 +31,27 @@ from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
 
-AnchorTraces = Callable[[nn.Module], Traces]  # the network -> traces of the public anchor images
+# The network, and public randomness for the labels -> traces of the public anchor images.
+AnchorTraces = Callable[[nn.Module, torch.Generator], Traces]
 
 
-def orthonormal_basis(anchors: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
-    """Find a basis of the anchors' strongest directions by one power iteration from a random start.
+def orthonormal_basis(
+    anchors: torch.Tensor, size: int, generator: torch.Generator, iterations: int = 1
+) -> torch.Tensor:
+    """Find a basis of the anchors' strongest directions by power iterations from a random start.
 
     Args:
         anchors: (m, p) public gradients.
         size: k, at most p.
         generator: public randomness.
+        iterations: t, at least 1; the paper found one enough.
 
     Returns:
         (k, p) with orthonormal rows.
     """
-    start = torch.randn(anchors.shape[1], size, generator=generator, dtype=anchors.dtype).to(anchors.device)
-    basis: torch.Tensor = torch.linalg.qr(anchors.mT @ (anchors @ start))[0]  # (p, k)
+    basis = torch.randn(anchors.shape[1], size, generator=generator, dtype=anchors.dtype).to(anchors.device)
+    for _ in range(iterations):
+        basis = torch.linalg.qr(anchors.mT @ (anchors @ basis))[0]  # (p, k)
     return basis.mT
 
 
@@ -54,13 +60,15 @@ class Gep(Estimator):
 
     Args:
         shapes: of the trainable parameters, by name.
-        anchors: computes the traces of the public anchor images, with random labels, on the network as it stands.
+        anchors: computes the traces of the public anchor images, with fresh random labels, on the network as it stands.
         basis_size: k, basis vectors of all groups together, shared out by the square root of the groups' sizes.
         clip: S1, the largest norm of an embedding. Public.
         clip_residual: S2, the largest norm of a residual; None drops residuals (B-GEP). Public.
         common: of every estimator; the noise multiplier is noise deviation over the sensitivity, sqrt(2) or 1.
-        seed: of the public start of the power iteration.
-        group_of: parameter name -> group; every layer is a group of its own where it is left out.
+        seed: of public randomness: the anchors' labels and the start of the power iteration.
+        iterations: t, power iterations for each basis. Public.
+        groups: "layers" makes each layer a group of its own, "widths" puts those together that have as many outputs, as
+            the paper does with the stages of a residual network.
     """
 
     def __init__(
@@ -72,14 +80,18 @@ class Gep(Estimator):
         clip: float,
         clip_residual: float | None,
         seed: int = 0,
-        group_of: Callable[[str], str] = lambda name: name.rpartition(".")[0],
+        iterations: int = 1,
+        groups: str = "layers",
         **common: Unpack[Common],
     ) -> None:
         super().__init__(shapes, **common)
         self.clip = positive_finite("clip", clip)
         self.clip_residual = None if clip_residual is None else positive_finite("clip_residual", clip_residual)
-        groups = [group_of(name) for name in self.shapes]
-        self._groups = {group: [place == group for place in groups] for group in dict.fromkeys(groups)}
+        if iterations < 1:
+            raise InvalidParameter("iterations", iterations, "a basis takes one power iteration at least")
+        self.iterations = iterations
+        names = [name.rpartition(".")[0] if groups == "layers" else str(shape[0]) for name, shape in shapes.items()]
+        self._groups = {group: [name == group for name in names] for group in dict.fromkeys(names)}
         if not len(self._groups) <= basis_size <= self.coordinates:
             raise InvalidParameter(
                 "basis_size", basis_size, f"between the {len(self._groups)} groups and {self.coordinates} coordinates"
@@ -100,7 +112,7 @@ class Gep(Estimator):
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
-        rows = self.rows(self._anchors(model))
+        rows = self.rows(self._anchors(model, self._generator))
         self.find_basis(rows.masked_fill(~rows.isfinite().all(dim=1, keepdim=True), 0))
 
     def find_basis(self, anchors: torch.Tensor) -> None:
@@ -113,7 +125,7 @@ class Gep(Estimator):
         for group, index in places.items():
             if len(index):
                 size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
-                basis = orthonormal_basis(anchors[:, index], size, self._generator)
+                basis = orthonormal_basis(anchors[:, index], size, self._generator, self.iterations)
                 self._bases.append((index, self.curator.agree(basis)))
 
     def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:

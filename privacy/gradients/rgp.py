@@ -11,13 +11,14 @@ summed and released, and the update of W is (dL) R + L (dR) - L L^T (dL) R (Coro
 
 Adjacency: add or remove one record. Unit: the record. Event: one Gaussian release for each step, Poisson-sampled.
 
-Sensitivity: C, as DP-SGD's, in whole steps of a grid. The carriers come from the released weights: by one power
-iteration on W_t during the warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public
-randomness. Given them, the proof is the Gaussian mechanism's.
+Sensitivity: C, as DP-SGD's, in whole steps of a grid. The carriers come from the released weights: by power iteration
+on W_t during the warm-up, on the historical update W_t - W_0 after it; RGP-random draws them from public randomness.
+Their ranks follow from the layers' shapes. Given them, the proof is the Gaussian mechanism's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Unpack
 
@@ -35,21 +36,30 @@ from privacy.gradients.per_sample import Traces
 from privacy.mechanisms.noise import SecureNoise
 
 
-def carriers_of(matrix: torch.Tensor, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose a matrix approximately (Algorithm 2 with one iteration).
+def carriers_of(
+    matrix: torch.Tensor, rank: int, generator: torch.Generator, iterations: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose a matrix approximately (Algorithm 2).
 
     Args:
         matrix: (p, d), released.
         rank: r, below p and d.
         generator: public randomness.
+        iterations: K, at least 1.
 
     Returns:
         L (p, r) with orthonormal columns and R (r, d) with orthonormal rows.
     """
-    start = torch.randn(matrix.shape[1], rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
-    left = torch.linalg.qr(matrix @ start)[0]  # (p, r)
-    right = torch.linalg.qr(matrix.mT @ left)[0].mT  # (r, d)
-    return left, right
+    right = torch.randn(matrix.shape[1], rank, generator=generator, dtype=matrix.dtype).to(matrix.device)  # (d, r)
+    for _ in range(iterations):
+        left = torch.linalg.qr(matrix @ right)[0]  # (p, r)
+        right = torch.linalg.qr(matrix.mT @ left)[0]
+    return left, right.mT
+
+
+def rank_of(shape: torch.Size, rank: int, share: float) -> int:
+    """Return the rank of a matrix's carriers: at most `rank`, and at most that share of its smaller side, but 1."""
+    return max(1, min(rank, math.floor(share * min(shape))))
 
 
 def random_carriers(shape: torch.Size, rank: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,12 +73,14 @@ class Rgp(Estimator):
 
     Args:
         model: whose linear and convolutional layers (without groups) get carriers, where larger than the rank.
-        rank: r. Public.
+        rank: r, at most, of every layer. Public.
+        rank_share: bounds a layer's rank by this share of its matrix's smaller side, in (0, 1]. Public.
         clip: C, the largest norm of one record's gradients of carriers and all else, jointly. Public.
         common: of every estimator; the noise multiplier is noise deviation over C.
         shapes: of its trainable parameters, by name.
         warm_up_steps: steps whose carriers come from the weights themselves.
         random: RGP-random: new random carriers in every step.
+        iterations: K, power iterations for each pair of carriers. Public.
         seed: of the public randomness.
     """
 
@@ -79,8 +91,10 @@ class Rgp(Estimator):
         *,
         rank: int,
         clip: float,
+        rank_share: float = 1.0,
         warm_up_steps: int = 0,
         random: bool = False,
+        iterations: int = 1,
         seed: int = 0,
         **common: Unpack[Common],
     ) -> None:
@@ -88,7 +102,12 @@ class Rgp(Estimator):
         self.clip = positive_finite("clip", clip)
         if rank < 1:
             raise InvalidParameter("rank", rank, "carriers have at least rank 1")
-        self.rank, self.random, self.warm_up_steps, self.steps = rank, random, warm_up_steps, 0
+        if not 0 < rank_share <= 1:
+            raise InvalidParameter("rank_share", rank_share, "a share of a layer's smaller side is above 0, at most 1")
+        if iterations < 1:
+            raise InvalidParameter("iterations", iterations, "carriers take one power iteration at least")
+        self.rank, self.rank_share, self.iterations = rank, rank_share, iterations
+        self.random, self.warm_up_steps, self.steps = random, warm_up_steps, 0
         self._generator = torch.Generator().manual_seed(seed)
         weights = {name: value for name, value in model.named_parameters() if name in self.shapes}
         modules = dict(model.named_modules())
@@ -104,7 +123,11 @@ class Rgp(Estimator):
             return False
         if isinstance(layer, nn.Conv2d) and layer.groups != 1:
             return False
-        return min(layer.weight.flatten(1).shape) > self.rank
+        return min(layer.weight.flatten(1).shape) > self.rank_in(layer.weight.flatten(1).shape)
+
+    def rank_in(self, shape: torch.Size) -> int:
+        """Return the rank of the carriers of a weight (p, d)."""
+        return rank_of(shape, self.rank, self.rank_share)
 
     @property
     def sensitivity(self) -> float:
@@ -125,13 +148,14 @@ class Rgp(Estimator):
         weights = dict(model.named_parameters())
         for name, start in self._start.items():
             matrix = weights[name].detach().flatten(1)  # (p, d)
+            rank = self.rank_in(matrix.shape)
             if self.random:
-                left, right = random_carriers(matrix.shape, self.rank, self._generator)
+                left, right = random_carriers(matrix.shape, rank, self._generator)
                 self._carriers[name] = self.curator.agree(left.to(matrix)), self.curator.agree(right.to(matrix))
                 continue
             if self.steps >= self.warm_up_steps and self.steps > 0:  # at the first step nothing has moved yet
                 matrix = matrix - start.flatten(1)
-            left, right = carriers_of(matrix, self.rank, self._generator)
+            left, right = carriers_of(matrix, rank, self._generator, self.iterations)
             self._carriers[name] = self.curator.agree(left), self.curator.agree(right)
 
     def add(self, traces: Traces) -> None:

@@ -14,6 +14,7 @@ from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.options import check_values
 from privacy.plans.plan import PublicFacts, RecipeConfig, Stage
 
@@ -25,6 +26,7 @@ ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp"
 FREEZES = ("none", "random", "ranked", "posterior")
 _ANCHORED = ("gep", "bgep")
 _ID_CHARACTERS_MAX = 64
+_RESIDUAL_SHARE = 0.2  # S2 / S1 in every experiment of GEP's paper
 # RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
@@ -39,17 +41,24 @@ class StepsConfig(RecipeConfig):
         expected_batch: units expected in one step.
         clip: C, the bound on one unit's gradient; S1 of GEP.
         keep: TopAgg's k, share of the squared norm that is kept.
-        clip_residual: GEP's S2.
+        clip_residual: GEP's S2; 0 makes it a fifth of S1, as in the paper.
         basis_size: GEP's k, vectors of the anchors' basis.
+        basis_groups: parameters that have a basis together in GEP: those of a layer, or of all layers of one width.
         anchors: GEP's m, public anchor images.
         anchors_dataset_id: public dataset that they are drawn from; without one they are patterns from a public seed.
-        rank: RGP's r.
+        power_iterations: GEP's t and RGP's K, with which basis and carriers are found.
+        rank: RGP's r, at most, of every layer.
+        rank_share: bounds a layer's rank by this share of its smaller side as well.
         warm_up_share: share of the steps in which RGP's carriers come from the weights themselves.
         freeze: which coordinates rest in an epoch: none, random ones, those whose released gradients were smallest, or
             (posterior) random ones that still count towards the clip.
         freeze_rate: r*, the share of frozen coordinates at the end.
-        freeze_cooling: e*, share of the epochs over which the frozen share grows to that.
-        learning_rate: of the optimiser.
+        freeze_cooling: e*, share of the steps over which the frozen share grows to that.
+        freeze_every: how long a mask stays: epoch or step.
+        learning_rate: of the optimiser, at first.
+        rate_drops: how often it drops, after equal parts of the steps; 0 keeps it.
+        rate_decay: factor of the rate at each drop.
+        weight_decay: share of the weights, times the rate, that each step takes away (of Adam: added to its gradient).
         momentum: of SGD; ignored by Adam.
         optimiser: sgd or adam, fed with released gradients.
         ema: decay of the average of the weights that is released; 0 releases the last weights.
@@ -63,16 +72,23 @@ class StepsConfig(RecipeConfig):
     expected_batch: int = 512
     clip: float = 1.0
     keep: float = 0.8
-    clip_residual: float = 0.5
+    clip_residual: float = 0.0
     basis_size: int = 200
+    basis_groups: str = "layers"
     anchors: int = 400
     anchors_dataset_id: str = ""
+    power_iterations: int = 1
     rank: int = 8
+    rank_share: float = 1.0
     warm_up_share: float = 0.1
     freeze: str = "none"
     freeze_rate: float = 0.5
     freeze_cooling: float = 0.5
+    freeze_every: str = "epoch"
     learning_rate: float = 0.5
+    rate_drops: int = 0
+    rate_decay: float = 0.1
+    weight_decay: float = 0.0
     momentum: float = 0.9
     optimiser: str = "sgd"
     ema: float = 0.0
@@ -112,16 +128,29 @@ class StepsConfig(RecipeConfig):
             )
         return steps
 
-    def epoch_steps(self, facts: PublicFacts) -> int:
-        """Return the steps of one expected pass, over which a freeze mask stays."""
-        return max(1, round(1 / self.sampling_probability(facts)))
+    def freeze_schedule(self, facts: PublicFacts) -> FreezeSchedule:
+        """Return how many coordinates are frozen in each step; an epoch is one expected pass."""
+        epoch = max(1, round(1 / self.sampling_probability(facts)))
+        cooling = self.freeze_cooling * self.steps(facts)
+        return FreezeSchedule(self.freeze_rate, cooling, 1 if self.freeze_every == "step" else epoch)
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step, counted from 0, of so many."""
+        return self.learning_rate * self.rate_decay ** (step * (self.rate_drops + 1) // steps)
+
+    @property
+    def residual_bound(self) -> float:
+        """S2 of GEP."""
+        return self.clip_residual or self.clip * _RESIDUAL_SHARE
 
 
 _INTEGERS = {
     "expected_batch": (1, 1_000_000),
     "basis_size": (1, 20_000),
     "anchors": (1, 20_000),
+    "power_iterations": (1, 20),
     "rank": (1, 256),
+    "rate_drops": (0, 1000),
     "multiplicity": (1, 64),
     "records_per_subject": (1, 1024),
     "initial_seed": (0, 2**31 - 1),
@@ -130,15 +159,24 @@ _NUMBERS = {
     "epochs": (1e-3, 10_000.0),
     "clip": (1e-6, 1e6),
     "keep": (1e-3, 1.0),
-    "clip_residual": (1e-6, 1e6),
+    "clip_residual": (0.0, 1e6),
+    "rank_share": (1e-3, 1.0),
     "warm_up_share": (0.0, 1.0),
     "freeze_rate": (0.0, 0.99),
     "freeze_cooling": (0.0, 1.0),
     "learning_rate": (1e-8, 1e4),
+    "rate_decay": (1e-3, 1.0),
+    "weight_decay": (0.0, 1.0),
     "momentum": (0.0, 0.999),
     "ema": (0.0, 0.99999),
 }
-_CHOICES = {"estimator": ESTIMATORS, "freeze": FREEZES, "optimiser": ("sgd", "adam")}
+_CHOICES = {
+    "estimator": ESTIMATORS,
+    "basis_groups": ("layers", "widths"),
+    "freeze": FREEZES,
+    "freeze_every": ("epoch", "step"),
+    "optimiser": ("sgd", "adam"),
+}
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:
@@ -196,11 +234,14 @@ def poisson_event(stage: Stage | None) -> PoissonGaussianEvent:
 def steps_facts(config: StepsConfig, stage: Stage, facts: PublicFacts) -> dict[str, Any]:
     """Return public numbers of the private steps for people."""
     event = poisson_event(stage)
+    frozen: dict[str, Any] = {"freeze": config.freeze}
+    if config.freeze != "none":
+        frozen["total_density"] = config.freeze_schedule(facts).density(event.count)
     return {
         "protects": facts.protects,
         "units_declared": facts.units_declared,
         "estimator": config.estimator,
-        "freeze": config.freeze,
+        **frozen,
         "steps": event.count,
         "sampling_probability": event.sampling_probability,
         "noise_multiplier": event.noise_multiplier,

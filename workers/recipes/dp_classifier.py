@@ -6,6 +6,7 @@ Which gradient is released in a step is the estimator's matter (`privacy.gradien
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from workers.recipes.interface import (
     Piece,
     Progress,
     Run,
-    TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 FEATURES = "features"  # a stage of reports
 FEATURES_BLOCK = 512  # images whose features are computed together
-_ANCHOR_LABELS_SEED = 2
 _FEATURES_SECONDS = 1e-3  # fixed features of one image
 _ROW_SECONDS, _HEAD_SECONDS = 5e-4, 2e-5  # of a step: one row of a network, of a linear head on fixed features
 
@@ -71,10 +70,14 @@ def train(run: Run) -> PrivateClassifier:
         records = units.records(drawn, coins)
         return features(records), labels_of(labels, records)
 
+    @functools.cache
     @torch.no_grad()
-    def anchor_rows() -> tuple[Tensor, Tensor]:
-        images, targets = public_anchors(config, facts, data)
-        return classifier.features(images.to(run.device)), targets
+    def anchor_inputs() -> Tensor:
+        return classifier.features(anchor_images(config, facts, data).to(run.device))
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = anchor_inputs()
+        return inputs, torch.randint(len(facts.classes), (len(inputs),), generator=stream)
 
     task = Task(classifier.head, losses, rows, anchor_rows, units.count, units.rows_each, ema=config.ema)
     steps = planned_steps(run, config, task)
@@ -116,13 +119,6 @@ def _extractor_of(config: DpClassifierConfig, found: Extractor | None) -> Extrac
     if found is None or found.config.name != config.extractor:
         raise ExtractorUnusable(f"the extractor {config.extractor} is not there")
     return found
-
-
-def public_anchors(config: DpClassifierConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
-    """Return public images (m, c, h, w) with random labels (m,) from a public seed."""
-    stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
-    images = anchor_images(config, facts, data)
-    return images, torch.randint(len(facts.classes), (len(images),), generator=stream)
 
 
 def losses(logits: Tensor, targets: Tensor) -> Tensor:

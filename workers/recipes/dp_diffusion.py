@@ -9,6 +9,7 @@ be where the sampler begins; the denoiser then learns small noise levels alone, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,6 @@ from workers.recipes.interface import (
     Piece,
     Progress,
     Run,
-    TrainingData,
     load_checkpoint,
     save_checkpoint,
 )
@@ -51,7 +51,7 @@ Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 WARM_UP = "warm_up"  # a stage of reports
 WARM_UP_BATCH = 64
 _ROW_SECONDS = 3e-3  # of a step
-_WARM_UP_SEED, _ANCHOR_ROWS_SEED = 3, 2
+_WARM_UP_SEED = 3
 
 
 def train(run: Run) -> EdmDenoiser:
@@ -95,12 +95,21 @@ def train(run: Run) -> EdmDenoiser:
         several = images.repeat_interleave(config.multiplicity, 0), labels.repeat_interleave(config.multiplicity)
         return noise_rows(denoiser, *several, drop=config.label_drop, stream=stream)
 
+    @functools.cache
+    def anchor_inputs() -> Tensor:
+        return 2 * anchor_images(config, facts, data) - 1
+
+    def anchor_rows(stream: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = anchor_inputs()
+        labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+        return noise_rows(denoiser, images, labels, drop=config.label_drop, stream=stream)
+
     repeats = config.multiplicity * units.rows_each
     task = Task(
         denoiser,
         losses,
         rows,
-        lambda: _anchor_rows(denoiser, config, facts, data),
+        anchor_rows,
         units.count,
         repeats,
         ema=config.ema,
@@ -264,13 +273,3 @@ def noise_rows(
     """Return training rows of images in [-1, 1] with noise levels that the denoiser is to know."""
     shape = denoiser.config
     return noisy_rows(images, labels, any_class=shape.classes, drop=drop, stream=stream, largest=shape.start_sigma)
-
-
-def _anchor_rows(
-    denoiser: EdmDenoiser, config: DpDiffusionConfig, facts: PublicFacts, data: TrainingData
-) -> tuple[Tensor, Tensor]:
-    """Return public images with random labels and noise levels: GEP finds its basis on these."""
-    stream = torch.Generator().manual_seed(_ANCHOR_ROWS_SEED)
-    images = 2 * anchor_images(config, facts, data) - 1
-    labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
-    return noise_rows(denoiser, images, labels, drop=config.label_drop, stream=stream)

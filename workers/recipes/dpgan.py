@@ -7,6 +7,7 @@ generated images, which are public.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
-from workers.recipes.interface import NothingUseful, Piece, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import Task, average_decay, planned_steps, steps_work
 from workers.recipes.units import Units, labels_of, pixels_of
 
@@ -33,7 +34,6 @@ _BETAS = (0.5, 0.999)  # of Adam in both networks (Radford et al. 2016)
 _ACCURACY_DECAY = 0.99  # of the discriminator's average accuracy (Bie et al. 2023)
 _ROW_SECONDS = 3e-3  # of a step
 _BLOCK = 1024  # images generated at once
-_ANCHOR_LABELS_SEED = 2
 _OF_DISCRIMINATOR, _OF_GENERATOR = 0, 1  # whose latents a public seed gives
 
 
@@ -69,11 +69,15 @@ def train(run: Run) -> DcganGenerator:
         images = generator_side.images(generated, steps.state.step)
         return images, torch.full((generated,), GENERATED)
 
+    @functools.cache
+    def anchor_inputs() -> Tensor:
+        return 2 * anchor_images(config, facts, data) - 1
+
     task = Task(
         discriminator,
         losses,
         rows,
-        lambda: _anchor_rows(config, facts, data),
+        lambda stream: _anchor_rows(anchor_inputs(), len(facts.classes), stream),
         units.count,
         units.rows_each,
         betas=_BETAS,
@@ -199,10 +203,8 @@ class GeneratorSide:
         self.waited, self.steps, self.steady = saved["waited"], saved["steps"], saved["steady"]
 
 
-def _anchor_rows(config: DpGanConfig, facts: PublicFacts, data: TrainingData) -> tuple[Tensor, Tensor]:
+def _anchor_rows(images: Tensor, classes: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return public images with random labels, half of them called generated: GEP finds its basis on these."""
-    stream = torch.Generator().manual_seed(_ANCHOR_LABELS_SEED)
-    images = 2 * anchor_images(config, facts, data) - 1
-    labels = torch.randint(len(facts.classes), (len(images),), generator=stream)
+    labels = torch.randint(classes, (len(images),), generator=stream)
     real = torch.randint(2, (len(images),), generator=stream).float()
     return with_planes(images, labels), real

@@ -14,7 +14,6 @@ Privacy:
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,11 +28,12 @@ from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator, places_alike
-from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
+from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import STEPS, StepsConfig, paid_together, poisson_event
 from workers.recipes.interface import Piece
 from workers.recipes.ranks import rank, ranks
@@ -79,8 +79,8 @@ class Task:
         losses: of every row.
         rows: (units of a pass, coins) -> (inputs, targets), `repeats` rows of each unit beside each other, and rows of
             any one kind where `NOBODY` stands. Each row is a function of its unit and of its coins. PRIVATE.
-        anchor_rows: gives public (inputs, targets) like those of `rows`. From their gradients GEP finds its basis, and
-            with them the machine's arithmetic is tried.
+        anchor_rows: gives public (inputs, targets) like those of `rows`, with labels drawn from a public stream. From
+            their gradients GEP finds its basis, and with them the machine's arithmetic is tried.
         units: how many units there are. PRIVATE: used for drawing the samples only.
         repeats: rows of one unit.
         betas: of Adam.
@@ -94,7 +94,7 @@ class Task:
     model: nn.Module
     losses: Losses
     rows: Rows
-    anchor_rows: Callable[[], tuple[Tensor, Tensor]]
+    anchor_rows: Callable[[torch.Generator], tuple[Tensor, Tensor]]
     units: int
     repeats: int = 1
     betas: tuple[float, float] = (0.9, 0.999)
@@ -111,7 +111,7 @@ class PrivateSteps:
         task: the network and its records.
         config: public parameters.
         event: of the plan's stage; its count is the number of steps.
-        epoch_steps: steps over which a freeze mask stays.
+        schedule: of frozen coordinates.
         estimator: of the network's gradient.
         means: pay, give noise and coins, and are told of each step.
     """
@@ -119,7 +119,7 @@ class PrivateSteps:
     task: Task
     config: StepsConfig
     event: PoissonGaussianEvent
-    epoch_steps: int
+    schedule: FreezeSchedule
     estimator: Estimator
     means: Means
     optimiser: torch.optim.Optimizer = field(init=False)
@@ -135,20 +135,16 @@ class PrivateSteps:
         if declared > UNITS_MAX:
             raise InvalidParameter("units", declared, f"gradients of at most {UNITS_MAX} units are added up exactly")
         parameters = trainable(self.task.model).values()
-        rate, momentum = self.config.learning_rate, self.config.momentum
+        rate, momentum, decay = self.config.learning_rate, self.config.momentum, self.config.weight_decay
         self.optimiser = (
-            torch.optim.Adam(parameters, lr=rate, betas=self.task.betas)
+            torch.optim.Adam(parameters, lr=rate, betas=self.task.betas, weight_decay=decay)
             if self.config.optimiser == "adam"
-            else torch.optim.SGD(parameters, lr=rate, momentum=momentum)
+            else torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
         )
         self.state = StepsState()
         if self.task.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._size = 0  # of a pass, once that is known
-        self._schedule = FreezeSchedule(
-            self.config.freeze_rate,
-            round(self.config.freeze_cooling * math.ceil(self.event.count / self.epoch_steps)),
-        )
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
         """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
@@ -178,8 +174,8 @@ class PrivateSteps:
     def step(self) -> None:
         """Make one step, which has been paid for."""
         step, estimator = self.state.step, self.estimator
-        if step % self.epoch_steps == 0 or (estimator.active is None and self.config.freeze != "none"):
-            self._choose_mask(step // self.epoch_steps)
+        if step % self.schedule.period == 0 or (estimator.active is None and self.config.freeze != "none"):
+            self._choose_mask(step)
         with exact_arithmetic():
             estimator.begin_step(self.task.model)
             self._size = self._size or self._pass_size()
@@ -189,6 +185,8 @@ class PrivateSteps:
         self._remember(released, step)
         for name, parameter in trainable(self.task.model).items():
             parameter.grad = released[name].to(parameter)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.rate_at(step, self.event.count)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.state.step += 1
@@ -238,7 +236,7 @@ class PrivateSteps:
         return int(self.means.agree(torch.tensor(size)))
 
     def _places_alike(self, size: int) -> bool:
-        (inputs, targets), repeats = self.task.anchor_rows(), self.task.repeats
+        (inputs, targets), repeats = self.task.anchor_rows(torch.Generator().manual_seed(0)), self.task.repeats
 
         def trace(records: Tensor) -> Traces:
             chosen = (records[:, None] * repeats + torch.arange(repeats)).flatten() % len(inputs)
@@ -246,13 +244,13 @@ class PrivateSteps:
 
         return places_alike(self.estimator, trace, size)
 
-    def _choose_mask(self, epoch: int) -> None:
-        """Freeze for one epoch: by public randomness, or by what was released in the last one."""
+    def _choose_mask(self, step: int) -> None:
+        """Freeze for one period: by public randomness, or by what was released in the last one."""
         if self.config.freeze == "none":
             return
-        rate, d = self._schedule.at(epoch), self.estimator.coordinates
+        rate, d, period = self.schedule.at(step), self.estimator.coordinates, step // self.schedule.period
         if self.config.freeze != "ranked" or self.state.released_sum is None:
-            mask = random_mask(d, rate, torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + epoch))
+            mask = random_mask(d, rate, torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + period))
         else:
             mask = ranked_mask(self.state.released_sum, rate).cpu()
         self.estimator.freeze(mask.to(self.means.device))
@@ -316,10 +314,9 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
     """
     event = poisson_event(run.plan.stage(STEPS))
 
-    @functools.cache
-    def anchors() -> tuple[Tensor, Tensor]:
-        inputs, targets = task.anchor_rows()
-        return inputs.to(run.device), targets.to(run.device)
+    def anchors(network: nn.Module, stream: torch.Generator) -> Traces:
+        inputs, targets = task.anchor_rows(stream)
+        return trace_gradients(network, task.losses, inputs.to(run.device), targets.to(run.device))
 
     estimator = build_estimator(
         config,
@@ -327,11 +324,10 @@ def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:
         noise_multiplier=event.noise_multiplier,
         expected_batch=event.sampling_probability * run.facts.units_declared,
         steps=event.count,
-        anchors=lambda network: trace_gradients(network, task.losses, *anchors()),
+        anchors=anchors,
         curator=run,
     )
-    once = replace(task, anchor_rows=anchors)
-    return PrivateSteps(once, config, event, config.epoch_steps(run.facts), estimator, run)
+    return PrivateSteps(task, config, event, config.freeze_schedule(run.facts), estimator, run)
 
 
 def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: float = 1) -> Piece:

@@ -130,26 +130,26 @@ def test_one_step_with_all_canaries_in_one_run(make: Make, fault: str) -> None:
 STEP = PoissonGaussianEvent(0.5, 8.0)
 EVENT = replace(STEP, count=4)
 STAGE = Stage(STEPS, EVENT, ACCOUNT.price_nano(EVENT))
-FREEZES = [(make, "none") for make in SETTINGS] + [(dpsgd, "ranked")]
+FREEZES = [(make, "none", 2) for make in SETTINGS] + [(dpsgd, "ranked", 2), (dpsgd, "ranked", 1)]
 
 
-@pytest.mark.parametrize(("make", "freeze"), FREEZES, ids=[f"{make.__name__}, {freeze}" for make, freeze in FREEZES])
+@pytest.mark.parametrize(("make", "freeze", "period"), FREEZES, ids=[f"{m.__name__}, {f}, {p}" for m, f, p in FREEZES])
 def test_a_whole_training_stays_below_its_claim_pays_first_and_is_flagged_without_noise(
-    make: Make, freeze: str
+    make: Make, freeze: str, period: int
 ) -> None:
     """Four sampled steps of the production loop; the auditor sees the finished network."""
     setting, epsilon = make(CANARIES), ACCOUNT.epsilon_of(STAGE.price_nano)
     journal = PaymentJournal(PlanBudget([STAGE]))
     weights = projection(setting, 1 / EVENT.noise_multiplier)
     with watched(journal, STEP):
-        scores = train_steps(setting, weights, INCLUDED, EVENT, journal, secrets.token_bytes(32), freeze)
+        scores = train_steps(setting, weights, INCLUDED, EVENT, journal, secrets.token_bytes(32), freeze, period=period)
     assert journal.released == journal.paid
     assert journal.released.total() == 4
     assert one_run_epsilon(guess(scores, INCLUDED, 100), DELTA, SURE) <= epsilon
 
     with BROKEN_GRADIENTS["no noise"]():
         again = PlanBudget([STAGE])
-        scores = train_steps(setting, weights, INCLUDED, EVENT, again, secrets.token_bytes(32), freeze)
+        scores = train_steps(setting, weights, INCLUDED, EVENT, again, secrets.token_bytes(32), freeze, period=period)
     drawn = guess(scores, INCLUDED, 100)
     assert np.count_nonzero(scores[~INCLUDED] > 0.01) == 0
     if freeze == "none":

@@ -13,11 +13,12 @@ from privacy.errors import InvalidParameter
 from privacy.gradients import estimator as estimator_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Estimator, shapes_of
-from privacy.gradients.freeze import FreezeSchedule, random_mask, ranked_mask
+from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.gep import Gep, orthonormal_basis
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd, norm_top_k
 from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.freezing import FreezeSchedule
 
 QUIET = {"noise_multiplier": 1e-6, "expected_batch": 1.0}
 
@@ -40,8 +41,9 @@ def batch(n: int, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, 12, generator=generator), torch.randint(0, 4, (n,), generator=generator)
 
 
-def anchors(model: nn.Module) -> Traces:
-    return trace_gradients(model, losses, *batch(40, seed=6))
+def anchors(model: nn.Module, stream: torch.Generator) -> Traces:
+    inputs, _ = batch(40, seed=6)
+    return trace_gradients(model, losses, inputs, torch.randint(4, (40,), generator=stream))
 
 
 def dpsgd(model: nn.Module, **changes: float) -> DpSgd:
@@ -60,7 +62,11 @@ def b_gep(model: nn.Module, **changes: float) -> Gep:
     return gep(model, **{"clip_residual": None, **changes})
 
 
-ESTIMATORS = {"dpsgd": dpsgd, "topagg": topagg, "gep": gep, "b_gep": b_gep}
+def gep_of_widths(model: nn.Module, **changes: float) -> Gep:
+    return gep(model, **{"groups": "widths", "iterations": 3, **changes})
+
+
+ESTIMATORS = {"dpsgd": dpsgd, "topagg": topagg, "gep": gep, "b_gep": b_gep, "gep_of_widths": gep_of_widths}
 
 
 def sums(estimator: Estimator, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -158,6 +164,50 @@ def test_the_basis_is_orthonormal_and_finds_what_the_anchors_span() -> None:
     torch.testing.assert_close(found.mT @ (found @ directions), directions, atol=1e-4, rtol=0)
 
 
+def test_more_power_iterations_find_the_strongest_directions_better() -> None:
+    generator = torch.Generator().manual_seed(0)
+    anchors = torch.randn(60, 200, generator=generator) * torch.linspace(2.0, 0.0, 200)
+    best = torch.linalg.svd(anchors).S[:5].square().sum()
+    once, often = (
+        (anchors @ orthonormal_basis(anchors, 5, torch.Generator().manual_seed(1), count).mT).square().sum() / best
+        for count in (1, 8)
+    )
+    assert once < 0.85
+    assert 0.95 < often <= 1 + 1e-5
+
+
+def test_anchors_get_fresh_labels_for_every_basis_and_a_resumed_training_the_same_ones() -> None:
+    model, seen = network(), list[torch.Tensor]()
+
+    def watched(network: nn.Module, stream: torch.Generator) -> Traces:
+        inputs, _ = batch(40, seed=6)
+        seen.append(torch.randint(4, (40,), generator=stream))
+        return trace_gradients(network, losses, inputs, seen[-1])
+
+    def estimator() -> Gep:
+        return Gep(shapes_of(model), watched, basis_size=6, clip=0.3, clip_residual=0.2, **QUIET)
+
+    first = estimator()
+    first.begin_step(model)
+    kept = {name: value.clone() for name, value in first.state().items()}
+    first.begin_step(model)
+    assert not torch.equal(seen[0], seen[1])
+    resumed = estimator()
+    resumed.restore(kept)
+    resumed.begin_step(model)
+    assert torch.equal(seen[1], seen[2])
+
+
+def test_groups_are_layers_or_all_layers_of_one_width() -> None:
+    model = nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 8), nn.GroupNorm(2, 8), nn.Linear(8, 4))
+    found = {}
+    for groups in ("layers", "widths"):
+        estimator = Gep(shapes_of(model), anchors, basis_size=9, clip=1.0, clip_residual=1.0, groups=groups, **QUIET)
+        estimator.begin_step(model)
+        found[groups] = [len(index) for index, _ in estimator._bases]
+    assert found == {"layers": [104, 72, 16, 36], "widths": [192, 36]}
+
+
 def test_the_basis_depends_on_public_anchors_only() -> None:
     """Two trainings on different private batches have the same basis at the same released network."""
     model = network()
@@ -208,12 +258,24 @@ def test_masks_have_their_share_and_cooling_reaches_its_end() -> None:
     assert int(random_mask(1, 0.9, generator).sum()) == 1
     mean = torch.tensor([0.1, -3.0, 0.2, 2.0])
     assert ranked_mask(mean, 0.5).tolist() == [False, True, False, True]
-    schedule = FreezeSchedule(0.8, cooling_epochs=4)
-    assert [schedule.at(epoch) for epoch in (0, 1, 2, 4, 9)] == pytest.approx([0, 0.2, 0.4, 0.8, 0.8])
+    schedule = FreezeSchedule(0.8, cooling_steps=4)
+    assert [schedule.at(step) for step in (0, 1, 2, 4, 9)] == pytest.approx([0, 0.2, 0.4, 0.8, 0.8])
+    epochs = FreezeSchedule(0.8, cooling_steps=40, period=10)
+    assert [epochs.at(step) for step in (9, 10, 19, 20, 40, 99)] == pytest.approx([0, 0.2, 0.2, 0.4, 0.8, 0.8])
     assert FreezeSchedule(0.8).at(0) == 0.8
-    for bad in ({"rate": 1.0}, {"rate": -0.1}, {"rate": 0.5, "cooling_epochs": -1}):
+    for bad in ({"rate": 1.0}, {"rate": -0.1}, {"rate": 0.5, "cooling_steps": -1}, {"rate": 0.5, "period": 0}):
         with pytest.raises(InvalidParameter):
             FreezeSchedule(**bad)
+
+
+@pytest.mark.parametrize(
+    ("rate", "epochs", "published"),
+    [(0.7, 40, 0.65), (0.7, 80, 0.65), (0.6, 80, 0.7), (0.4, 200, 0.8), (0.7, 50, 0.65)],
+)
+def test_total_densities_are_those_of_the_paper(rate: float, epochs: int, published: float) -> None:
+    """Table 2: the share is linear up to the last epoch."""
+    steps = FreezeSchedule(rate, cooling_steps=50 * epochs, period=50)
+    assert steps.density(50 * epochs) == pytest.approx(published, abs=0.01)
 
 
 def test_misuse_is_refused_with_the_reason() -> None:
@@ -222,6 +284,8 @@ def test_misuse_is_refused_with_the_reason() -> None:
         topagg(model, keep=0.0)
     with pytest.raises(InvalidParameter, match="basis_size"):
         gep(model, basis_size=1)
+    with pytest.raises(InvalidParameter, match="iterations"):
+        gep(model, iterations=0)
     with pytest.raises(InvalidParameter, match="begin_step"):
         gep(model).add(trace_gradients(model, losses, *batch(2)))
     estimator = dpsgd(model)

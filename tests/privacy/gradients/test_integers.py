@@ -31,7 +31,7 @@ def network() -> nn.Module:
     )
 
 
-def anchors(model: nn.Module) -> Traces:
+def anchors(model: nn.Module, _stream: torch.Generator) -> Traces:
     stream = torch.Generator().manual_seed(3)
     images, targets = torch.randn(20, 1, 4, 4, generator=stream), torch.randn(20, 3, generator=stream)
     return trace_gradients(model, inner_product, images, targets)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -74,8 +76,8 @@ def test_the_update_is_the_projection_of_the_gradient_on_the_carriers() -> None:
     assert assert_projected(model, rgp(model, clip=20.0), *batch(6)) == {"0.weight", "3.weight", "5.weight", "7.weight"}
 
 
-@pytest.mark.parametrize("random", [False, True])
-def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(random: bool) -> None:
+@pytest.mark.parametrize("changes", [{}, {"random": True}, {"rank": 8, "rank_share": 0.3, "iterations": 2}], ids=str)
+def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(changes: dict[str, Any]) -> None:
     model, (inputs, targets) = network(), batch(5)
     largest = 0.0
     for scale in (0.01, 1.0, 30.0):
@@ -83,7 +85,7 @@ def test_a_worst_case_record_attains_the_sensitivity_and_none_exceeds_it(random:
         changed[-1] *= scale
         both = []
         for kept in (slice(None), slice(-1)):
-            estimator = rgp(model, clip=0.05, random=random)  # the carriers' seed is public: the same for both
+            estimator = rgp(model, clip=0.05, **changes)  # the carriers' seed is public: the same for both
             estimator.begin_step(model)
             estimator.add(trace_gradients(model, losses, changed[kept], targets[kept]))
             both.append(torch.cat([value.flatten() for value in estimator.discard().values()]))
@@ -138,6 +140,26 @@ def test_after_the_warm_up_carriers_follow_the_historical_update() -> None:
     torch.testing.assert_close(left @ (left.mT @ step @ right.mT) @ right, step, atol=1e-2, rtol=1e-2)
 
 
+def test_a_layer_s_rank_is_bounded_by_a_share_of_its_smaller_side() -> None:
+    model = network()  # weights of 6 x 27, 7 x 54, 9 x 28 and 3 x 9
+    ranks = {}
+    for rank, share in ((8, 0.5), (2, 0.5), (8, 0.01), (6, 1.0)):
+        estimator = rgp(model, rank=rank, rank_share=share)
+        estimator.begin_step(model)
+        ranks[rank, share] = [len(right) for _, right in estimator._carriers.values()]
+    assert ranks == {(8, 0.5): [3, 3, 4, 1], (2, 0.5): [2, 2, 2, 1], (8, 0.01): [1, 1, 1, 1], (6, 1.0): [6, 6]}
+
+
+def test_more_power_iterations_find_carriers_of_more_of_a_matrix() -> None:
+    matrix = torch.randn(60, 80, generator=torch.Generator().manual_seed(0)) * torch.linspace(2.0, 0.0, 80)
+    kept = []
+    for iterations in (1, 8):
+        left, right = carriers_of(matrix, 4, torch.Generator().manual_seed(1), iterations)
+        torch.testing.assert_close(left.mT @ left, torch.eye(4), atol=1e-5, rtol=0)
+        kept.append(float((left.mT @ matrix @ right.mT).norm()))
+    assert kept[1] > 1.05 * kept[0]
+
+
 def test_carriers_take_far_less_room_than_gradients() -> None:
     model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Flatten(), nn.Linear(64 * 16, 128))
     traces = trace_gradients(model, losses, torch.randn(2, 64, 4, 4), torch.zeros(2, dtype=torch.long))
@@ -163,3 +185,7 @@ def test_broken_records_empty_samples_and_misuse() -> None:
         rgp(model).freeze(torch.ones(estimator.coordinates, dtype=torch.bool))
     with pytest.raises(InvalidParameter, match="rank"):
         rgp(model, rank=0)
+    with pytest.raises(InvalidParameter, match="rank_share"):
+        rgp(model, rank_share=0.0)
+    with pytest.raises(InvalidParameter, match="iterations"):
+        rgp(model, iterations=0)

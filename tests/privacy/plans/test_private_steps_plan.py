@@ -98,12 +98,33 @@ def test_every_estimator_costs_what_its_event_costs(estimator: str) -> None:
 
 
 def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
-    assert plan(freeze="ranked", freeze_rate=0.7).stages == plan().stages
+    assert plan(freeze="ranked", freeze_rate=0.7, freeze_every="step").stages == plan().stages
     for estimator in ("rgp", "rgp_random"):
         with pytest.raises(InvalidParameter, match="no coordinates to freeze"):
             plan(estimator=estimator, freeze="random")
     with pytest.raises(InvalidParameter, match="plain dpsgd alone"):
         plan(estimator="gep", freeze="posterior")
+
+
+def test_few_epochs_reach_the_last_rate_in_time_and_people_read_the_total_density() -> None:
+    """Three passes of 117 steps, as in the benchmark: the last one is all at r*."""
+    options: dict[str, Any] = {"expected_batch": 512, "epochs": 3.0, "freeze": "random", "freeze_rate": 0.7}
+    config = StepsConfig(**options, freeze_cooling=0.65)
+    schedule = config.freeze_schedule(FACTS)
+    assert [schedule.at(step) for step in (0, 116, 117, 234, 351)] == pytest.approx([0, 0, 0.358, 0.7, 0.7], abs=1e-3)
+    assert plan(**options, freeze_cooling=0.65).facts["total_density"] == pytest.approx(schedule.density(352))
+    by_step = dataclasses.replace(config, freeze_every="step").freeze_schedule(FACTS)
+    assert by_step.at(100) == pytest.approx(0.7 * 100 / (0.65 * 352))
+    assert "total_density" not in plan().facts
+
+
+def test_rates_drop_after_equal_parts_and_residuals_get_a_fifth() -> None:
+    once = StepsConfig(learning_rate=2.0, rate_drops=1)
+    assert [once.rate_at(step, 10) for step in (0, 4, 5, 9)] == pytest.approx([2.0, 2.0, 0.2, 0.2])
+    thrice = StepsConfig(learning_rate=1.0, rate_drops=3, rate_decay=0.2)
+    assert [thrice.rate_at(step, 8) for step in range(8)] == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04, 0.008, 0.008])
+    assert StepsConfig(clip=10.0).residual_bound == 2.0
+    assert StepsConfig(clip=10.0, clip_residual=1.0).residual_bound == 1.0
 
 
 @pytest.mark.parametrize(
@@ -118,6 +139,10 @@ def test_freezing_is_free_and_does_not_go_with_carriers() -> None:
         ({"architecture": "vgg"}, "choose one of"),
         ({"multiplicity": 4}, "one view"),
         ({"momentum": True}, "number"),
+        ({"freeze_every": "hour"}, "choose one of"),
+        ({"basis_groups": "all"}, "choose one of"),
+        ({"rank_share": 0.0}, "between"),
+        ({"rate_drops": -1}, "between"),
         ({"architecture": "pretrained_linear"}, "name of an extractor"),
         ({"architecture": "pretrained_linear", "extractor": "../keys"}, "name of an extractor"),
         ({"architecture": "pretrained_linear", "extractor": "a.b"}, "name of an extractor"),
@@ -176,7 +201,7 @@ def network(recipe: str, facts: PublicFacts, options: dict[str, Any]) -> nn.Modu
 def fits(model: nn.Module, basis_size: int) -> bool:
     given: dict[str, Any] = {"clip": 1.0, "clip_residual": 1.0, "noise_multiplier": 1.0, "expected_batch": 1.0}
     try:
-        Gep(shapes_of(model), lambda _: {}, basis_size=basis_size, **given)
+        Gep(shapes_of(model), lambda *_: {}, basis_size=basis_size, **given)
     except InvalidParameter:
         return False
     return True

@@ -17,6 +17,7 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Curator, shapes_of
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
+from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
@@ -44,13 +45,15 @@ def steps(
         "model": model,
         "losses": squared,
         "rows": lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
-        "anchor_rows": lambda: (torch.ones(3, 16), torch.zeros(3, 16)),
+        "anchor_rows": lambda _stream: (torch.ones(3, 16), torch.zeros(3, 16)),
         "units": units,
     }
     estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected, curator=curator)
     means = Means(budget=Purse(), secret=bytes(32))
     task = Task(**{**given, **more})
-    return PrivateSteps(task, StepsConfig(), PoissonGaussianEvent(probability, 1.0), 1, estimator, means)
+    return PrivateSteps(
+        task, StepsConfig(), PoissonGaussianEvent(probability, 1.0), FreezeSchedule(0.0), estimator, means
+    )
 
 
 @pytest.mark.parametrize("contestant", CONTESTANTS)
@@ -78,7 +81,7 @@ def test_sixty_thousand_units_do_not_drift() -> None:
             curator=keeper,
             losses=lambda outputs, _targets: outputs[:, 0],
             rows=lambda drawn, _coins: (values[torch.from_numpy(drawn)], values[torch.from_numpy(drawn)]),
-            anchor_rows=lambda: (values[:3], values[:3]),
+            anchor_rows=lambda _stream: (values[:3], values[:3]),
         )
         made.step()
         return int(keeper.kept)
@@ -109,6 +112,36 @@ def test_passes_have_one_size_are_filled_up_and_empty_places_add_nothing() -> No
     assert NOBODY in drawn
     everybody = drawn[drawn != NOBODY]
     assert len(set(everybody.tolist())) == len(everybody)
+
+
+def test_rate_and_weights_decay_as_planned() -> None:
+    """Gradients of zero and hardly any noise: what is left of the weights is what decay leaves."""
+    model = nn.Linear(16, 16, bias=False)
+    start = model.weight.detach().clone()
+    made = steps(model, 10, 10.0, losses=lambda outputs, _targets: 0 * outputs.sum(dim=1))
+    config = StepsConfig(learning_rate=0.5, momentum=0.0, weight_decay=0.1, rate_drops=1, rate_decay=0.2)
+    made = PrivateSteps(
+        made.task, config, dataclasses.replace(made.event, count=4), made.schedule, made.estimator, made.means
+    )
+    made.estimator.noise_multiplier = 1e-6
+    made.make()
+    torch.testing.assert_close(model.weight.detach(), start * 0.95**2 * 0.99**2, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_a_mask_stays_for_its_period(period: int) -> None:
+    made = steps(nn.Linear(16, 16), 10, 10.0)
+    schedule = FreezeSchedule(0.5, cooling_steps=3, period=period)
+    config, event = StepsConfig(freeze="random"), dataclasses.replace(made.event, count=6)
+    made = PrivateSteps(made.task, config, event, schedule, made.estimator, made.means)
+    masks = []
+    for _ in range(6):
+        made.step()
+        assert made.estimator.active is not None
+        masks.append(made.estimator.active.clone())
+    changes = [step for step in range(1, 6) if not torch.equal(masks[step], masks[step - 1])]
+    assert changes == ([1, 2, 3, 4, 5] if period == 1 else [3])
+    assert int((~masks[-1]).sum()) == round(0.5 * masks[-1].numel())
 
 
 def test_a_machine_whose_places_are_not_alike_gets_passes_whose_are() -> None:
