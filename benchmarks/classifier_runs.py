@@ -1,0 +1,106 @@
+"""One training of the recipe `dp_classifier` on a labelled folder, with its noise or without it, and its accuracy."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from benchmarks.small_data import Folder
+from models.private_classifier import PrivateClassifier
+from privacy.accounting.filter import open_filter
+from privacy.plans.budget import PlanBudget
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import build_plan
+from workers.recipes.dp_classifier import train
+from workers.recipes.interface import Run, TrainingData
+
+DELTA = 1e-5
+_NO_NOISE = 1e-6  # noise deviation over sensitivity: of as many grid steps, and nothing beside a gradient
+
+
+def first(folder: Folder, n: int) -> Folder:
+    """Keep the first n of the private images."""
+    return dataclasses.replace(folder, images=folder.images[:n], labels=folder.labels[:n])
+
+
+def tuning(folder: Folder, n: int, test: int) -> Folder:
+    """Keep the first n of the private images, and put the last ones of them in the place of the test images.
+
+    Raises:
+        ValueError: the two would overlap.
+    """
+    if n + test > len(folder.images):
+        raise ValueError(f"{n} images to train on and {test} held out are more than {len(folder.images)}")
+    held = dataclasses.replace(folder, test_images=folder.images[-test:], test_labels=folder.labels[-test:])
+    return first(held, n)
+
+
+def facts_of(folder: Folder) -> PublicFacts:
+    """Return what is public about a folder whose number of records is declared."""
+    height, width = folder.images.shape[1:3]
+    return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, len(folder.images), "record")
+
+
+def plan_of(folder: Folder, options: dict[str, Any], epsilon: float, seed: int, steps: int) -> Plan:
+    """Plan so many steps at a budget (delta is 1e-5).
+
+    Args:
+        folder: gives the declared facts.
+        options: of the recipe, `expected_batch` among them.
+        epsilon: of the whole training.
+        seed: public: of initial weights and public randomness.
+        steps: of the training.
+    """
+    account = open_filter(epsilon, DELTA)
+    epochs = (steps - 0.5) * options["expected_batch"] / len(folder.images)
+    chosen = {**options, "epochs": epochs, "initial_seed": seed}
+    return build_plan("dp_classifier", chosen, account, account.capacity_nano, facts_of(folder))
+
+
+def without_noise(plan: Plan) -> Plan:
+    """Return a plan of the same steps, samples and clips whose noise is next to none: no privacy, a ceiling."""
+    (stage,) = plan.stages
+    return dataclasses.replace(
+        plan, stages=(dataclasses.replace(stage, event=dataclasses.replace(stage.event, noise_multiplier=_NO_NOISE)),)
+    )
+
+
+def trained(
+    folder: Folder, plan: Plan, anchors: npt.NDArray[np.uint8] | None = None, secret: bytes | None = None
+) -> PrivateClassifier:
+    """Train by a plan, with a fresh secret unless one is given.
+
+    Args:
+        folder: private images.
+        plan: of `plan_of`.
+        anchors: the images of the plan's public dataset, where it names one.
+        secret: of samples and noise.
+    """
+    return train(
+        Run(
+            plan=plan,
+            facts=facts_of(folder),
+            data=TrainingData(folder.images, folder.labels, folder.classes, public_anchors=anchors),
+            budget=PlanBudget(plan.stages),
+            secret=secret or secrets.token_bytes(32),
+            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+        )
+    )
+
+
+def images_of(folder: Folder, images: npt.NDArray[np.uint8]) -> Tensor:
+    """Return (n, c, h, w) uint8."""
+    rows = torch.from_numpy(images)
+    return rows.permute(0, 3, 1, 2) if folder.colour else rows[:, None]
+
+
+def accuracy(classifier: PrivateClassifier, folder: Folder) -> float:
+    """Return the share of test images that a classifier recognises."""
+    found = classifier.predict(images_of(folder, folder.test_images))
+    return float((found == torch.from_numpy(folder.test_labels)).double().mean())

@@ -1,0 +1,111 @@
+"""What the benchmark of orders concludes: rule, verdict, power, equal tries, and that a run is made once."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from benchmarks import orders
+from benchmarks.classifier_runs import accuracy, first, plan_of, trained, tuning, without_noise
+from benchmarks.orders import BASELINE, METHODS, NOISELESS, ORDERS, SET_UPS, compared, judged, run_set_up
+from benchmarks.small_data import Folder
+
+
+def runs_of(**accuracies: list[float]) -> list[dict[str, Any]]:
+    names = {"noiseless": NOISELESS, "momentum": "dpsgd, momentum 0.9"}
+    return [
+        {"method": names.get(name, name), "seed": seed, "accuracy": value}
+        for name, found in accuracies.items()
+        for seed, value in enumerate(found)
+    ]
+
+
+PLAIN = [0.600, 0.602, 0.604]
+
+
+def test_an_order_is_tested_only_where_noise_costs_five_points() -> None:
+    better = [0.650, 0.652, 0.654]
+    (row,) = judged(runs_of(dpsgd=PLAIN, noiseless=[0.653, 0.653], gep=better))["orders"]
+    assert row["verdict"] == "as published"
+    found = judged(runs_of(dpsgd=PLAIN, noiseless=[0.651, 0.651], gep=better))
+    assert found["noise_costs"] == pytest.approx(0.049)
+    assert [row["verdict"] for row in found["orders"]] == ["not a test"]
+    assert judged(runs_of(dpsgd=PLAIN, gep=better))["orders"] == []
+
+
+def test_verdicts_are_two_sided_and_the_momentum_order_is_the_paper_s() -> None:
+    runs = {"dpsgd": [0.63, 0.632, 0.634], "momentum": PLAIN, "noiseless": [0.7]}
+    (row,) = judged(runs_of(**runs))["orders"]
+    assert (row["better"], row["verdict"]) == (BASELINE, "as published")
+    (row,) = judged(runs_of(**{**runs, "dpsgd": PLAIN, "momentum": runs["dpsgd"]}))["orders"]
+    assert row["verdict"] == "reversed"
+    (row,) = judged(runs_of(**{**runs, "momentum": [0.58, 0.63, 0.68]}))["orders"]
+    assert row["verdict"] == "no difference seen"
+
+
+def test_error_and_power_follow_from_spread_and_seeds() -> None:
+    found = compared([0.63, 0.64, 0.65], [0.60, 0.61, 0.62])
+    error = 0.01 * math.sqrt(2 / 3)
+    assert found["standard_error"] == pytest.approx(error)
+    assert found["power"] == pytest.approx((student.ppf(0.975, 4) + student.ppf(0.8, 4)) * error)
+    assert compared([0.6], [0.6, 0.7]) == {}
+
+
+def test_every_method_has_as_many_tries_and_every_order_names_methods() -> None:
+    assert {len(method.tries) for method in METHODS.values()} == {3}
+    assert {name for better, worse, _ in ORDERS for name in (better, worse)} == set(METHODS)
+    assert len(SET_UPS) >= 2
+
+
+def test_a_run_is_made_once_with_the_best_setting_and_the_noiseless_one_with_the_baseline_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def measured(_set_up: Any, name: str, setting: dict[str, Any], seed: int, *, held_out: bool) -> dict[str, Any]:
+        made.append((name, setting, seed, held_out))
+        return {"method": name, "setting": setting, "seed": seed, "accuracy": setting["learning_rate"] % 2}
+
+    monkeypatch.setattr(orders, "measure", measured)
+    document: dict[str, Any] = {}
+    set_up = next(iter(SET_UPS.values()))
+    for _ in range(2):
+        run_set_up(set_up, document, [0, 1], [BASELINE, "gep"], lambda: None)
+    assert len(made) == 6 + 2 * 3
+    assert [run[:3] for run in made[6:9]] == [
+        (NOISELESS, {"learning_rate": 1.0}, 0),
+        (BASELINE, {"learning_rate": 1.0}, 0),
+        ("gep", {"learning_rate": 1.0}, 0),
+    ]
+    assert [run[3] for run in made] == [True] * 6 + [False] * 6
+
+
+def pictures(colour: bool) -> Folder:
+    """Two classes, light and dark."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(120, dtype=np.int64) % 2
+    images = (rng.integers(0, 100, (120, 8, 8, 3)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+    images = images if colour else images[..., 0]
+    return Folder(images[:100], labels[:100], images[100:], labels[100:], ("dark", "light"))
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_training_without_noise_keeps_its_steps_and_learns(colour: bool) -> None:
+    folder = first(pictures(colour), 90)
+    options = {"architecture": "cnn", "expected_batch": 30, "clip": 1.0, "learning_rate": 1.0, "momentum": 0.0}
+    plan = plan_of(folder, options, 0.5, 0, 6)
+    quiet = without_noise(plan)
+    assert plan.facts["steps"] == quiet.stages[0].event.count == 6
+    assert plan.stages[0].event.noise_multiplier > 2
+    assert accuracy(trained(folder, quiet), folder) > 0.9
+
+
+def test_settings_are_chosen_on_training_images_that_are_not_trained_on() -> None:
+    whole = pictures(False)
+    folder = tuning(whole, 60, 40)
+    assert np.array_equal(folder.images, whole.images[:60])
+    assert np.array_equal(folder.test_images, whole.images[60:])
+    with pytest.raises(ValueError, match="more than 100"):
+        tuning(whole, 61, 40)
