@@ -1,4 +1,4 @@
-"""Classifiers trained with differential privacy on Fashion-MNIST: is the published order of the estimators found here?
+"""Classifiers trained with differential privacy on Fashion-MNIST by every estimator; `benchmarks.orders` compares them.
 
 Run `python -m benchmarks.dp_classifiers --json FILE`. Every run trains the recipe `dp_classifier` on 60,000 training
 images with a fresh secret and tests the last weights once on the 10,000 test images. Learning rates were chosen with
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import platform
 import secrets
 import statistics
@@ -79,15 +78,6 @@ ROWS = (
     Row("bgep", {**_CNN, **_GEP, "estimator": "bgep"}, _rates(4.0, 8.0)),
     Row("rgp, rank 8", {**_CNN, "estimator": "rgp", "learning_rate": 4.0}, _rates(4.0, 8.0)),
     Row("rgp_random, rank 8", {**_CNN, "estimator": "rgp_random", "learning_rate": 4.0}),
-)
-# What the papers found: the first is better than the second, or (with a number) at most so much worse.
-ORDERS: tuple[tuple[str, str, float | None], ...] = (
-    ("gep", "bgep", None),
-    ("gep", "dpsgd", None),
-    ("rgp, rank 8", "rgp_random, rank 8", None),
-    ("random freeze", "dpsgd", 0.0),
-    ("topagg, k=0.8", "dpsgd", 0.01),
-    ("dpsgd", "dpsgd, C=0.1, momentum 0.9", None),
 )
 
 
@@ -159,24 +149,6 @@ def summary(runs: Sequence[dict[str, Any]], epsilon: float) -> list[dict[str, An
     return rows
 
 
-def orders(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for each published order the difference found here, its standard error, and whether both allow it."""
-    by_name = {row["name"]: row for row in rows if row["sd"] is not None}
-    found = []
-    for better, worse, margin in ORDERS:
-        if better not in by_name or worse not in by_name:
-            continue
-        one, other = by_name[better], by_name[worse]
-        difference = one["mean"] - other["mean"]
-        error = math.sqrt(one["sd"] ** 2 / one["seeds"] + other["sd"] ** 2 / other["seeds"])
-        holds = difference > (2 * error if margin is None else -margin - 2 * error)
-        sign = ">" if margin is None else ">=" if margin == 0 else f">= -{margin} +"
-        found.append(
-            {"order": f"{better} {sign} {worse}", "difference": difference, "standard_error": error, "holds": holds}
-        )
-    return found
-
-
 def main() -> None:
     """Make the runs that are missing, print the table and, where asked, keep everything as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,16 +176,12 @@ def main() -> None:
     for found in document["rows"] if document["runs"] else []:
         spread = "" if found["sd"] is None else f" +- {found['sd']:.4f}"
         print(f"{found['name']:<30} {found['epsilon']:>4g} {found['mean']:.4f}{spread} ({found['seeds']} seeds)")
-    for order in document["orders"] if document["runs"] else []:
-        verdict = "holds" if order["holds"] else "does not hold"
-        print(f"{order['order']}: {order['difference']:+.4f} +- {order['standard_error']:.4f}, {verdict}")
 
 
 def keep(document: dict[str, Any], path: Path | None) -> None:
     """Write what there is so far."""
     epsilons = sorted({run.get("epsilon", EPSILON) for run in document["runs"]})
     document["rows"] = [row for epsilon in epsilons for row in summary(document["runs"], epsilon)]
-    document["orders"] = orders(summary(document["runs"], EPSILON))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()} CPU"
     document |= {"dataset": "fashion-mnist", "machine": device, "torch": torch.__version__, "commit": commit}

@@ -1,45 +1,19 @@
-"""What the benchmark of classifiers concludes from its runs, and the public pictures that GEP's anchors are."""
+"""What the benchmark of classifiers makes of its runs, and the public pictures that GEP's anchors are."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.dp_classifiers import ORDERS, orders, summary
+from benchmarks.dp_classifiers import summary
 from benchmarks.openclipart import load_clipart
 
 
-def rows_of(**accuracies: list[float]) -> list[dict[str, object]]:
-    names = {"bgep": "bgep", "gep": "gep", "dpsgd": "dpsgd", "topagg": "topagg, k=0.8", "freeze": "random freeze"}
-    return summary(
-        [
-            {"row": names[name], "seed": seed, "accuracy": accuracy}
-            for name, found in accuracies.items()
-            for seed, accuracy in enumerate(found)
-        ],
-        3.0,
-    )
-
-
-def test_a_difference_of_less_than_two_standard_errors_is_not_better():
-    clear, close = [0.80, 0.81, 0.82], [0.811, 0.821, 0.831]
-    (found,) = orders(rows_of(gep=close, dpsgd=clear))
-    assert found["difference"] == pytest.approx(0.011)
-    assert found["standard_error"] == pytest.approx(0.01 * (2 / 3) ** 0.5)
-    assert not found["holds"]
-    (found,) = orders(rows_of(gep=[0.83, 0.84, 0.85], dpsgd=clear))
-    assert found["holds"]
-
-
-def test_as_good_allows_two_standard_errors_and_a_margin_allows_as_much_more():
-    plain = [0.8200, 0.8201, 0.8202]
-    for freeze, topagg, expected in ((0.8200, 0.8105, (True, True)), (0.8190, 0.8090, (False, False))):
-        found = orders(rows_of(dpsgd=plain, freeze=[freeze, freeze + 1e-4], topagg=[topagg, topagg + 1e-4]))
-        assert tuple(order["holds"] for order in found) == expected
-
-
-def test_every_order_is_of_rows_that_are_run_and_one_seed_tells_nothing():
-    assert orders(rows_of(gep=[0.9], dpsgd=[0.8, 0.8])) == []
-    assert len({order[:2] for order in ORDERS}) == len(ORDERS) == 6
+def test_a_row_is_the_mean_and_spread_of_its_runs_at_one_epsilon():
+    runs = [{"row": "gep", "seed": seed, "accuracy": 0.8 + 0.01 * seed, "epsilon": 3.0} for seed in range(3)]
+    (row,) = summary([*runs, {"row": "gep", "seed": 0, "accuracy": 0.1, "epsilon": 1.0}], 3.0)
+    assert (row["name"], row["estimator"], row["seeds"]) == ("gep", "gep", 3)
+    assert row["mean"] == pytest.approx(0.81)
+    assert row["sd"] == pytest.approx(0.01)
 
 
 def test_clip_art_stands_whole_and_in_the_middle_light_on_black(tmp_path, monkeypatch):

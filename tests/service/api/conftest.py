@@ -60,7 +60,9 @@ class Served:
         """An HTTP client with the key of a scope, or without any."""
         name = scope or ""
         if name not in self.http:
-            self.http[name] = self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS)
+            self.http[name] = (
+                self.bearer(self.tokens[scope]) if scope else httpx.Client(base_url=self.url, timeout=PATIENCE_SECONDS)
+            )
         return self.http[name]
 
     def ask(

@@ -1,0 +1,60 @@
+"""Make a table or a figure of a paper, beside what was published.
+
+Run `python -m benchmarks.paper --paper rgp --table 2 --dataset cifar-10 --budget quick --json FILE`. `quick` runs on
+two CPU cores in minutes, with smaller networks and fewer images than the paper's; `full` has the paper's sizes and
+wants a GPU. Rows are added to the file. What a table lacks, or needs, is said below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper import private_steps
+from benchmarks.paper.accuracies import FOLDERS
+
+Maker = Callable[[str, str], list[dict[str, Any]]]
+TABLES: Mapping[tuple[str, str], Maker] = {**private_steps.TABLES}
+FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES}
+NEEDS: Mapping[tuple[str, str], str] = {**private_steps.NEEDS}
+
+
+def main() -> None:
+    """Make one table or figure, print its rows and, where asked, add them to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paper", choices=sorted({paper for paper, _ in (*TABLES, *FIGURES)}), required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--table")
+    which.add_argument("--figure")
+    parser.add_argument("--dataset", choices=sorted(FOLDERS), default="cifar-10")
+    parser.add_argument("--budget", choices=("quick", "full"), default="quick")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    makers, number = (TABLES, options.table) if options.table else (FIGURES, options.figure)
+    key = (options.paper, number)
+    if key not in makers:
+        known = ", ".join(sorted(number for paper, number in makers if paper == options.paper))
+        parser.error(f"of {options.paper} there are {known}")
+    rows = makers[key](options.dataset, options.budget)
+    for row in rows:
+        print(line_of(row))
+    if key in NEEDS and options.table:
+        print(NEEDS[key])
+    if options.json is not None:
+        kept = json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else []
+        options.json.write_text(json.dumps([*kept, *rows], indent=1) + "\n", encoding="utf-8")
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+    """Return a row as it is printed."""
+    at = "" if row["epsilon"] is None else f" epsilon {row['epsilon']:g}"
+    spread = "" if row["sd"] is None else f" +- {row['sd']:.2f}"
+    published = "" if row["published"] is None else f" (published: {row['published']})"
+    return f"{row['method']}{at}: {row['ours']:.2f}{spread}{published}  [{row['setting']}; {row['seconds']:g} s]"
+
+
+if __name__ == "__main__":
+    main()
