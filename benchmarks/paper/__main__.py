@@ -53,7 +53,7 @@ def line_of(row: Mapping[str, Any]) -> str:
     at = "" if row["epsilon"] is None else f" epsilon {row['epsilon']:g}"
     spread = "" if row["sd"] is None else f" +- {row['sd']:.2f}"
     published = "" if row["published"] is None else f" (published: {row['published']})"
-    return f"{row['method']}{at}: {row['ours']:.2f}{spread}{published}  [{row['setting']}; {row['seconds']:g} s]"
+    return f"{row['method']}{at}: {row['ours']:.4g}{spread}{published}  [{row['setting']}; {row['seconds']:g} s]"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -43,6 +43,7 @@ class LayerTrace:
         repeats: rows of one record.
         moments: means and inverse deviations of a GroupNorm's rows, (n * repeats, groups) each, where the pass left
             them behind.
+        tied: names that the network has for those of the layer's parameters that an earlier layer has too.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LayerTrace:
     backprops: torch.Tensor
     repeats: int
     moments: tuple[torch.Tensor, torch.Tensor] | None = None
+    tied: Mapping[str, str] = field(default_factory=dict)
     _kept: Shares | None = None
 
     @property
@@ -62,13 +64,19 @@ class LayerTrace:
         """Return the trace of the records from `start` to `stop`; it shares this one's memory."""
         rows = slice(start * self.repeats, stop * self.repeats)
         moments = None if self.moments is None else (self.moments[0][rows], self.moments[1][rows])
-        return LayerTrace(self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats, moments)
+        return LayerTrace(
+            self.name, self.layer, self.activations[rows], self.backprops[rows], self.repeats, moments, self.tied
+        )
+
+    def full(self, key: str) -> str:
+        """Return the network's name of one of the layer's parameters."""
+        return self.tied.get(key, f"{self.name}.{key}".lstrip("."))
 
     def shares(self) -> Shares:
         """Return each record's gradient of every trainable parameter of the layer, by the parameter's full name."""
         if self._kept is None:
             found = _RULES[type(self.layer)](self)
-            self._kept = {f"{self.name}.{key}".lstrip("."): share for key, share in found.items()}
+            self._kept = {self.full(key): share for key, share in found.items()}
         return self._kept
 
     def parts(self) -> dict[str, Part]:
@@ -79,7 +87,7 @@ class LayerTrace:
             "weight": lambda: Outer(self.backprops, self.activations),
             "bias": lambda: self.backprops,
         }
-        return {f"{self.name}.{key}".lstrip("."): part for key, part in _only_trainable(self.layer, makers).items()}
+        return {self.full(key): part for key, part in _only_trainable(self.layer, makers).items()}
 
 
 def supported(layer: nn.Module) -> bool:

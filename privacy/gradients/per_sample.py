@@ -37,8 +37,18 @@ class Traces:
     present: torch.Tensor | None = None
 
     def parts(self) -> dict[str, Part]:
-        """Return each record's gradient, by parameter name, as outer products where that is shorter."""
-        return {key: part for layer in self.layers for key, part in layer.parts().items()}
+        """Return each record's gradient, by parameter name, as outer products where that is shorter.
+
+        A tied parameter's is the sum over its layers, written out: a sum of outer products is none.
+        """
+        tied = {name for layer in self.layers for name in layer.tied.values()}
+        found: dict[str, Part] = {}
+        written: Shares = {}
+        for layer in self.layers:
+            parts = layer.parts()
+            found |= {key: part for key, part in parts.items() if key not in tied}
+            add_shares(written, {key: layer.shares()[key] for key in parts if key in tied})
+        return found | written
 
     def split(self, records: int) -> Iterator[Traces]:
         """Yield the traces in parts of at most so many records, all of one size; parts share this trace's memory."""
@@ -54,7 +64,16 @@ class Traces:
 
     def shares(self) -> Shares:
         """Return each record's gradient, by parameter name: (n, *shape of the parameter)."""
-        return {key: value for layer in self.layers for key, value in layer.shares().items()}
+        found: Shares = {}
+        for layer in self.layers:
+            add_shares(found, layer.shares())
+        return found
+
+
+def add_shares(found: Shares, shares: Shares) -> None:
+    """Add what records contribute to parameters; only tied ones are there already."""
+    for key, share in shares.items():
+        found[key] = found[key] + share if key in found else share
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -66,10 +85,9 @@ def check_model(model: nn.Module) -> None:
     """Refuse a network whose gradient cannot be taken apart by record.
 
     Raises:
-        InvalidParameter: a layer mixes records (batch normalisation), shares its parameters with another, or is of a
-            kind without a rule.
+        InvalidParameter: a layer mixes records (batch normalisation), or is of a kind without a rule.
     """
-    seen: dict[int, str] = {}
+    found = False
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InvalidParameter("model", name, "batch normalisation mixes records; use nn.GroupNorm")
@@ -77,11 +95,8 @@ def check_model(model: nn.Module) -> None:
         if own and not supported(layer):
             known = "Linear, Conv2d, GroupNorm, LayerNorm and Embedding"
             raise InvalidParameter("model", f"{name}: {type(layer).__name__}", f"gradients by record exist for {known}")
-        for parameter in own:
-            if id(parameter) in seen:
-                raise InvalidParameter("model", name, f"it shares a parameter with {seen[id(parameter)]}")
-            seen[id(parameter)] = name
-    if not seen:
+        found = found or bool(own)
+    if not found:
         raise InvalidParameter("model", type(model).__name__, "it has no trainable parameter")
 
 
@@ -117,12 +132,15 @@ def trace_gradients(
         if loss.shape != (len(inputs),):
             raise InvalidParameter("losses", tuple(loss.shape), f"one number for each of the {len(inputs)} rows")
         (loss.sum() / repeats).backward()  # type: ignore[no-untyped-call]
-    traces = []
+    traces, names = [], {id(parameter): name for name, parameter in model.named_parameters()}  # of ties, the first
     for name, (layer, activations, version, moments) in seen.items():
         if activations._version != version:
             raise PrivacyError(f"the input of layer {name} was overwritten in place")
         if name in backprops:  # a layer whose output the loss does not use has no gradient
-            traces.append(LayerTrace(name, layer, activations, backprops[name], repeats, moments))
+            trace = LayerTrace(name, layer, activations, backprops[name], repeats, moments)
+            own = {key: names[id(p)] for key, p in layer._parameters.items() if p is not None}
+            trace.tied = {key: full for key, full in own.items() if full != trace.full(key)}
+            traces.append(trace)
     return Traces(traces, len(inputs) // repeats, present)
 
 

@@ -6,6 +6,7 @@ that: with activations a and backprops g of the layer as it is,
 
     dL = sum_t g_t (R a_t)^T,    dR = sum_t (L^T g_t) a_t^T.
 
+A weight that several layers share has one pair of carriers, for which a record contributes the sum over these layers.
 All of a record's numbers (of L, R, and of what has no carriers: biases, norms, small layers) are clipped jointly to C,
 summed and released, and the update of W is (dL) R + L (dR) - L L^T (dL) R (Corollary 2.1.1).
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, TypeGuard, Unpack
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ from privacy.gradients.arithmetic import aligned_linear, aligned_products
 from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import exact_sums, parted, squares, whole
 from privacy.gradients.layers import LayerTrace, Shares, convolution_weight_shares
-from privacy.gradients.per_sample import Traces
+from privacy.gradients.per_sample import Traces, add_shares
 from privacy.mechanisms.noise import SecureNoise
 
 
@@ -109,17 +110,16 @@ class Rgp(Estimator):
         self.rank, self.rank_share, self.iterations = rank, rank_share, iterations
         self.random, self.warm_up_steps, self.steps = random, warm_up_steps, 0
         self._generator = torch.Generator().manual_seed(seed)
-        weights = {name: value for name, value in model.named_parameters() if name in self.shapes}
-        modules = dict(model.named_modules())
+        names = {id(value): name for name, value in model.named_parameters() if name in self.shapes}
         self._start = {
-            name: value.detach().clone()
-            for name, value in weights.items()
-            if self._has_carriers(modules[name.rpartition(".")[0]], name)
+            names[id(layer.weight)]: layer.weight.detach().clone()
+            for layer in model.modules()
+            if self._has_carriers(layer) and id(layer.weight) in names
         }
         self._carriers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def _has_carriers(self, layer: nn.Module, name: str) -> bool:
-        if not name.endswith("weight") or not isinstance(layer, nn.Linear | nn.Conv2d):
+    def _has_carriers(self, layer: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
+        if not isinstance(layer, nn.Linear | nn.Conv2d):
             return False
         if isinstance(layer, nn.Conv2d) and layer.groups != 1:
             return False
@@ -176,16 +176,16 @@ class Rgp(Estimator):
         """
         found: Shares = {}
         for trace in traces.layers:
-            weight = f"{trace.name}.weight".lstrip(".")
+            weight = trace.full("weight")
             if weight not in self._carriers:
-                found |= trace.shares()
+                add_shares(found, trace.shares())
                 continue
-            left, right = self._carriers[weight]
-            found[f"{weight}/L"], found[f"{weight}/R"] = _carrier_shares(trace, left, right)
-            bias = trace.layer.bias
+            shares = _carrier_shares(trace, *self._carriers[weight])
+            add_shares(found, dict(zip((f"{weight}/L", f"{weight}/R"), shares, strict=True)))
+            bias = getattr(trace.layer, "bias", None)
             if isinstance(bias, nn.Parameter) and bias.requires_grad:
                 rows = trace.backprops if isinstance(trace.layer, nn.Linear) else trace.backprops.movedim(1, -1)
-                found[f"{trace.name}.bias".lstrip(".")] = rows.reshape(traces.records, -1, len(bias)).sum(dim=1)
+                add_shares(found, {trace.full("bias"): rows.reshape(traces.records, -1, len(bias)).sum(dim=1)})
         return found
 
     def release(self, noise: SecureNoise) -> Shares:
@@ -235,6 +235,15 @@ def _carrier_shares(trace: LayerTrace, left: torch.Tensor, right: torch.Tensor) 
             for values in (trace.backprops, inner)
         )  # (n, p, repeats * t) and (n, r, repeats * t)
         return aligned_products(g, h), right_shares
+    if isinstance(layer, nn.Embedding):  # tied to a linear layer: its inputs are rows of the identity
+        index = trace.activations.reshape(n, -1)  # (n, t)
+        g = trace.backprops.reshape(n, -1, layer.embedding_dim)  # (n, t, d)
+        if layer.padding_idx is not None:
+            g = g * (index != layer.padding_idx)[:, :, None]
+        inner = aligned_linear(g, right)  # (n, t, r)
+        left_shares = torch.zeros(n, layer.num_embeddings, rank, device=g.device, dtype=g.dtype)
+        left_shares.scatter_add_(1, index[:, :, None].expand_as(inner), inner)
+        return left_shares, aligned_products(left[index].mT, g.mT)
     a = trace.activations.reshape(n, -1, trace.activations.shape[-1])  # (n, t, d)
     g = trace.backprops.reshape(n, -1, trace.backprops.shape[-1])  # (n, t, p)
     return (

@@ -142,7 +142,7 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
         monkeypatch.setattr("sys.argv", ["paper", "--paper", "freeze", "--table", table, "--json", str(file)])
         main()
     assert [row["table"] for row in json.loads(file.read_text())] == ["2"] * 4 + ["9"] * 2
-    assert "Handcrafted CNN: 0.70 (published: 0.7)" in capsys.readouterr().out
+    assert "Handcrafted CNN: 0.7037 (published: 0.7)" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["paper", "--paper", "rgp", "--figure", "2"])
     with pytest.raises(SystemExit):
         main()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
 
 from privacy.gradients.per_sample import trace_gradients
-from tests.privacy.gradients.test_per_sample import Tokens, losses
+from tests.privacy.gradients.test_per_sample import TiedTokens, Tokens, losses
 from tests.privacy.gradients.test_rgp import assert_projected, noise, rgp
 
 CARRIED = {"query.weight", "key.weight", "value.weight", "head.weight"}
@@ -28,8 +31,15 @@ def test_every_linear_layer_gets_carriers_and_the_update_is_the_projected_gradie
     assert assert_projected(model, rgp(model, clip=50.0), *batch(6)) == CARRIED
 
 
+def test_a_tied_weight_has_one_pair_of_carriers_and_the_update_is_the_projected_gradient() -> None:
+    torch.manual_seed(5)
+    model = TiedTokens()
+    assert assert_projected(model, rgp(model, clip=50.0), *batch(6)) == {"embed.weight", "first.weight", "head.weight"}
+
+
+@pytest.mark.parametrize("network", [network, TiedTokens], ids=["transformer", "tied"])
 @pytest.mark.parametrize("random", [False, True])
-def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool) -> None:
+def test_one_sequence_more_moves_the_sum_by_at_most_the_clip(random: bool, network: Callable[[], nn.Module]) -> None:
     model, (tokens, targets) = network(), batch(5)
     both = []
     for kept in (slice(None), slice(-1)):
