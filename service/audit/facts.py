@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.audit.findings import Finding, FindingCode
 from service.audit.rows import RowReader, read_object
 from service.db.base import Base
-from service.db.ledger_tables import EntryRow
+from service.db.ledger_tables import ENDS_A_HOLD, EntryRow
 from service.db.words import EntryKind
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
@@ -47,7 +47,7 @@ _ENTRIES: Any = (
 )
 _ENDS: Any = select(
     EntryRow.hold_id, cast(EntryRow.kind, Text).label("kind"), cast(EntryRow.details, Text).label("details")
-).where(EntryRow.kind.in_((EntryKind.CAPTURE, EntryKind.RETURN)))
+).where(ENDS_A_HOLD)
 # What is found when a row is not what an entry of the kind `fact` says, by the row's table.
 _FACTS = {"datasets": FindingCode.DATASET_MISMATCH, "evaluations": FindingCode.RELEASE_MISMATCH}
 _HOUR = len("2026-01-02T03")

@@ -13,7 +13,7 @@ from service.audit.receipts import check_receipt
 from service.audit.rows import read_object
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
+from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow, LimitRequest
 from service.db.words import EntryKind, LimitRequestState
 
 _PAGE_ROWS = 500
@@ -83,7 +83,7 @@ _RELEASES: Any = (
         cast(EntryRow.details, Text).label("details"),
     )
     .outerjoin(Job, Job.id == Release.job_id)
-    .outerjoin(EntryRow, and_(EntryRow.hold_id == Job.hold_id, EntryRow.kind == EntryKind.CAPTURE))
+    .outerjoin(EntryRow, and_(EntryRow.hold_id == Job.hold_id, ENDS_A_HOLD, EntryRow.kind == EntryKind.CAPTURE))
     .where(Release.id > bindparam("after"))
     .order_by(Release.id)
     .limit(_PAGE_ROWS)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.words import Adjacency, EntryKind, HoldState, LimitRequestState, Unit, VerificationKind
 
+_ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account
 
 
@@ -73,8 +74,8 @@ class EntryRow(Base):
             "uq_entries_one_terminal",
             "hold_id",
             unique=True,
-            sqlite_where=text("kind IN ('capture', 'release')"),
-            postgresql_where=text("kind IN ('capture', 'release')"),
+            sqlite_where=text(_ENDING),
+            postgresql_where=text(_ENDING),
         ),
     )
 
@@ -91,6 +92,10 @@ class EntryRow(Base):
     previous_hash: Mapped[Sha256]
     hash: Mapped[Sha256]
     created_at: Mapped[datetime]
+
+
+# True of entries that end a hold, in their index's own words: SQLite takes a partial index for no others.
+ENDS_A_HOLD = text(f"entries.{_ENDING}")
 
 
 class HoldRow(Base):

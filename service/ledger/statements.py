@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
+from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow
 from service.db.prepared import Prepared
 from service.db.words import EntryKind
 from service.errors import LedgerCorruption
@@ -69,9 +69,8 @@ _LOCK_BOTH = Prepared(
     .where(HOLDS.c.id == bindparam("hold_id"))
     .with_for_update(of=(ACCOUNTS, HOLDS), key_share=True)
 )
-_ENTRY_OF_HOLD = Prepared(
-    select(*_HEAD_C).where(ENTRIES.c.hold_id == bindparam("hold_id"), ENTRIES.c.kind == bindparam("kind"))
-)
+_OF_HOLD = select(*_HEAD_C).where(ENTRIES.c.hold_id == bindparam("hold_id"), ENTRIES.c.kind == bindparam("kind"))
+_OPENING_OF_HOLD, _END_OF_HOLD = Prepared(_OF_HOLD), Prepared(_OF_HOLD.where(ENDS_A_HOLD))
 _HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
 _SAMPLE_OF_JOB = Prepared(
     select(ENTRIES.c.sequence).where(ENTRIES.c.job_id == bindparam("job_id"), ENTRIES.c.kind == EntryKind.SAMPLE)
@@ -171,7 +170,8 @@ def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry | None:
     """Return the entry of a kind about a hold that has one at most: HOLD, CAPTURE or RETURN."""
-    row = _ENTRY_OF_HOLD.row(session, {"hold_id": hold_id, "kind": kind})
+    statement = _OPENING_OF_HOLD if kind is EntryKind.HOLD else _END_OF_HOLD
+    row = statement.row(session, {"hold_id": hold_id, "kind": kind})
     return None if row is None else Entry(*row)
 
 

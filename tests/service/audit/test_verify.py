@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DataError, IntegrityError
 
 from service.audit.findings import FindingCode
@@ -35,6 +37,29 @@ def test_a_sound_ledger_has_no_findings(book: LedgerBook) -> None:
     with transaction(book.factory, read_only=True) as session:
         counted = {table: session.scalar(text(f"SELECT count(*) FROM {table}")) for table in ("entries", "holds")}
     assert (report.entries, report.holds) == (counted["entries"], counted["holds"])
+
+
+def test_no_statement_reads_the_whole_log_for_each_page_or_hold(book: LedgerBook) -> None:
+    """A million entries would be read thousands of times: the service verifies its ledger before it answers."""
+    if not book.sqlite:
+        pytest.skip("PostgreSQL chooses by the size of tables, and these are small")
+    engine, asked, plans = book.factory.kw["bind"], Counter[str](), {}
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked[(like := re.sub(r"\(\?(, \?)*\)", "(?)", statement))] += 1
+        plan = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans[like] = [str(line[-1]) for line in plan]
+
+    event.listen(engine, "before_cursor_execute", explain)
+    try:
+        book.verify(fingerprints=True)
+    finally:
+        event.remove(engine, "before_cursor_execute", explain)
+    whole = {statement: [line for line in plan if line.startswith("SCAN entries")] for statement, plan in plans.items()}
+    assert any(whole.values())
+    assert [statement for statement, lines in whole.items() if lines and asked[statement] > 1] == []
+    inner = [statement for statement, lines in whole.items() if lines and plans[statement][0] != lines[0]]
+    assert inner == []  # for each row of another table
 
 
 # --- entries --------------------------------------------------------------------------------------------------------
