@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = Path("/usr/bin/chromium")
-PATIENCE_MS = 60_000  # a training and a drawing on a loaded machine
+PATIENCE_MS = 180_000  # a training and a drawing on a loaded machine
 WINDOWS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 in_chromium = [
     pytest.mark.browser,

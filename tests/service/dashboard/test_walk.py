@@ -49,7 +49,7 @@ def test_private_images_are_made_by_clicks_alone(tmp_path):
         page.click("a:has-text('Plan a training')")
 
         page.fill("#epsilon", "2")
-        page.click("button:has-text('Train for ε')")
+        page.click("button:has-text('Train for ε 2')")  # once the price is that of the number above
         page.wait_for_url("**/jobs/job_*")
         page.click("a:has-text('See the release')")
         page.wait_for_url("**/releases/rel_*")
