@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from benchmarks.small_data import Folder
+from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import PrivateClassifier
 from privacy.accounting.filter import open_filter
 from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.recipes.dp_classifier import train
 from workers.recipes.interface import Run, TrainingData
@@ -39,12 +38,6 @@ def tuning(folder: Folder, n: int, test: int) -> Folder:
         raise ValueError(f"{n} images to train on and {test} held out are more than {len(folder.images)}")
     held = dataclasses.replace(folder, test_images=folder.images[-test:], test_labels=folder.labels[-test:])
     return first(held, n)
-
-
-def facts_of(folder: Folder) -> PublicFacts:
-    """Return what is public about a folder whose number of records is declared."""
-    height, width = folder.images.shape[1:3]
-    return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, len(folder.images), "record")
 
 
 def plan_of(folder: Folder, options: dict[str, Any], epsilon: float, seed: int, steps: int) -> Plan:
@@ -94,13 +87,7 @@ def trained(
     )
 
 
-def images_of(folder: Folder, images: npt.NDArray[np.uint8]) -> Tensor:
-    """Return (n, c, h, w) uint8."""
-    rows = torch.from_numpy(images)
-    return rows.permute(0, 3, 1, 2) if folder.colour else rows[:, None]
-
-
 def accuracy(classifier: PrivateClassifier, folder: Folder) -> float:
     """Return the share of test images that a classifier recognises."""
-    found = classifier.predict(images_of(folder, folder.test_images))
+    found = classifier.predict(channels_first(folder.test_images))
     return float((found == torch.from_numpy(folder.test_labels)).double().mean())

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from benchmarks.small_data import DEVELOPMENT, SETS, Folder
-from benchmarks.small_folders import DELTA, facts_of
+from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
+from benchmarks.small_folders import DELTA
 from models.edm import EdmDenoiser, losses
 from models.released import load_released
 from privacy.accounting.filter import open_filter
@@ -146,9 +146,7 @@ def measure(folder: Path, data: Folder, samples: int, seed: int, device: torch.d
     seconds = time.monotonic() - started
     shown = torch.cat([drawn[labels == label][:10] for label in range(classes)])
     write_grid(shown, data.classes, folder / "grid.png")
-    test = torch.from_numpy(data.test_images)
-    test = test[:, None] if test.ndim == 3 else test.permute(0, 3, 1, 2)
-    truth = torch.from_numpy(data.test_labels)
+    test, truth = channels_first(data.test_images), torch.from_numpy(data.test_labels)
 
     def accuracy(images: Tensor) -> dict[str, float]:
         pixels = (images * 255).round().byte()

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import platform
-import secrets
 import statistics
 import subprocess
 import time
@@ -20,21 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from benchmarks.datalens_utility import CLASSES
+from benchmarks.classifier_runs import DELTA, accuracy, trained, tuning
 from benchmarks.openclipart import load_clipart
-from models.public_images import fashion_mnist
+from benchmarks.small_data import Folder, facts_of, fashion
 from privacy.accounting.filter import open_filter
-from privacy.plans.budget import PlanBudget
-from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes.dp_classifier import train
-from workers.recipes.interface import Run, TrainingData
 
-DELTA = 1e-5
 EPSILON = 3.0
 HELD_OUT = 10_000
 _CNN: dict[str, Any] = {"architecture": "cnn", "expected_batch": 512, "epochs": 3.0, "clip": 1.0, "momentum": 0.0}
@@ -81,50 +73,26 @@ ROWS = (
 )
 
 
-def accuracy_of(
-    options: dict[str, Any],
-    train_set: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    test_set: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]],
-    seed: int,
-    epsilon: float = EPSILON,
-) -> float:
-    """Train one classifier and return the accuracy of its last weights on the test set."""
-    images, labels = train_set
-    facts = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
-    privacy_filter = open_filter(epsilon, DELTA)
+def accuracy_of(options: dict[str, Any], folder: Folder, seed: int, epsilon: float = EPSILON) -> float:
+    """Train one classifier and return the accuracy of its last weights on the test images."""
+    account = open_filter(epsilon, DELTA)
     anchors = load_clipart(options["anchors"], 28) if "anchors_dataset_id" in options else None
-    plan = build_plan(
-        "dp_classifier", {**options, "initial_seed": seed}, privacy_filter, privacy_filter.capacity_nano, facts
-    )
-    classifier = train(
-        Run(
-            plan=plan,
-            facts=facts,
-            data=TrainingData(images, labels, CLASSES, public_anchors=anchors),
-            budget=PlanBudget(plan.stages),
-            secret=secrets.token_bytes(32),
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-        )
-    )
-    predicted = classifier.predict(torch.from_numpy(test_set[0])[:, None])
-    return float((predicted == torch.from_numpy(test_set[1])).double().mean())
+    chosen = {**options, "initial_seed": seed}
+    plan = build_plan("dp_classifier", chosen, account, account.capacity_nano, facts_of(folder))
+    return accuracy(trained(folder, plan, anchors), folder)
 
 
 def measure(name: str, options: dict[str, Any], seed: int, epsilon: float, *, held_out: bool) -> dict[str, Any]:
     """Make one run and return what is kept of it."""
-    images, labels = fashion_mnist("train")[:2]
-    train_set, test_set = (images, labels), fashion_mnist("test")[:2]
+    folder = fashion()
     if held_out:
-        train_set = images[:-HELD_OUT], labels[:-HELD_OUT]
-        test_set = images[-HELD_OUT:], labels[-HELD_OUT:]
+        folder = tuning(folder, len(folder.images) - HELD_OUT, HELD_OUT)
     started = time.monotonic()
-    accuracy = accuracy_of(options, train_set, test_set, seed, epsilon)
+    found = accuracy_of(options, folder, seed, epsilon)
     seconds = round(time.monotonic() - started, 1)
-    print(
-        f"  {name} {json.dumps(options)} epsilon {epsilon:g} seed {seed}: {accuracy:.4f} ({seconds:.0f} s)", flush=True
-    )
+    print(f"  {name} {json.dumps(options)} epsilon {epsilon:g} seed {seed}: {found:.4f} ({seconds:.0f} s)", flush=True)
     run = {"row": name, "options": options, "seed": seed, "epsilon": epsilon}
-    return run | {"accuracy": accuracy, "seconds": seconds}
+    return run | {"accuracy": found, "seconds": seconds}
 
 
 def summary(runs: Sequence[dict[str, Any]], epsilon: float) -> list[dict[str, Any]]:

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from benchmarks.small_data import SETS, Folder, cifar10, fashion, mnist
-from benchmarks.small_folders import DELTA, OURS, ROWS, facts_of
+from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnist
+from benchmarks.small_folders import DELTA, OURS, ROWS
 from models.stand_ins import StandIn
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts

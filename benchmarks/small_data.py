@@ -18,9 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
+from torch import Tensor
 
 from models.public_images import fashion_mnist
+from privacy.plans.plan import PublicFacts
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -82,6 +85,18 @@ class Folder:
         """Keep n of the private images, drawn by a public seed."""
         own = np.random.Generator(np.random.PCG64(_SEED)).permutation(len(self.labels))[:n]
         return dataclasses.replace(self, images=self.images[own], labels=self.labels[own])
+
+
+def facts_of(folder: Folder) -> PublicFacts:
+    """What the owner of a folder would declare."""
+    n, height, width = folder.images.shape[:3]
+    return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, n, "record")
+
+
+def channels_first(images: Images) -> Tensor:
+    """Return images (n, h, w[, 3]) as (n, c, h, w) uint8."""
+    pixels = torch.from_numpy(images)
+    return (pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)).contiguous()
 
 
 def fashion() -> Folder:

@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from benchmarks.budgets import NoLedger
-from benchmarks.small_data import DEVELOPMENT, SETS, Folder
+from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
 from models.generator import Generator
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens_config import DataLensConfig
@@ -62,12 +62,6 @@ def options_of(variant: str, declared: PublicFacts) -> dict[str, Any]:
     return {}
 
 
-def facts_of(folder: Folder) -> PublicFacts:
-    """What the owner of a folder would declare."""
-    n, height, width = folder.images.shape[:3]
-    return PublicFacts(folder.classes, height, width, 3 if folder.colour else 1, n, "record")
-
-
 def samples_of(folder: Folder) -> int:
     """How many synthetic images the classifier learns from: few large ones, for they take long."""
     return SAMPLES_LARGE if folder.images.shape[1] * folder.images.shape[2] >= LARGE else SAMPLES
@@ -100,7 +94,7 @@ def draw(generator: Generator, samples: int, seed: int) -> tuple[Tensor, Tensor]
 
 def accuracy_of(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> float:
     """Accuracy on the folder's test images of the CNN that was trained on given ones."""
-    test = _channels_first(folder.test_images)
+    test = channels_first(folder.test_images)
     truth = torch.from_numpy(folder.test_labels)
     classes = len(folder.classes)
     epochs = max(1, EPOCHS * samples_of(folder) // len(labels))  # real folders are seen as often as synthetic images
@@ -113,7 +107,7 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
     config: dict[str, Any] = {}
     for seed in seeds:
         if epsilon is None:
-            images, labels, seconds = _channels_first(folder.images), torch.from_numpy(folder.labels), 0.0
+            images, labels, seconds = channels_first(folder.images), torch.from_numpy(folder.labels), 0.0
         else:
             generator, plan, seconds = train(folder, variant, epsilon)
             config = dataclasses.asdict(plan.config_of(DataLensConfig))
@@ -142,11 +136,6 @@ def grid(folder: Folder, epsilon: float, variant: str, file: Path, columns: int 
     picture = np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(picture.squeeze()).save(file, optimize=True)
-
-
-def _channels_first(images: Any) -> Tensor:
-    pixels = torch.from_numpy(images)
-    return (pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)).contiguous()
 
 
 def main() -> None:

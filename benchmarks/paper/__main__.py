@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.paper import datalens, private_steps
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.private_steps import Maker
 
-Maker = Callable[[str, str], list[dict[str, Any]]]
 TABLES: Mapping[tuple[str, str], Maker] = {**private_steps.TABLES, ("datalens", "1"): datalens.table_1}
 FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES}
 NEEDS: Mapping[tuple[str, str], str] = {**private_steps.NEEDS, ("datalens", "1"): datalens.NEEDS}

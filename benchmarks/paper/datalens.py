@@ -20,8 +20,8 @@ from benchmarks.budgets import NoLedger
 from benchmarks.dp_merf import embedded_sums, fit_generator, frequencies, release_embedding
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper_algorithm import train_paper_algorithm
-from benchmarks.small_data import Folder
-from benchmarks.small_folders import DELTA, OURS, facts_of, train
+from benchmarks.small_data import Folder, channels_first, facts_of
+from benchmarks.small_folders import DELTA, OURS, train
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
 from workers.evaluation.utility import train_and_test
@@ -98,9 +98,7 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str)
 
 
 def _accuracy(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> float:
-    test = torch.from_numpy(folder.test_images)
-    test = test.permute(0, 3, 1, 2) if folder.colour else test[:, None]
-    truth = torch.from_numpy(folder.test_labels)
+    test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     return train_and_test("cnn", images, labels, test, truth, classes=len(folder.classes), seed=seed).accuracy
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.classifier_runs import facts_of, first, images_of, plan_of, trained, without_noise
+from benchmarks.classifier_runs import first, plan_of, trained, without_noise
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.small_data import Folder
+from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from models.public_patterns import public_patterns
 from privacy.gradients.estimator import shapes_of
@@ -74,7 +74,7 @@ def _measured(
     """Return (figure, method, what, number) of one network."""
     facts = facts_of(folder)
     public = 2 * public_patterns(anchors, facts.channels, facts.height, facts.width, 1) - 1
-    images = 2 * (images_of(folder, folder.images[:_RECORDS]).float() / 255) - 1
+    images = 2 * (channels_first(folder.images[:_RECORDS]).float() / 255) - 1
     labels = torch.from_numpy(folder.labels[:_RECORDS])
 
     def traces(network: nn.Module, stream: torch.Generator) -> Traces:

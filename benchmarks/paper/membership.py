@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.classifier_runs import first, images_of, plan_of, trained, without_noise
+from benchmarks.classifier_runs import first, plan_of, trained, without_noise
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.small_data import channels_first
 from models.private_classifier import PrivateClassifier
 from workers.evaluation.membership import attack_by_loss
 from workers.recipes.dp_classifier import losses
@@ -34,8 +35,8 @@ def membership_rows(dataset: str, budget: str) -> list[Row]:
     quick = budget == "quick"
     members, steps, architecture = (1_000, 300, "cnn") if quick else (10_000, 2_000, "wrn28_4")
     folder, rows = first(FOLDERS[dataset](), members), []
-    inside = images_of(folder, folder.images), torch.from_numpy(folder.labels)
-    outside = images_of(folder, folder.test_images[:members]), torch.from_numpy(folder.test_labels[:members])
+    inside = channels_first(folder.images), torch.from_numpy(folder.labels)
+    outside = channels_first(folder.test_images[:members]), torch.from_numpy(folder.test_labels[:members])
     for method, options in _METHODS.items():
         started = time.monotonic()
         chosen = {"architecture": architecture, "expected_batch": 100, **options}

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from benchmarks import small_folders
-from benchmarks.small_data import EMOJI, Folder, digits, emoji
-from benchmarks.small_folders import OURS, PRIOR, REAL, TODAY, facts_of, main, options_of
+from benchmarks.small_data import EMOJI, Folder, digits, emoji, facts_of
+from benchmarks.small_folders import OURS, PRIOR, REAL, TODAY, main, options_of
 
 ROWS = 240
 

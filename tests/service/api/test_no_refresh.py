@@ -19,7 +19,7 @@ from service.dashboard import router as pages
 from service.db.base import new_id
 from service.db.session import transaction
 from service.main import utc_now
-from tests.service.api.conftest import ACCOUNT, DATASET, Served
+from tests.service.api.conftest import ACCOUNT, DATASET, PATIENCE_SECONDS, Served
 from workers.supervise.reconcile import reconcile
 
 SPENT_NANO = 1000
@@ -153,7 +153,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, **account)
     ask("POST", "/v1/keys/{key_id}/revoke", key_id=keys[1]["id"])
 
-    with httpx.Client(base_url=served.url, timeout=120, follow_redirects=True) as browser:
+    with httpx.Client(base_url=served.url, timeout=PATIENCE_SECONDS, follow_redirects=True) as browser:
 
         def sign_in(token: str) -> None:
             ask("POST", "/login", {"key": token}, client=browser)
