@@ -8,8 +8,6 @@ is post-processing.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -66,8 +64,12 @@ class FetchSgd(Aggregator):
 
     def shares(self, g: Tensor, seed: int) -> Tensor:
         """Vote, and sketch the votes: sums of a few whole numbers, exact in single precision."""
-        sketched = topk_sto_sign_grad(g, self.votes, seed).float() @ _sketch(self)  # (rows, R W)
-        return bounded(sketched.long() * UNIT, self.square_max)
+        votes = topk_sto_sign_grad(g, self.votes, seed).T.float()  # (d, rows)
+        buckets, signs = hashes(self)  # (R, d) each
+        sketches = torch.zeros(self.width, len(g))
+        for bucket, sign in zip(buckets, signs, strict=True):
+            sketches.index_add_(0, bucket, votes * (UNIT * sign[:, None]))
+        return bounded(sketches.T, self.square_max)
 
     def direction(self, released: Tensor) -> Tensor:
         """Estimate each coordinate by the median over the rows, and keep the k largest: unsketch and top-k."""
@@ -84,15 +86,3 @@ def hashes(of: FetchSgd) -> tuple[Tensor, Tensor]:
     shape = (of.rows, of.dimension)
     buckets = torch.randint(of.columns, shape, generator=stream) + torch.arange(of.rows)[:, None] * of.columns
     return buckets, torch.randint(2, shape, generator=stream).float() * 2 - 1
-
-
-def _sketch(of: FetchSgd) -> Tensor:
-    """Return the sketch as a matrix (d, R W)."""
-    return _matrix(dataclasses.replace(of, stddev=1.0))
-
-
-@functools.lru_cache(maxsize=4)
-def _matrix(of: FetchSgd) -> Tensor:
-    buckets, signs = hashes(of)
-    matrix = torch.zeros(of.dimension, of.width)
-    return matrix.scatter_(1, buckets.T, signs.T)

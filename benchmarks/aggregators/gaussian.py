@@ -41,7 +41,7 @@ class ClippedSum(Aggregator):
         del seed  # nothing is left to chance
         rows = torch.where(usable(g), g, 0.0).double()
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        return bounded((rows * (UNIT / norms.clamp(min=self.clip))).round().long(), self.square_max)
+        return bounded((rows * (UNIT / norms.clamp(min=self.clip))).round(), self.square_max)
 
     def direction(self, released: Tensor) -> Tensor:
         """Return the noisy mean of the clipped gradients, in their own unit."""

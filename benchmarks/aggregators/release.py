@@ -53,7 +53,7 @@ class Aggregator(abc.ABC):
 
     @abc.abstractmethod
     def shares(self, g: Tensor, seed: int) -> Tensor:
-        """Turn gradients (rows, d) float32 into shares (rows, width) of integers. PRIVATE.
+        """Turn gradients (rows, d) float32 into shares (rows, width) of whole numbers. PRIVATE.
 
         A gradient that is zero or not finite gives a share of zeros. A row's share is a function of that row, its
         position and the seed of its coins.
@@ -94,7 +94,8 @@ class Aggregator(abc.ABC):
         def add(start: int) -> Tensor:
             g = gradients[start : start + n].detach().float()  # (n, m, d)
             shares = self.shares(g.reshape(-1, self.dimension), seed + start)
-            return shares.view(-1, images, self.width).sum(dim=0, dtype=torch.int64)
+            exact = torch.float64 if shares.is_floating_point() else torch.int64
+            return shares.view(-1, images, self.width).sum(dim=0, dtype=exact).long()
 
         total = torch.zeros(images, self.width, dtype=torch.int64)
         for part in side_by_side(add, range(0, len(gradients), n), gradients.device):
@@ -127,21 +128,22 @@ def aggregate(
 
 
 def bounded(rows: Tensor, square_max: int) -> Tensor:
-    """Scale down integer rows (n, w) whose squared norm exceeds `square_max`, rounding them towards zero.
+    """Scale down rows of whole numbers (n, w) whose squared norm exceeds `square_max`, rounding them towards zero.
 
-    Others stay as they are. All is checked in integers.
+    Others stay as they are. Sums of squares stay far below 2^53, so that double precision is exact.
 
     Raises:
         PrivacyError: a row still exceeds the bound (never, unless this function is broken).
     """
+    rows = rows.double()
     squares = rows.square().sum(dim=1)  # (n,) exact
     long = squares > square_max
     if bool(long.any()):
-        shrink = math.sqrt(square_max) * (1 - 2.0**-40) / squares[long].double().sqrt()
-        rows = rows.clone()
-        rows[long] = (rows[long].double() * shrink[:, None]).trunc().long()
-        if int(rows[long].square().sum(dim=1).max()) > square_max:
+        shrink = math.sqrt(square_max) * (1 - 2.0**-40) / squares[long].sqrt()
+        shrunk = (rows[long] * shrink[:, None]).trunc()
+        if float(shrunk.square().sum(dim=1).max()) > square_max:
             raise PrivacyError("a row exceeds its bound")
+        rows = rows.masked_scatter(long[:, None], shrunk)
     return rows
 
 

@@ -13,13 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper import datalens, private_steps
+from benchmarks.paper import aggregator_costs, aggregators, datalens, private_steps, small_epsilons
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper.private_steps import Maker
 
-TABLES: Mapping[tuple[str, str], Maker] = {**private_steps.TABLES, ("datalens", "1"): datalens.table_1}
-FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES}
-NEEDS: Mapping[tuple[str, str], str] = {**private_steps.NEEDS, ("datalens", "1"): datalens.NEEDS}
+TABLES: Mapping[tuple[str, str], Maker] = {
+    **private_steps.TABLES,
+    **aggregators.TABLES,
+    **aggregator_costs.TABLES,
+    ("datalens", "1"): datalens.table_1,
+    ("datalens", "2"): small_epsilons.table_2,
+}
+FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES, **aggregator_costs.FIGURES}
+NEEDS: Mapping[tuple[str, str], str] = {
+    **private_steps.NEEDS,
+    ("datalens", "1"): datalens.NEEDS,
+    ("datalens", "2"): small_epsilons.NEEDS,
+}
 
 
 def main() -> None:
