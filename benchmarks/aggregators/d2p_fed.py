@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.aggregators.release import Aggregator, usable
+from privacy.accounting.events import positive_finite
+from privacy.errors import InvalidParameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,16 @@ class D2PFed(Aggregator):
     rotation_seed: int = 0
     beta: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what makes no levels.
+
+        Raises:
+            InvalidParameter: a field is out of range.
+        """
+        if self.levels < 2:
+            raise InvalidParameter("levels", self.levels, "a coordinate needs two levels at least")
+        positive_finite("clip", self.clip)
+
     @property
     def width(self) -> int:
         """D: the next power of two, for the rotation."""
@@ -66,10 +78,10 @@ class D2PFed(Aggregator):
 
     def shares(self, g: Tensor, seed: int) -> Tensor:
         """Round each rotated coordinate to a level: Algorithm 5."""
-        there = usable(g)
         top = self.levels - 1
-        rotated = self.rotate(torch.where(there, g, 0.0)).clamp(-self.clip, self.clip)  # (rows, D)
-        place = (rotated / self.clip + 1) * (top / 2)  # (rows, D) in [0, K - 1]
+        rotated = self.rotate(torch.where(usable(g), g, 0.0))  # (rows, D)
+        there = usable(rotated)  # a sum of huge numbers may be none
+        place = (rotated.clamp(-self.clip, self.clip) / self.clip + 1) * (top / 2)  # (rows, D) in [0, K - 1]
         coins = torch.rand(place.shape, generator=torch.Generator().manual_seed(seed))  # in [0, 1)
         level = (place.floor() + (coins < place - place.floor())).clamp(0, top)  # the clamp is for rounding alone
         return torch.where(there, 2 * level - top, 0.0).int()

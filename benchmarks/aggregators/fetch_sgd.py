@@ -17,6 +17,7 @@ from benchmarks.aggregators.release import Aggregator, bounded
 from privacy.aggregation.top_k import choose_top_k
 from privacy.aggregation.topagg import topk_sto_sign_grad
 from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import InvalidParameter
 
 UNIT = 1 << 8  # what one vote is in integers, so that a sketch can be scaled down a little
 
@@ -44,6 +45,17 @@ class FetchSgd(Aggregator):
     rows: int
     columns: int
     hash_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a sketch without a median.
+
+        Raises:
+            InvalidParameter: a field is out of range.
+        """
+        if self.rows < 1 or self.rows % 2 == 0:
+            raise InvalidParameter("rows", self.rows, "an odd number of rows has a median")
+        if self.columns < 1:
+            raise InvalidParameter("columns", self.columns, "a row has one bucket at least")
 
     @property
     def width(self) -> int:

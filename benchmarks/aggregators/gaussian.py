@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.aggregators.release import Aggregator, bounded, usable
+from privacy.accounting.events import positive_finite
 
 UNIT = 1 << 16  # what a gradient at the clip is in integers: rounding moves it by less than one part in a thousand
 
@@ -25,6 +26,14 @@ class ClippedSum(Aggregator):
     """
 
     clip: float
+
+    def __post_init__(self) -> None:
+        """Refuse a clip that is none.
+
+        Raises:
+            InvalidParameter: it is not positive and finite.
+        """
+        positive_finite("clip", self.clip)
 
     @property
     def width(self) -> int:

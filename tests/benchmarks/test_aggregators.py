@@ -6,6 +6,7 @@ of 1.5 or more.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import secrets
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from benchmarks.budgets import NoLedger
 from privacy.accounting.filter import NANO
 from privacy.aggregation import topagg
 from privacy.auditing.distinguishing import mu_lower_bound
-from privacy.errors import BudgetExceeded
+from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 
 SURE, MU = 1 - 1e-7, 1.5
@@ -83,6 +84,26 @@ def test_votes_that_meet_in_a_bucket_are_scaled_down() -> None:
     assert first.abs().max() == 16
     scaled = share(COLLIDING, games.worst_gradient(COLLIDING))
     assert 0.95 * COLLIDING.square_max < int(scaled.square().sum()) <= COLLIDING.square_max
+
+
+@pytest.mark.parametrize("of", [*AGGREGATORS, COLLIDING], ids=named)
+@pytest.mark.parametrize("size", [3e38, 1e-38, 1e-45])
+def test_the_largest_and_smallest_numbers_break_no_bound(of: Aggregator, size: float) -> None:
+    g = torch.full((2, 64), size)
+    g[1, ::2] *= -1
+    assert int(of.shares(g, 0).long().square().sum(1).max()) <= of.square_max
+
+
+def test_what_makes_no_aggregator_is_refused() -> None:
+    for of, wrong in (
+        (games.d2p_fed(), {"levels": 1}),
+        (games.d2p_fed(), {"clip": 0.0}),
+        (games.clipped_sum(), {"clip": math.inf}),
+        (games.fetch_sgd(), {"rows": 2}),
+        (games.fetch_sgd(), {"columns": 0}),
+    ):
+        with pytest.raises(InvalidParameter, match=next(iter(wrong))):
+            dataclasses.replace(of, **wrong)
 
 
 @pytest.mark.parametrize("of", AGGREGATORS, ids=named)
