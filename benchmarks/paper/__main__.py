@@ -29,6 +29,7 @@ NEEDS: Mapping[tuple[str, str], str] = {
     **private_steps.NEEDS,
     ("datalens", "1"): datalens.NEEDS,
     ("datalens", "2"): small_epsilons.NEEDS,
+    **dict.fromkeys((("datalens", "3"), ("datalens", "12")), small_epsilons.SCORES_NEED),
 }
 
 
@@ -47,7 +48,9 @@ def main() -> None:
     key = (options.paper, number)
     if key not in makers:
         known = ", ".join(sorted(number for paper, number in makers if paper == options.paper))
-        parser.error(f"of {options.paper} there are {known}")
+        parser.error(
+            (f"{NEEDS[key]} " if key in NEEDS and options.table else "") + f"Of {options.paper} there are {known}"
+        )
     rows = makers[key](options.dataset, options.budget)
     for row in rows:
         print(line_of(row))
