@@ -216,6 +216,15 @@ class TeacherEnsemble:
             doubt = torch.sigmoid(-self._logits(a, y, block))  # 1 - D, without cancellation
             yield block, self._product(slope * doubt.unsqueeze(2), weights[:, :, : c.inputs])
 
+    @torch.no_grad()
+    def image_logits(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield logits that images (m, d) are real, (n, m), for blocks of teachers (PRIVATE)."""
+        x = self._with_labels(images, labels)  # (m, d + C)
+        for block in self._blocks(3 * len(images) * self.config.rows):
+            y = labels.expand(len(self.first[block]), -1)
+            a, _ = self._activate(self._product(x, self.first[block].transpose(1, 2)), y, block)
+            yield block, self._logits(a, y, block)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return weights, Adam moments and step count as tensors (PRIVATE); they share memory with the ensemble."""
         state = {name: tensor.detach() for name, tensor in self._named()}

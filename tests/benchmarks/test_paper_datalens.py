@@ -2,20 +2,43 @@
 
 import pytest
 
+from benchmarks.competitors.dc_gan import DcGan
+from benchmarks.competitors.dp_gan import DpGan
+from benchmarks.competitors.g_pate import GPate
+from benchmarks.competitors.gs_wgan import GsWgan
+from benchmarks.competitors.pate_gan import PateGan
 from benchmarks.paper import datalens
 from tests.benchmarks.test_orders import pictures
+
+TINY = {
+    "DC-GAN without privacy": DcGan(steps=2, batch=4, features=4, latent=4),
+    "DP-GAN": DpGan(steps=2, critic_steps=1, batch=4, features=4, latent=4),
+    "PATE-GAN": PateGan(teachers=5, iterations=2, batch=4, hidden=2, features=4, latent=4),
+    "G-PATE": GPate(teachers=5, iterations=2, batch=4, hidden=2, features=4, latent=4),
+    "GS-WGAN": GsWgan(critics=2, visits=1, batch=4, warm_up=1, critic_steps=1, hidden=2, features=4, latent=4),
+}
 
 
 def test_methods_are_run_and_the_others_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", lambda: pictures(True))
     monkeypatch.setitem(datalens._SAMPLES, "quick", 40)
     monkeypatch.setitem(datalens._MERF, "quick", (20, 2))
+    monkeypatch.setitem(datalens._SIZES, "quick", TINY)
     rows = datalens.table_1("fashion-mnist", "quick")
-    ours = [(row["method"], row["epsilon"]) for row in rows if row["ours"] is not None]
-    assert ours == [(name, epsilon) for name in ("DataLens, our default", "DP-MERF") for epsilon in (1.0, 10.0)]
-    assert all(0 <= row["ours"] <= 1 and row["seeds"] == 1 for row in rows[:4])
-    others = {(row["method"], row["epsilon"]): row["published"] for row in rows[4:]}
-    assert others["DataLens, Algorithms 1-3", 10.0] == 0.7061
-    assert others["G-PATE", 1.0] == 0.5567
-    assert len(others) == 12
-    assert {row["setting"] for row in rows[4:]} == {"not run"}
+    made = [row for row in rows if row["ours"] is not None]
+    names = ("DataLens, our default", "DP-MERF", *TINY)
+    assert [(row["method"], row["epsilon"]) for row in made] == [
+        (name, epsilon) for name in names for epsilon in (1, 10)
+    ]
+    assert all(0 <= row["ours"] <= 1 and row["seeds"] == 1 for row in made)
+    by = {(row["method"], row["epsilon"]): row for row in rows}
+    assert by["G-PATE", 1.0]["published"] == 0.5567
+    assert "teachers 5, iterations 2, batch 4" in by["G-PATE", 1.0]["setting"]
+    ceiling = [by["DC-GAN without privacy", epsilon] for epsilon in (1.0, 10.0)]
+    assert ceiling[0]["ours"] == ceiling[1]["ours"]
+    others = {key: row["published"] for key, row in by.items() if row["ours"] is None}
+    assert others == {("DataLens, Algorithms 1-3", 1.0): 0.6478, ("DataLens, Algorithms 1-3", 10.0): 0.7061}
+
+
+def test_full_has_sizes_for_every_competitor_too() -> None:
+    assert set(datalens._SIZES["full"]) == set(datalens._SIZES["quick"]) == set(TINY)

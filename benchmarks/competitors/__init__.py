@@ -1,0 +1,1 @@
+"""What DataLens is compared with, one paper a file."""
