@@ -8,7 +8,6 @@ steps are those of `audited_gradients`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,6 +26,8 @@ from privacy.mechanisms.noise import SecureNoise
 
 _D, _TEACHERS = 64, 3
 _BATCH = 8  # images that the canary's critic is asked about at once
+# Images of one draw of votes: noise of less than a few integers costs more than it gives away, and tests need many.
+_LABELLED, _VOTED = 64, 16
 
 
 def histogram() -> HistogramVotes:
@@ -40,25 +41,25 @@ def clipped() -> ClippedSum:
 
 
 def audited_labels(mu: float) -> Audited:
-    """The noisy number of teachers that say "real"; each draw is an image."""
-    stddev = stddev_for(pate_gan.SENSITIVITY, int(mu**2 * NANO), discrete=True)
+    """The noisy numbers of teachers that say "real", added up over the images of a draw."""
+    stddev = stddev_for(pate_gan.SENSITIVITY, int(mu**2 * NANO), _LABELLED, discrete=True)
     teachers = TeacherEnsemble(TeacherConfig(4, 1, 2), _TEACHERS, generator=torch.Generator().manual_seed(0))
 
-    def draw(present: bool, images: int, secret: bytes) -> Scores:
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
         with torch.no_grad():
             teachers.bias[1] = 100.0 if present else -100.0
-        seen, labels = torch.zeros(images, 4), torch.zeros(images, dtype=torch.int64)
-        counts = pate_gan.votes_for_real(teachers, torch.ones(_TEACHERS, dtype=torch.bool), seen, labels)
+        images, labels = torch.zeros(draws * _LABELLED, 4), torch.zeros(draws * _LABELLED, dtype=torch.int64)
+        counts = pate_gan.votes_for_real(teachers, torch.ones(_TEACHERS, dtype=torch.bool), images, labels)
         released = pate_gan.release_votes(counts, stddev, NoLedger(), SecureNoise.derive(secret, "votes"))
-        return released.double().numpy()
+        scores: Scores = released.double().view(draws, _LABELLED).sum(dim=1).numpy()
+        return scores
 
-    claim = GaussianEvent.of_discrete_noise(pate_gan.SENSITIVITY, stddev)
-    return Audited("PATE-GAN's labels", claim, draw, draws=2000)
+    return Audited("PATE-GAN's labels", GaussianEvent.of_discrete_noise(pate_gan.SENSITIVITY, stddev, _LABELLED), draw)
 
 
 def audited_histogram(mu: float) -> Audited:
-    """G-PATE's noisy bins; each draw is an image."""
-    paid = histogram().affording(int(mu**2 * NANO), 1)
+    """G-PATE's noisy bins, projected on what the canary moves and added up over the images of a draw."""
+    paid = histogram().affording(int(mu**2 * NANO), _VOTED)
     worst = torch.ones(_D)
 
     def sums(present: bool, images: int) -> Tensor:
@@ -66,12 +67,15 @@ def audited_histogram(mu: float) -> Audited:
         gradients[1] = worst if present else -worst
         return paid.sums(gradients, torch.Generator().manual_seed(0))
 
-    def draw(present: bool, images: int, secret: bytes) -> Scores:
-        released = release.release(paid, sums(present, images), NoLedger(), SecureNoise.derive(secret, "bins"))
-        scores: Scores = (released.double() @ (sums(True, 1) - sums(False, 1))[0].double()).numpy()
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        noise = SecureNoise.derive(secret, "bins")
+        released = release.release(paid, sums(present, draws * _VOTED), NoLedger(), noise).double()
+        scores: Scores = (
+            (released @ (sums(True, 1) - sums(False, 1))[0].double()).view(draws, _VOTED).sum(dim=1).numpy()
+        )
         return scores
 
-    return Audited("G-PATE's bins", paid.event(1), draw)
+    return Audited("G-PATE's bins", paid.event(_VOTED), draw)
 
 
 def audited_visits(mu: float) -> Audited:
@@ -87,7 +91,7 @@ def audited_visits(mu: float) -> Audited:
         scores: Scores = released[:, 0].double().view(visits, _BATCH).sum(dim=1).numpy()
         return scores
 
-    return Audited("GS-WGAN's visit", replace(paid.event(1), count=_BATCH), draw)
+    return Audited("GS-WGAN's visit", paid.event(_BATCH), draw)
 
 
 GAMES: Mapping[str, Callable[[float], Audited]] = {

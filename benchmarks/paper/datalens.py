@@ -48,8 +48,8 @@ _SIZES: dict[str, dict[str, Any]] = {
     _QUICK: {
         _DC_GAN: DcGan(steps=1500),
         _DP_GAN: DpGan(steps=500),
-        _PATE_GAN: PateGan(teachers=500, iterations=200),
-        _G_PATE: GPate(teachers=2000, iterations=60),
+        _PATE_GAN: PateGan(teachers=100, iterations=1000, batch=32),
+        _G_PATE: GPate(teachers=1000, iterations=200, teacher_steps=1),
         _GS_WGAN: GsWgan(critics=500, visits=2),
     },
     _FULL: {
