@@ -32,7 +32,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
-from workers.recipes.interface import Means, Run, TrainingData
+from workers.recipes.interface import Means, NothingUseful, Run, TrainingData
 from workers.recipes.private_steps import Task, planned_steps
 
 _BETAS = (0.0, 0.99)  # of Adam: RMSProp's average
@@ -95,6 +95,9 @@ def train_dp_gan(
         budget_nano: what all steps may cost.
         means: pay, and give secret randomness.
         seed: public.
+
+    Raises:
+        NothingUseful: not one step could be paid.
     """
     plan, facts = plan_dp_gan(folder, config, privacy_filter, budget_nano, seed), facts_of(folder)
     player = Player(facts, config.latent, config.features, config.rate, seed)
@@ -135,5 +138,6 @@ def train_dp_gan(
     )
     data = TrainingData(folder.images, folder.labels, facts.classes)
     run = Run(plan=plan, facts=facts, data=data, budget=means.budget, secret=means.secret)
-    planned_steps(run, plan.config_of(DpGanConfig), task).make()
+    if planned_steps(run, plan.config_of(DpGanConfig), task).make().step == 0:
+        raise NothingUseful
     return player.generator.eval()

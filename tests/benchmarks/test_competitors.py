@@ -21,21 +21,21 @@ from benchmarks import audited_competitors as games
 from benchmarks import broken_competitors as broken
 from benchmarks.audited import Audited
 from benchmarks.broken_mechanisms import half_the_noise
-from benchmarks.budgets import NoLedger
+from benchmarks.competitors import dp_gan
 from benchmarks.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.competitors.dp_gan import DpGan, plan_dp_gan, train_dp_gan
 from benchmarks.competitors.g_pate import GPate, HistogramVotes, train_g_pate
 from benchmarks.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.competitors.pate_gan import PateGan, release_votes, train_pate_gan, votes_for_real
-from benchmarks.competitors.players import Player, members_of
+from benchmarks.competitors.players import members_of
 from benchmarks.small_data import facts_of
-from models.dcgan import DcganGenerator
+from models.dcgan import DcganGenerator, Discriminator
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 from privacy.accounting.filter import open_filter
 from privacy.auditing.distinguishing import mu_lower_bound
 from privacy.errors import BudgetExceeded
 from tests.benchmarks.test_orders import pictures
-from workers.recipes.interface import Means
+from workers.recipes.interface import Means, NothingUseful
 
 SURE, MU = 1 - 1e-7, 1.5
 SIZES: dict[str, Any] = {"features": 4, "latent": 4}
@@ -198,21 +198,22 @@ def test_an_audit_flags_a_fault(name: str, fault: Any) -> None:
 def test_dp_gan_makes_the_steps_of_its_plan_and_keeps_weights_in_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, account, config = pictures(True), Mock(), DpGan(steps=4, critic_steps=2, batch=5, box=0.01, **SIZES)
     account_filter = open_filter(10.0, 1e-5)
-    descents: list[float] = []
-    descend = Player.descend
-    monkeypatch.setattr(Player, "descend", lambda player, loss: (descents.append(float(loss)), descend(player, loss)))
-    train_dp_gan(
-        folder, config, account_filter, account_filter.capacity_nano, Means(budget=NoLedger(), secret=bytes(32)), 0
-    )
-    assert len(descents) == 2
-    (stage,) = plan_dp_gan(folder, config, account_filter, account_filter.capacity_nano, 0).stages
-    assert stage.event.count == 4
+    critics: list[Discriminator] = []
+
+    def remembered(*arguments: Any) -> Discriminator:
+        critics.append(Discriminator(*arguments))
+        return critics[-1]
+
+    monkeypatch.setattr(dp_gan, "Discriminator", remembered)
+    budget, paid = account_filter.capacity_nano, Mock()
+    train_dp_gan(folder, config, account_filter, budget, Means(budget=paid, secret=bytes(32)), 0)
+    (stage,) = plan_dp_gan(folder, config, account_filter, budget, 0).stages
+    assert sum(call.args[0].count for call in paid.charge.call_args_list) == stage.event.count == 4
+    largest = max(float(weight.detach().abs().max()) for weight in critics[0].parameters())
+    assert largest == pytest.approx(0.01)
     account.charge.side_effect = BudgetExceeded(1, 0)
-    descents.clear()
-    train_dp_gan(
-        folder, config, account_filter, account_filter.capacity_nano, Means(budget=account, secret=bytes(32)), 0
-    )
-    assert descents == []
+    with pytest.raises(NothingUseful):
+        train_dp_gan(folder, config, account_filter, budget, Means(budget=account, secret=bytes(32)), 0)
 
 
 def test_dc_gan_learns_which_class_is_light() -> None:
