@@ -21,6 +21,7 @@ NETWORKS: Mapping[str | None, tuple[str, str, str]] = {
     None: ("generator", "Generator", "GeneratorConfig"),
     "dcgan": ("dcgan", "DcganGenerator", "DcganConfig"),
     "edm": ("edm", "EdmDenoiser", "EdmConfig"),
+    "textured": ("textured", "TexturedGenerator", "TexturedConfig"),
 }
 
 _HEAD = '''"""Draw synthetic images from the released generator beside this file. It needs torch, and nothing else.

@@ -1,9 +1,9 @@
 """The released generator: an affine map per class, bent by a small network that starts at zero.
 
-x = clip(mean_y + factor_y (z + W_y psi(z))),   z ~ N(0, I_d),   psi(z) = [1, z, tanh(R z + b)]
+v = mean_y + factor_y (z + W_y psi(z)),   z ~ N(0, I_d),   psi(z) = [1, z, tanh(R z + b)]
 
-With W = 0 this is one Gaussian per class: the warm start. The network acts on the latent, where a class has unit
-variance in every direction, so one step size fits all of them. R and b are public random numbers.
+v is an image, cut to [0, 1]. With W = 0 this is one Gaussian per class: the warm start. The network acts on the latent,
+where a class has unit variance in every direction, so one step size fits all of them. R and b are public random numbers.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class GeneratorConfig:
         return self.channels * self.height * self.width
 
     @property
+    def outputs(self) -> int:
+        """Numbers in v."""
+        return self.pixels
+
+    @property
     def basis(self) -> int:
         """Numbers in psi(z)."""
         return 1 + self.components + self.features
@@ -66,8 +71,8 @@ class Generator(nn.Module):
         stream = torch.Generator().manual_seed(config.feature_seed)
         d = max(1, config.components)
         directions = torch.randn(config.features, config.components, generator=stream) * (1.5 / d**0.5)
-        self.register_buffer("mean", torch.zeros(config.classes, config.pixels))
-        self.register_buffer("factor", torch.zeros(config.classes, config.pixels, config.components))
+        self.register_buffer("mean", torch.zeros(config.classes, config.outputs))
+        self.register_buffer("factor", torch.zeros(config.classes, config.outputs, config.components))
         self.register_buffer("bend", torch.zeros(config.classes, config.components, config.basis))
         self.register_buffer("directions", directions)
         self.register_buffer("offsets", torch.rand(config.features, generator=stream) * 2 - 1)
@@ -85,14 +90,18 @@ class Generator(nn.Module):
             bent[rows] += basis[rows] @ self.bend[label].T
         return bent
 
-    def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
-        """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
-        images = self.mean[labels].clone()  # (n, D)
+    def values(self, latents: Tensor, labels: Tensor) -> Tensor:
+        """Map bent latents (n, d) of classes (n,) to v, (n, outputs)."""
+        values = self.mean[labels].clone()
         for label in range(self.config.classes):
             rows = labels == label
-            images[rows] += latents[rows] @ self.factor[label].T
+            values[rows] += latents[rows] @ self.factor[label].T
+        return values
+
+    def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
+        """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
         shape = (len(labels), self.config.channels, self.config.height, self.config.width)
-        return images.clamp_(0, 1).view(shape)
+        return self.values(latents, labels).clamp_(0, 1).view(shape)
 
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:

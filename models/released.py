@@ -9,11 +9,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from models import dcgan, edm
+from models import dcgan, edm, textured
 from models.dcgan import DcganConfig, DcganGenerator
 from models.edm import EdmConfig, EdmDenoiser
 from models.generator import load_generator
 from models.released_files import read_description, read_weights
+from models.textured import TexturedConfig, TexturedGenerator
 
 
 class ReleasedGenerator(Protocol):
@@ -72,9 +73,14 @@ def _edm(directory: Path, config: Mapping[str, Any]) -> EdmDenoiser:
     return read_weights(directory, lambda: EdmDenoiser(EdmConfig(**config))).eval()
 
 
+def _textured(directory: Path, config: Mapping[str, Any]) -> TexturedGenerator:
+    return read_weights(directory, lambda: TexturedGenerator(TexturedConfig(**config))).eval()
+
+
 _NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Any]], ReleasedGenerator]] = {
     dcgan.NETWORK: _dcgan,
     edm.NETWORK: _edm,
+    textured.NETWORK: _textured,
 }
 
 

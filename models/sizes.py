@@ -15,6 +15,13 @@ CLASSIFIER_LAYERS: Mapping[str, int] = {
     "pretrained_linear": 1,
 }
 
+TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels to a side of what `models.texture` describes together; numbers of each
+
+
+def texture_size(height: int, width: int) -> int:
+    """Return how many numbers the texture of an image has."""
+    return TEXTURE_MAPS * (height // TEXTURE_CELL) * (width // TEXTURE_CELL)
+
 
 def discriminator_layers(height: int, width: int) -> int:
     """Return the layers with parameters of `models.dcgan.Discriminator`."""

@@ -7,12 +7,20 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from models.sizes import TEXTURE_CELL
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens_config import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
+from privacy.plans.datalens_config import (
+    IMAGES_MAX,
+    PRESETS,
+    TEACHER_PARAMETERS_MAX,
+    TEXTURE_MAX,
+    DataLensConfig,
+    suits_texture,
+)
 from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.detail import share_above_noise
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
@@ -152,6 +160,13 @@ def start_releases(plan: Plan) -> Mapping[str, int]:
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
+    if config.texture and not suits_texture(facts):
+        raise InvalidParameter(
+            "texture",
+            True,
+            f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
+            f"{facts.width} x {facts.height} have {config.texture_size(facts):,}",
+        )
     latent = config.latent_size(facts)
     if config.vote_share > 0 and config.top_k > latent:
         raise InvalidParameter(
@@ -247,6 +262,7 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
         notes.append("The guarantee hides all records of one subject, however many there are.")
     if config.warm_start:
         what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
+        what += " of pixels and texture" if config.texture else ""
         notes.append(f"Noisy class {what} are released first; the generator starts from them.")
         if facts.unit == "subject":
             notes.append(

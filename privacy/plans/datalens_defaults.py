@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from privacy.plans.datalens_config import PRESETS, DataLensConfig, config_from_options
-from privacy.plans.detail import clips_for, coefficients_of, detail_for, signal
+from privacy.plans.datalens_config import PRESETS, DataLensConfig, config_from_options, suits_texture
+from privacy.plans.detail import TEXTURE_FROM, clips_for, detail_for, power_of, signal
 from privacy.plans.plan import PublicFacts
 
 UNITS_PER_TEACHER_MIN = 4
@@ -35,17 +35,20 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     if preset in FOLLOWING and config.warm_start:
         if teachers_max < config.teachers and not given.intersection(_OF_VOTES):
             follows["vote_share"] = 0.0  # so few records do not pay for votes (docs/benchmarks/datalens.md)
-        q = signal(facts, mu * (1.0 - follows.get("vote_share", config.vote_share)) ** 0.5)
-        follows |= _detail(config, given, q, facts)
+        q = signal(facts, mu)
+        if q >= TEXTURE_FROM and suits_texture(facts) and not given.intersection((*_OF_VOTES, "texture")):
+            follows |= {"texture": True, "vote_share": 0.0}
+        q *= (1.0 - follows.get("vote_share", config.vote_share)) ** 0.5
+        follows |= _detail(dataclasses.replace(config, **_without(follows, given)), given, q, facts)
         detailed = dataclasses.replace(config, **_without(follows, given))
-        power = coefficients_of(detailed, facts).power
+        power = power_of(detailed, facts)
         follows |= clips_for(power, detailed.noise_shape, q, facts.size)
         follows["top_k"] = min(config.top_k, detailed.latent_size(facts))
     return dataclasses.replace(config, **_without(follows, given))
 
 
 def _detail(config: DataLensConfig, given: set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
-    follows = detail_for(facts, q)
+    follows = detail_for(facts, q, config.texture)
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
     if given.intersection(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget

@@ -26,6 +26,7 @@ Array = npt.NDArray[np.float64]
 # openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
 # planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
 POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
+TEXTURE_POWER = 0.075  # mean square of a texture's number (`models.texture`) in the same pictures
 WITHIN = 0.75  # part of the power that is within the classes, in the same pictures by their folders
 LUMA_CHROMA: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]]) / np.sqrt([[3.0], [2.0], [6.0]])
 CENTRE = 0.5  # mid-grey: data on white and on black are as far from it
@@ -35,6 +36,8 @@ NOISE_SHAPE = 0.25
 _COEFFICIENTS_EACH = 10.0  # times the root of q
 _COEFFICIENTS = (9, 256, 400)  # at least; at most in grey, and in colour
 _COMPONENTS = (80, 120)  # at most, in grey, and in colour
+_WITH_TEXTURE = 160  # components that carry coefficients and texture together
+TEXTURE_FROM = 4000.0  # below, the noise of the many numbers of a texture costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 8, 16.0  # components in which they do
 _NARROW_TO, _MANY = 40.0, 1600.0
@@ -68,6 +71,12 @@ def coefficients_of(config: DataLensConfig, facts: PublicFacts) -> Coefficients:
     return Coefficients(plane[kept], row[kept], column[kept], power[kept])
 
 
+def power_of(config: DataLensConfig, facts: PublicFacts) -> Array:
+    """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
+    texture = np.full(config.texture_size(facts), TEXTURE_POWER)
+    return np.concatenate([coefficients_of(config, facts).power, texture])
+
+
 def noise_shape(power: Array, exponent: float) -> Array:
     """Return the public scale (f,) by which coefficients are divided before they are clipped and get equal noise.
 
@@ -95,10 +104,11 @@ def share_above_noise(config: DataLensConfig, facts: PublicFacts, stddev: float)
         facts: what the owner declared.
         stddev: of the noise in a class's sum, in units of one clipped record.
     """
+    shape = noise_shape(power_of(config, facts), config.noise_shape)
     power = coefficients_of(config, facts).power
     per_class = facts.units_declared / len(facts.classes)
     clip = config.mean_clip * math.sqrt(facts.size)
-    noise = (stddev * clip / per_class * noise_shape(power, config.noise_shape)) ** 2
+    noise = (stddev * clip / per_class * shape[: len(power)]) ** 2
     apart = (1.0 - WITHIN) * power
     whole = coefficients_of(dataclasses.replace(config, frequencies=64, coefficients=None), facts).power
     return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole.sum()))
@@ -139,18 +149,19 @@ def _along(q: float, start: float) -> float:
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
-def detail_for(facts: PublicFacts, q: float) -> dict[str, Any]:
+def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
     """Return what follows for a warm start, but for clips: colours, coefficients, components and shares.
 
     Args:
         facts: what the owner declared.
         q: from `signal`.
+        texture: whether it is released, too.
     """
     in_colour = facts.channels > 1
     least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
     coefficients = min(max(least, round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
     means, pooled, own = shares_for(q)
-    limit = min(_COMPONENTS[in_colour], coefficients)
+    limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
     return {
         "colour": "luma_chroma" if in_colour else "rgb",
         "centre": CENTRE,

@@ -20,13 +20,13 @@ from models.generator import Generator
 from models.released import ReleasedGenerator, known_networks
 from service.folder_names import folder_names
 from tests.models.checks import stream
-from tests.models.test_released import affine, dcgan, edm
+from tests.models.test_released import affine, dcgan, edm, textured
 from workers.train.drawing import SampleRequest, draw
 
 CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
 FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
-LINES_MAX = {"affine": 280, "dcgan": 290, "edm": 520}
+LINES_MAX = {"affine": 290, "dcgan": 290, "edm": 520, "textured": 430}
 
 
 def started_edm() -> EdmDenoiser:
@@ -41,7 +41,7 @@ def gaussians() -> Generator:
     return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
 
 
-EVERY = [affine, gaussians, dcgan, edm, started_edm]
+EVERY = [affine, gaussians, textured, dcgan, edm, started_edm]
 
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)

@@ -12,11 +12,16 @@ from models.edm import EdmConfig, EdmDenoiser
 from models.generator import Generator, GeneratorConfig, load_generator
 from models.released import load_released
 from models.released_files import CONFIG_FILE, WEIGHTS_FILE
+from models.textured import TexturedConfig, TexturedGenerator
 from tests.models.checks import stream
 
 
 def affine() -> Generator:
     return Generator(GeneratorConfig(classes=2, channels=1, height=8, width=8, components=3, features=2))
+
+
+def textured() -> TexturedGenerator:
+    return TexturedGenerator(TexturedConfig(2, channels=3, height=8, width=12, components=3, features=0))
 
 
 def dcgan() -> DcganGenerator:
@@ -32,8 +37,8 @@ def edm_of_patches() -> EdmDenoiser:
     return edm(height=9, width=7, patch=2)  # neither side is a multiple of the patch's
 
 
-EVERY: list[Any] = [affine, dcgan, edm, edm_of_patches]
-DEEP: list[Any] = [dcgan, edm, edm_of_patches]
+EVERY: list[Any] = [affine, dcgan, edm, edm_of_patches, textured]
+DEEP: list[Any] = [dcgan, edm, edm_of_patches, textured]
 
 
 @pytest.mark.parametrize("make", EVERY)

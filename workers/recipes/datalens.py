@@ -18,6 +18,7 @@ from torch import Tensor
 from models.generator import Generator, GeneratorConfig
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
+from models.textured import TexturedConfig, TexturedGenerator
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens import VOTES, planned_iterations
 from privacy.plans.datalens_config import DataLensConfig
@@ -60,7 +61,7 @@ def train(run: Run) -> Generator:
     cfg = run.plan.config_of(DataLensConfig)
     saved = load_checkpoint(run.checkpoints)
     state = {} if saved is None else saved.state
-    generator = Generator(_shape(cfg, run.facts))
+    generator = _new(cfg, run.facts)
     if "generator" in state:
         generator.load_state_dict(state["generator"])
     else:
@@ -89,15 +90,11 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def _shape(cfg: DataLensConfig, facts: PublicFacts) -> GeneratorConfig:
-    return GeneratorConfig(
-        classes=len(facts.classes),
-        channels=facts.channels,
-        height=facts.height,
-        width=facts.width,
-        components=cfg.latent_size(facts),
-        features=cfg.features,
-    )
+def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
+    sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
+    if cfg.texture:
+        return TexturedGenerator(TexturedConfig(*sizes, features=0))  # nothing bends it: there are no votes
+    return Generator(GeneratorConfig(*sizes, features=cfg.features))
 
 
 def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:

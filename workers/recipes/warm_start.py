@@ -1,10 +1,11 @@
 """Warm start: one noisy Gaussian per class, from three integer releases, before the first vote.
 
 Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
-of a picture and noise is small. Released are (1) counts and means by class, (2) the covariance around the released
-means pooled over classes, whose eigenvectors are the principal components, (3) each class's covariance in those
-components. Each is then shrunk as far as the known noise explains it (`workers.recipes.shrinkage`). The plan may leave
-out (3), where the pooled covariance stands in, and (2), where the public prior does.
+of a picture and noise is small; where the plan says so, their texture follows (`models.texture`). Released are (1)
+counts and means by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the
+principal components, (3) each class's covariance in those components. Each is then shrunk as far as the known noise
+explains it (`workers.recipes.shrinkage`). The plan may leave out (3), where the pooled covariance stands in, and (2),
+where the public prior does.
 
 Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
 sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
@@ -27,9 +28,10 @@ from privacy.errors import BudgetExceeded
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION
 from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.detail import LUMA_CHROMA, WITHIN, coefficients_of, noise_shape
+from privacy.plans.detail import LUMA_CHROMA, WITHIN, coefficients_of, noise_shape, power_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes.shrinkage import shrink, shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.texture import texture_coefficients
 
 Array = npt.NDArray[np.float64]
 _BLOCK = 8192  # records whose products are formed at once
@@ -50,8 +52,8 @@ class ClassGaussians:
     """Released: a Gaussian per class over images.
 
     Attributes:
-        mean: (classes, pixels), in units of full brightness.
-        factor: (classes, pixels, latent), so that an image is mean + factor z with z ~ N(0, I).
+        mean: (classes, pixels), in units of full brightness; where texture is released, its numbers follow the pixels.
+        factor: (classes, pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
     """
 
     mean: Array
@@ -259,10 +261,13 @@ def warm_start(
             Where that is so for the classes' own covariances, the pooled one stands in for them.
     """
     basis, classes, size = image_basis(config, facts), len(facts.classes), _size(facts)
-    power = coefficients_of(config, facts).power
+    power = power_of(config, facts)
     shape = noise_shape(power, config.noise_shape)  # (f,)
     expected = power / shape**2
-    private = coefficients(private_images, basis, config.centre) / shape
+    private = coefficients(private_images, basis, config.centre)
+    if config.texture:
+        private = np.concatenate([private, texture_coefficients(private_images)], axis=1)
+    private /= shape
 
     def counts_and_means(drawn: Noise) -> Array:
         return np.column_stack(
@@ -292,7 +297,7 @@ def warm_start(
     kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
     components = vectors[:, kept]  # (f, d)
     pooled = np.maximum(values[kept], _FLOOR)  # (d,)
-    factor = basis.T @ components
+    factor = _drawn(components.T, basis).T
     roots = [np.diag(np.sqrt(pooled))] * classes
     if scales.by_class is not None:
         leading = config.class_size(facts)
@@ -302,7 +307,14 @@ def warm_start(
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
             root[:leading, :leading] = _root(each)  # beyond, the pooled covariance stands in
-    return ClassGaussians((means * shape) @ basis + config.centre, np.stack([factor @ root for root in roots]))
+    mean = _drawn(means * shape, basis)
+    mean[:, : facts.pixels] += config.centre
+    return ClassGaussians(mean, np.stack([factor @ root for root in roots]))
+
+
+def _drawn(rows: Array, basis: Array) -> Array:
+    """Turn the coefficients in rows (n, f) into pixels; what follows the coefficients stays as it is."""
+    return np.concatenate([rows[:, : len(basis)] @ basis, rows[:, len(basis) :]], axis=1)
 
 
 def _own(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from privacy.accounting.filter import open_filter
+from privacy.errors import InvalidParameter
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.datalens_defaults import config_that_follows
@@ -41,7 +42,7 @@ def test_no_default_is_refused(preset: str, channels: int, side: int, n: int, ep
     facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
     found = config(facts, epsilon, preset=preset)
     assert found.teachers <= n // 4
-    assert found.latent_size(facts) <= facts.pixels
+    assert found.latent_size(facts) <= facts.pixels + found.texture_size(facts)
 
 
 def test_more_budget_or_records_buy_more_detail() -> None:
@@ -59,6 +60,33 @@ def test_few_records_release_means_and_one_covariance_and_ask_no_teachers() -> N
     assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
     assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
     assert [stage.name for stage in made(FEW, teachers=100, top_k=5).stages] == [MEANS, POOLED, VOTES]
+
+
+def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -> None:
+    rich = made(FASHION, 10.0)
+    assert [stage.name for stage in rich.stages] == [MEANS, POOLED, BY_CLASS]
+    found = rich.config_of(DataLensConfig)
+    assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
+    assert not config(FASHION).texture
+    assert not config(FEW, 10.0).texture
+    assert not config(FASHION, 10.0, texture=False).texture
+    assert not config(FASHION, 10.0, vote_share=0.1).texture  # who asks for votes has them
+    assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "about"),
+    [
+        (FASHION, {"texture": True}, "vote_share of 0"),
+        (FASHION, {"texture": True, "preset": "votes_only"}, "set warm_start"),
+        (dataclasses.replace(FASHION, height=30), {"texture": True, "vote_share": 0.0}, "multiples of 4"),
+        (dataclasses.replace(COLOUR, width=64), {"texture": True, "vote_share": 0.0}, "at most 1024"),
+    ],
+)
+def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options: dict[str, Any], about: str) -> None:
+    with pytest.raises(InvalidParameter, match=about) as refused:
+        made(facts, 10.0, **options)
+    assert refused.value.name == "texture"
 
 
 @pytest.mark.parametrize("facts", [FEW, FASHION, COLOUR], ids=["few", "many", "colour"])
@@ -90,7 +118,7 @@ def test_a_plan_keeps_all_that_followed() -> None:
 
 def test_a_plan_from_before_reads_as_it_was_made() -> None:
     document = made(FASHION, preset="fixed").to_json()
-    for name in ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components"):
+    for name in ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components", "texture"):
         del document["config"][name]
     assert plan_from_json(document).config == DataLensConfig()
 

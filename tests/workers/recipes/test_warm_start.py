@@ -281,14 +281,16 @@ def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients
 
 @pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
 @pytest.mark.parametrize("brightness", [0, 255])
+@pytest.mark.parametrize("texture", [False, True])
 def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_never_exceeds_it(
-    brightness: int, noise_shape: float
+    brightness: int, noise_shape: float, texture: bool
 ) -> None:
     """All the way from pixels to the integers that get noise: the shape divides before the clip, never after it."""
     facts = dataclasses.replace(FACTS, channels=3)
     config = dataclasses.replace(
-        CONFIG, colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True
-    )
+        CONFIG, colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
+        texture=texture, vote_share=0.0,
+    )  # fmt: skip
     kept: dict[str, Any] = {}
     above = 1 << 30
 
@@ -304,6 +306,7 @@ def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_ne
     change = math.sqrt(square(sums(3) - sums(2)))
     assert 0.98 * warm_start_event(MEANS, 9.0).sensitivity < change <= warm_start_event(MEANS, 9.0).sensitivity
     assert list(kept) == [MEANS]  # nothing else was released
+    assert kept[MEANS].shape == (3, 1 + 40 + config.texture_size(facts))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -319,9 +322,9 @@ def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(chann
 
 
 def assert_sound(gaussians: ClassGaussians, config: DataLensConfig, facts: PublicFacts) -> None:
-    classes, latent = len(facts.classes), config.latent_size(facts)
-    assert gaussians.mean.shape == (classes, facts.pixels)
-    assert gaussians.factor.shape == (classes, facts.pixels, latent)
+    classes, latent, outputs = len(facts.classes), config.latent_size(facts), facts.pixels + config.texture_size(facts)
+    assert gaussians.mean.shape == (classes, outputs)
+    assert gaussians.factor.shape == (classes, outputs, latent)
     assert np.isfinite(gaussians.mean).all()
     assert np.isfinite(gaussians.factor).all()
 

@@ -1,0 +1,64 @@
+"""Texture of private images: each record's numbers depend on that record alone, to the last bit.
+
+The same numbers as `models.texture.texture`, in another arithmetic. Filters and pixels are integers, so that sums of
+their products are exact in whatever order they are added; squares, sums of two and roots are rounded as IEEE 754 says,
+wherever in a block a number stands; moduli are rounded to integers before they are added; and logarithms, which
+libraries round as they like, come from one table.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from models.sizes import TEXTURE_CELL as CELL
+from models.sizes import texture_size
+from models.texture import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
+
+Array = npt.NDArray[np.float64]
+_GRID = 2**12  # steps of a modulus from 0 to full brightness
+_BLOCK = 64  # images whose windows are in memory at once
+
+
+def texture_coefficients(private_images: npt.NDArray[np.uint8]) -> Array:
+    """Return the images' texture (n, maps * rows * columns). Private.
+
+    Args:
+        private_images: (n, h, w[, 3]) uint8; sides are multiples of 4.
+    """
+    n, height, width = private_images.shape[:3]
+    found = np.zeros((n, texture_size(height, width)))
+    for at in range(0, n, _BLOCK):
+        block = private_images[at : at + _BLOCK].astype(np.float64)
+        luma = block.sum(axis=3) if block.ndim == 4 else block
+        full = 255.0 * (block.shape[3] if block.ndim == 4 else 1)
+        half = luma.reshape(len(luma), height // 2, 2, width // 2, 2).sum(axis=(2, 4))  # in units of 4 pixels
+        fine, coarse = (bank[:, 0].numpy() for bank in filters())
+        parts = (_numbers(luma, fine, full, CELL), _numbers(half, coarse, 4 * full, CELL // 2))
+        found[at : at + _BLOCK] = np.concatenate(parts, axis=1).reshape(len(luma), -1)
+    return found
+
+
+def _numbers(images: Array, bank: Array, full: float, cell: int) -> Array:
+    """Return (b, ORIENTATIONS, rows, columns) of integer images (b, h, w), in which `full` is full brightness."""
+    b, height, width = images.shape
+    size = bank.shape[-1]
+    around = np.pad(images, ((0, 0), (size // 2,) * 2, (size // 2,) * 2))
+    windows = sliding_window_view(around, (size, size), axis=(1, 2)).reshape(-1, size * size)
+    waves = windows @ bank.reshape(len(bank), -1).T  # integers below 2^53: exact
+    unit = full / FILTER_UNIT
+    modulus = np.sqrt(waves[:, 0::2] ** 2 + waves[:, 1::2] ** 2 + MODULUS_FLOOR * unit * unit) * (_GRID / unit)
+    cells = np.rint(modulus).reshape(b, height // cell, cell, width // cell, cell, ORIENTATIONS).sum(axis=(2, 4))
+    index = np.minimum(cells, cell * cell * _GRID).astype(np.int64) * (CELL // cell) ** 2
+    return np.moveaxis(_logarithms()[index], 3, 1)
+
+
+@cache
+def _logarithms() -> Array:
+    """Return the number of each sum of 16 rounded moduli."""
+    means = np.arange(CELL * CELL * _GRID + 1) / (CELL * CELL * _GRID)
+    return np.array([(math.log(mean + LOG_FLOOR) - CENTRE) * SCALE for mean in means])
