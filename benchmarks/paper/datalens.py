@@ -163,7 +163,7 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str)
         facts = facts_of(folder)
         images = (drawn.view(-1, facts.channels, facts.height, facts.width) * 255).round().byte()
         found.append(_accuracy(images, labels, folder, seed))
-    setting = f"{_SAMPLES[budget]:,} samples, delta {DELTA:g}"
+    setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == _DC_GAN else f"delta {DELTA:g}")
     if method in _SIZES[budget]:
         setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
     ours = {"ours": statistics.mean(found), "sd": statistics.stdev(found) if len(found) > 1 else None}
