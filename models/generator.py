@@ -2,8 +2,9 @@
 
 v = mean_y + factor_y (z + W_y psi(z)),   z ~ N(0, I_d),   psi(z) = [1, z, tanh(R z + b)]
 
-v is an image, cut to [0, 1]. With W = 0 this is one Gaussian per class: the warm start. The network acts on the latent,
-where a class has unit variance in every direction, so one step size fits all of them. R and b are public random numbers.
+v is an image, cut to [0, 1]. With W = 0 this is one Gaussian per class: the warm start. The network acts on the
+latent, where a class has unit variance in every direction, so one step size fits all of them. R and b are public random
+numbers.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def planned_iterations(plan: Plan) -> int:
 
 def start_releases(plan: Plan) -> Mapping[str, int]:
     """Return the releases, by stage, without which there is no generator worth publishing."""
-    if plan.config.warm_start:
+    if plan.config_of(DataLensConfig).warm_start:
         # Where the classes' own covariances are missing, the pooled one stands in.
         return {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None}
     means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}

@@ -144,6 +144,11 @@ class DataLensConfig(RecipeConfig):
         return self.warm_start or self.moment_votes
 
     @property
+    def changes_its_start(self) -> bool:
+        """As in every recipe."""
+        return self.warm_start and self.vote_share > 0
+
+    @property
     def drawing_seconds(self) -> float:
         """As in every recipe."""
         return 4e-3 if self.texture else 8e-4

@@ -85,8 +85,8 @@ class RecipeConfig:
         return ""
 
     @property
-    def warm_start(self) -> bool:
-        """Whether a generator starts from released statistics, from which alone it can draw as well."""
+    def changes_its_start(self) -> bool:
+        """Whether a generator that starts from released statistics is changed after that, and can be had without."""
         return False
 
     @property

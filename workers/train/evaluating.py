@@ -67,7 +67,7 @@ def run_evaluation(context: Context) -> None:
             measured = measure_classifier(directory, test, device=context.device, progress=progress)
         else:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
-            warm_start = plan.config.warm_start
+            warm_start = plan.config.changes_its_start
             measured = measure_generator(
                 directory, test, request, warm_start=warm_start, device=context.device, progress=progress
             )
@@ -105,7 +105,7 @@ def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, 
     """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
     each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
     reference = Piece(REFERENCE, 100, _REFERENCE_SHARE * _SECONDS * facts.size)
-    return (*(each * (2 if plan.config.warm_start else 1)), reference)
+    return (*(each * (2 if plan.config.changes_its_start else 1)), reference)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from models.generator import Generator, load_generator, save_generator
+from models.textured import TexturedGenerator
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
@@ -100,6 +101,17 @@ def train(data: TrainingData, tmp_path: Path) -> Callable[..., Generator]:
 
 def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
     return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
+
+
+def test_with_texture_the_same_releases_make_a_generator_that_renders(train: Callable[..., Generator]) -> None:
+    purse = Purse()
+    generator = train(plan(texture=True, vote_share=0.0), purse)
+    assert isinstance(generator, TexturedGenerator)
+    assert purse.counts == [(MEANS, 1), (POOLED, 1), (BY_CLASS, 1)]
+    assert generator.mean.shape == (10, 64 + 64)  # 8 x 8 pixels, and 16 numbers of each of 2 x 2 cells
+    images = generator.sample(torch.arange(10), torch.Generator().manual_seed(0))
+    assert images.shape == (10, 1, 8, 8)
+    assert 0 <= images.min() < images.max() <= 1
 
 
 def test_the_charges_are_the_plan_in_order(train: Callable[..., Generator]) -> None:
@@ -191,8 +203,13 @@ def test_whatever_was_kept_is_not_paid_again(options: dict[str, Any], train: Cal
 @pytest.mark.parametrize("lost", range(4))
 @pytest.mark.parametrize(
     "options",
-    [{}, {"preset": "warm_start_only", "vote_share": 0.0}, {"preset": "votes_only", "vote_share": 0.0}],
-    ids=["statistics and votes", "statistics", "rounds"],
+    [
+        {},
+        {"preset": "warm_start_only", "vote_share": 0.0},
+        {"preset": "warm_start_only", "vote_share": 0.0, "texture": True},
+        {"preset": "votes_only", "vote_share": 0.0},
+    ],
+    ids=["statistics and votes", "statistics", "texture", "rounds"],
 )
 def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the_job(
     lost: int, options: dict[str, Any], train: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch

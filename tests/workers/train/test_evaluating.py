@@ -80,6 +80,13 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
     assert order == sorted(order)
 
 
+@pytest.mark.parametrize("texture", [False, True])
+def test_a_start_that_no_vote_changed_is_measured_once(workshop, texture):
+    results = evaluated(workshop, released(workshop, evaluation_samples=200, vote_share=0.0, texture=texture))
+    assert set(results["accuracy"]) == KINDS
+    assert results["accuracy_warm_start_only"] is None
+
+
 def test_it_can_be_asked_for_again_with_other_numbers(workshop):
     release = released(workshop, evaluation_samples=200)
     first = evaluated(workshop, release)
