@@ -30,7 +30,7 @@ from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_s
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes import datalens, moment_votes, warm_start
+from workers.recipes import coefficients, datalens, moment_votes, warm_start
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.student import LatentStudent
 from workers.recipes.teacher_stage import Release
@@ -231,7 +231,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
     config, facts = plan.config_of(DataLensConfig), population.facts
     noise_stddev = plan.noise_stddev
     scales = NoiseScales(*(noise_stddev[name] for name in (MEANS, POOLED, BY_CLASS)))
-    basis, size = warm_start.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
+    basis, size = coefficients.image_basis(config, facts), float(np.sqrt(facts.pixels / 784))
     public = len(population.images)
     images = np.concatenate([population.images, population.canary_images])
     labels = np.concatenate([population.labels, population.canary_labels])
@@ -240,7 +240,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
     assert tap.means is not None
     counts, means = tap.means
 
-    rows = warm_start.coefficients(images, basis)
+    rows = coefficients.coefficients(images, basis)
     clip = config.mean_clip * size
     adds = np.column_stack([warm_start._quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / scales.means
     sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / scales.means)
@@ -257,7 +257,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
 
     values, vectors = np.linalg.eigh(tap.scatters[0])
     components = vectors[:, np.argsort(-values, kind="stable")[: config.latent_size(facts)]]
-    rows = warm_start.exact_product(rows, components, largest=warm_start._FAR * size)
+    rows = coefficients.exact_product(rows, components, largest=warm_start._FAR * size)
     clip = config.component_clip * size
     for label in range(population.classes):
         own = labels == label

@@ -24,6 +24,7 @@ from privacy.plans.datalens import VOTES, planned_iterations
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.moment_votes import planned_rounds
 from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.coefficients import exact_product
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
 from workers.recipes.paid_warm_start import release_gaussians, warm_start_work
@@ -35,7 +36,7 @@ from workers.recipes.teacher_stage import (
     start_teacher_stage,
 )
 from workers.recipes.units import teacher_of_each
-from workers.recipes.warm_start import ClassGaussians, exact_product, prior
+from workers.recipes.warm_start import ClassGaussians, prior
 
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together

@@ -23,8 +23,9 @@ from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
+from workers.recipes.coefficients import cosine_basis
 from workers.recipes.interface import Run
-from workers.recipes.warm_start import ClassGaussians, cosine_basis
+from workers.recipes.warm_start import ClassGaussians
 
 _CENTRE_BYTE = 64  # public constant near the mean brightness of pictures
 _STEPS = 2**20  # steps per unit of a cosine wave's integers

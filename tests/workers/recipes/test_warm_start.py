@@ -24,13 +24,11 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import coefficients_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes import warm_start as module
+from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.warm_start import (
     ClassGaussians,
     Kept,
     NoiseScales,
-    coefficients,
-    exact_product,
-    image_basis,
     off_diagonal_stddev,
     prior,
     release_means,
