@@ -36,7 +36,8 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         if teachers_max < config.teachers and not given.intersection(_OF_VOTES):
             follows["vote_share"] = 0.0  # so few records do not pay for votes (docs/benchmarks/datalens.md)
         q = signal(facts, mu)
-        if q >= TEXTURE_FROM and suits_texture(facts) and not given.intersection((*_OF_VOTES, "texture")):
+        votes_asked = config.vote_share > 0 and given.intersection(_OF_VOTES)
+        if q >= TEXTURE_FROM and suits_texture(facts) and not votes_asked and "texture" not in given:
             follows |= {"texture": True, "vote_share": 0.0}
         q *= (1.0 - follows.get("vote_share", config.vote_share)) ** 0.5
         follows |= _detail(dataclasses.replace(config, **_without(follows, given)), given, q, facts)

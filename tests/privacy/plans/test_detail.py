@@ -67,6 +67,7 @@ def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -
     assert [stage.name for stage in rich.stages] == [MEANS, POOLED, BY_CLASS]
     found = rich.config_of(DataLensConfig)
     assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
+    assert config(FASHION, 10.0, preset="warm_start_only").texture
     assert not config(FASHION).texture
     assert not config(FEW, 10.0).texture
     assert not config(FASHION, 10.0, texture=False).texture
