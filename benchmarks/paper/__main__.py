@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper import aggregator_costs, aggregators, datalens, private_steps, small_epsilons
+from benchmarks.paper import (
+    aggregator_costs,
+    aggregators,
+    datalens,
+    private_steps,
+    scores,
+    small_epsilons,
+    topagg_steps,
+)
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper.private_steps import Maker
 
@@ -21,15 +29,18 @@ TABLES: Mapping[tuple[str, str], Maker] = {
     **private_steps.TABLES,
     **aggregators.TABLES,
     **aggregator_costs.TABLES,
+    **scores.TABLES,
+    **topagg_steps.TABLES,
     ("datalens", "1"): datalens.table_1,
     ("datalens", "2"): small_epsilons.table_2,
 }
-FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES, **aggregator_costs.FIGURES}
+FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES, **aggregator_costs.FIGURES, **topagg_steps.FIGURES}
 NEEDS: Mapping[tuple[str, str], str] = {
     **private_steps.NEEDS,
     ("datalens", "1"): datalens.NEEDS,
     ("datalens", "2"): small_epsilons.NEEDS,
-    **dict.fromkeys((("datalens", "3"), ("datalens", "12")), small_epsilons.SCORES_NEED),
+    **dict.fromkeys(scores.TABLES, scores.NEEDS),
+    ("datalens", "9"): topagg_steps.NEEDS,
 }
 
 

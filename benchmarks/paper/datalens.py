@@ -41,19 +41,19 @@ _QUICK, _FULL = "quick", "full"
 _SAMPLES = {_QUICK: 10_000, _FULL: 60_000}
 _SEEDS = {_QUICK: (0,), _FULL: (0, 1, 2)}
 _MERF = {_QUICK: (2000, 2000), _FULL: (10_000, 6000)}  # features, steps
-_DEFAULT, _PAPER, _DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
-_DC_GAN, _DP_GAN, _PATE_GAN, _G_PATE, _GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
+DEFAULT, _PAPER, DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
+DC_GAN, _DP_GAN, _PATE_GAN, _G_PATE, _GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
 # Sizes of the competitors: for minutes on a CPU, and networks and numbers of teachers like the papers'.
 _SIZES: dict[str, dict[str, Any]] = {
     _QUICK: {
-        _DC_GAN: DcGan(steps=1500),
+        DC_GAN: DcGan(steps=1500),
         _DP_GAN: DpGan(steps=500),
         _PATE_GAN: PateGan(teachers=100, iterations=1000, batch=32),
         _G_PATE: GPate(teachers=1000, iterations=200, teacher_steps=1),
         _GS_WGAN: GsWgan(critics=500, visits=2),
     },
     _FULL: {
-        _DC_GAN: DcGan(steps=20_000, features=64, latent=100, rate=2e-4),
+        DC_GAN: DcGan(steps=20_000, features=64, latent=100, rate=2e-4),
         _DP_GAN: DpGan(steps=50_000, features=64, latent=100),
         _PATE_GAN: PateGan(teachers=1000, iterations=2000, student_steps=5, features=64, latent=100),
         _G_PATE: GPate(teachers=4000, iterations=500, batch=32, features=64, latent=100),
@@ -62,7 +62,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 # By (data set, method): at epsilon 1 and 10; DC-GAN has no privacy.
 PUBLISHED: Mapping[tuple[str, str], tuple[float | None, float | None]] = {
-    ("fashion-mnist", _DC_GAN): (0.8032, 0.8032),
+    ("fashion-mnist", DC_GAN): (0.8032, 0.8032),
     ("fashion-mnist", _DP_GAN): (0.1053, 0.6098),
     ("fashion-mnist", _PATE_GAN): (0.4222, 0.6218),
     ("fashion-mnist", _G_PATE): (0.5567, 0.6934),
@@ -97,7 +97,7 @@ def _merf(folder: Folder, epsilon: float, seed: int, budget: str) -> Draw:
 
 
 def _dc_gan(folder: Folder, _epsilon: float, seed: int, budget: str) -> Draw:
-    return _flat(train_dc_gan(folder, _SIZES[budget][_DC_GAN], seed))
+    return _flat(train_dc_gan(folder, _SIZES[budget][DC_GAN], seed))
 
 
 def _dp_gan(folder: Folder, epsilon: float, seed: int, budget: str) -> Draw:
@@ -125,10 +125,10 @@ def _flat(generator: DcganGenerator) -> Draw:
 
 
 _METHODS: Mapping[str, Method] = {
-    _DEFAULT: _default,
+    DEFAULT: _default,
     _PAPER: _paper,
-    _DP_MERF: _merf,
-    _DC_GAN: _dc_gan,
+    DP_MERF: _merf,
+    DC_GAN: _dc_gan,
     _DP_GAN: _dp_gan,
     _PATE_GAN: _of_teachers(_PATE_GAN, train_pate_gan),
     _G_PATE: _of_teachers(_G_PATE, train_g_pate),
@@ -144,7 +144,7 @@ def table_1(dataset: str, budget: str) -> list[Row]:
     rows: list[Row] = []
     for method in run:
         for epsilon in EPSILONS:
-            if method == _DC_GAN and epsilon != EPSILONS[0]:
+            if method == DC_GAN and epsilon != EPSILONS[0]:
                 rows.append({**rows[-1], "epsilon": epsilon, "seconds": 0.0})
             else:
                 rows.append(_row(dataset, folder, method, epsilon, budget))
@@ -157,18 +157,23 @@ def table_1(dataset: str, budget: str) -> list[Row]:
 def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str) -> Row:
     started, found = time.monotonic(), []
     for seed in _SEEDS[budget]:
-        draw, stream = _METHODS[method](folder, epsilon, seed, budget), torch.Generator().manual_seed(seed)
-        labels = torch.arange(_SAMPLES[budget]) % len(folder.classes)
-        drawn = torch.cat([draw(part, stream) for part in torch.split(labels, 2000)])
-        facts = facts_of(folder)
-        images = (drawn.view(-1, facts.channels, facts.height, facts.width) * 255).round().byte()
+        images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
-    setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == _DC_GAN else f"delta {DELTA:g}")
+    setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
     if method in _SIZES[budget]:
         setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
     ours = {"ours": statistics.mean(found), "sd": statistics.stdev(found) if len(found) > 1 else None}
     more = {"setting": setting, "seeds": len(found), "seconds": round(time.monotonic() - started, 1)}
     return {**_empty(dataset, method, epsilon), **ours, **more}
+
+
+def drawn(method: str, folder: Folder, epsilon: float, seed: int, budget: str, samples: int) -> tuple[Tensor, Tensor]:
+    """Train a method and draw so many images (n, c, h, w) uint8 with their labels (n,), the classes in turn."""
+    draw, stream = _METHODS[method](folder, epsilon, seed, budget), torch.Generator().manual_seed(seed)
+    labels = torch.arange(samples) % len(folder.classes)
+    rows = torch.cat([draw(part, stream) for part in torch.split(labels, 2000)])
+    facts = facts_of(folder)
+    return (rows.view(-1, facts.channels, facts.height, facts.width) * 255).round().byte(), labels
 
 
 def _accuracy(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> float:

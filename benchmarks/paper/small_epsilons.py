@@ -37,11 +37,6 @@ NEEDS = (
     "Table 2's competitors are built for Table 1 (benchmarks/paper/datalens.py); at these epsilons they are not run."
 )
 
-SCORES_NEED = (
-    "Tables 3 and 12 (Inception Score and FID) need a named extractor, and one that is comparable with what was "
-    "published: the usual Inception weights, which an operator provides."
-)
-
 
 def table_2(dataset: str, budget: str) -> list[Row]:
     """Train the default at every epsilon, and name what was published of the others."""

@@ -1,0 +1,190 @@
+"""DataLens, Tables 3 and 12: Inception Score, Frechet distance, and with them precision, recall and three classifiers.
+
+The extractor is a small CNN that learned the first half of the public test images; what is drawn is compared with the
+other half, which neither it nor a generator has seen. As in the paper, the Inception Score uses a classifier of the
+set's own classes (the paper's learned all training images). The Frechet distance is between this CNN's last hidden
+layers (128 numbers); published FIDs are of a network of ImageNet's, so theirs and ours must not be compared. Precision
+and recall: Kynkaanniemi et al. 2019, arXiv:1904.06991, with three neighbours.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.aggregators import Row, row_of
+from benchmarks.paper.datalens import DC_GAN, DEFAULT, DP_MERF, EPSILONS, drawn
+from benchmarks.small_data import Folder, channels_first
+from models.classifiers import CLASSIFIER_KINDS, build_classifier
+from workers.evaluation.utility import train_and_test
+
+_SAMPLES = {"quick": 5_000, "full": 10_000}
+_SEEDS = {"quick": (0,), "full": (0, 1, 2)}
+_EPOCHS, _BATCH, _RATE, _DECAY = 20, 100, 3e-3, 1e-3  # of the extractor
+_NEIGHBOURS, _COMPARED = 3, 2_000  # images of a side whose neighbours are looked for
+REAL = "real images"
+_OURS = (DEFAULT, DP_MERF, DC_GAN)
+_OTHERS = ("DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN", "DataLens")
+# Table 12 at epsilon 1 and 10; Table 3 is its Inception Score. By measure: real images, then the methods above.
+PUBLISHED: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]] = {
+    ("mnist", "IS"): ((9.86, 1.00, 1.19, 3.60, 1.00, 4.37), (9.86, 1.00, 1.46, 5.16, 8.59, 5.78)),
+    ("mnist", "FID"): (
+        (1.04, 470.20, 231.54, 153.38, 489.75, 186.06),
+        (1.04, 304.86, 253.55, 150.62, 58.77, 173.50),
+    ),
+    ("fashion-mnist", "IS"): ((9.01, 1.03, 1.69, 3.41, 1.00, 3.93), (9.01, 1.05, 2.35, 4.33, 5.87, 4.58)),
+    ("fashion-mnist", "FID"): (
+        (1.54, 472.03, 253.19, 214.78, 587.31, 194.98),
+        (1.54, 433.38, 229.25, 171.90, 135.47, 167.68),
+    ),
+}
+NEEDS = (
+    "The extractor is a CNN of half of the public test images. A Frechet distance that is comparable with published "
+    "FIDs needs the usual Inception weights, which are in no package. CelebA is in none either."
+)
+
+
+class Extractor:
+    """A classifier of public images: what it makes of others, and its last hidden layer."""
+
+    def __init__(self, images: Tensor, labels: Tensor, classes: int, seed: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            _, channels, height, width = images.shape
+            network = build_classifier("cnn", channels=channels, height=height, width=width, classes=classes)
+            steps = _EPOCHS * (len(images) // _BATCH)
+            optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _RATE, total_steps=steps)
+            for _ in range(steps):
+                chosen = torch.randint(len(images), (_BATCH,))
+                loss = nn.functional.cross_entropy(network(images[chosen].float() / 255), labels[chosen])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+        layers = list(network.eval())  # type: ignore[call-overload]
+        self._hidden, self._head = nn.Sequential(*layers[:-2]), nn.Sequential(*layers[-2:])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8 -> (n, 128) float64."""
+        return torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)]).double()
+
+    @torch.no_grad()
+    def probabilities(self, features: Tensor) -> Tensor:
+        """(n, 128) -> (n, classes)."""
+        return self._head(features.float()).double().softmax(dim=1)
+
+
+def inception_score(probabilities: Tensor) -> float:
+    """Return exp E KL(p(y | x) || p(y)) of (n, classes): 1, up to the number of classes (Salimans et al. 2016)."""
+    of_all = probabilities.mean(dim=0, keepdim=True)
+    tiny = torch.finfo(probabilities.dtype).tiny
+    ratio = probabilities.clamp(min=tiny).log() - of_all.clamp(min=tiny).log()
+    return math.exp(float((probabilities * ratio).sum(dim=1).mean()))
+
+
+def frechet(left: Tensor, right: Tensor) -> float:
+    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as is usual."""
+    root = _root(left.T.cov())
+    cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()
+    means = (left.mean(dim=0) - right.mean(dim=0)).square().sum()
+    return float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross)
+
+
+def _root(matrix: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp(min=0).sqrt() @ vectors.T
+
+
+def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int = _NEIGHBOURS) -> tuple[float, float]:
+    """Return the share of fake features that lie where real ones do, and of real ones that lie where fake ones do.
+
+    A feature lies where a set does if it is as near to one of its points as that point's n-th neighbour in the set.
+    """
+    return _covered(fake, real, neighbours), _covered(real, fake, neighbours)
+
+
+def _covered(points: Tensor, by: Tensor, neighbours: int) -> float:
+    radius = torch.cdist(by, by).kthvalue(neighbours + 1, dim=1).values  # a point is its own nearest
+    return float((torch.cdist(points, by) <= radius).any(dim=1).double().mean())
+
+
+def measures(images: Tensor, labels: Tensor, folder: Folder, extractor: Extractor, seed: int) -> dict[str, float]:
+    """Measure images (n, c, h, w) uint8 and their labels (n,) against the second half of a folder's test images."""
+    test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
+    half, classes = len(test) // 2, len(folder.classes)
+    real, fake = extractor.features(test[half:]), extractor.features(images)
+    precision, recall = precision_and_recall(real[:_COMPARED], fake[:_COMPARED])
+    found = {"IS": inception_score(extractor.probabilities(fake)), "FID": frechet(real, fake)}
+    found |= {"precision": precision, "recall": recall}
+    for kind in CLASSIFIER_KINDS:
+        told = train_and_test(kind, images, labels, test[half:], truth[half:], classes=classes, seed=seed)
+        found[f"accuracy, {kind.replace('_', ' ')}"] = told.accuracy
+    return found
+
+
+def extractor_of(folder: Folder, seed: int) -> Extractor:
+    """Train the extractor on the first half of a folder's test images."""
+    half = len(folder.test_labels) // 2
+    images, labels = channels_first(folder.test_images[:half]), torch.from_numpy(folder.test_labels[:half])
+    return Extractor(images, labels, len(folder.classes), seed)
+
+
+def scores(table: str, dataset: str, budget: str) -> list[Row]:
+    """Make the rows of Table 12; Table 3 has the Inception Score alone."""
+    folder, rows = FOLDERS[dataset](), list[Row]()
+    extractors = {seed: extractor_of(folder, seed) for seed in _SEEDS[budget]}
+    wanted = [(REAL, None), *((method, epsilon) for method in _OURS for epsilon in EPSILONS)]
+    for method, epsilon in wanted:
+        if method == DC_GAN and epsilon != EPSILONS[0]:
+            continue  # it has no privacy: one run
+        started, found = time.monotonic(), list[dict[str, float]]()
+        for seed, extractor in extractors.items():
+            images, labels = _of(method, folder, epsilon, seed, budget)
+            found.append(measures(images, labels, folder, extractor, seed))
+        seconds = round(time.monotonic() - started, 1)
+        for measure in found[0] if table == "12" else ("IS",):
+            values = [of[measure] for of in found]
+            more: dict[str, Any] = {**_spread(values), "measure": measure, "seconds": seconds}
+            if method == REAL and (dataset, measure) in PUBLISHED:
+                more["published"] = PUBLISHED[dataset, measure][0][0]
+            setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
+            rows.append(row_of(table, method, dataset, epsilon if method != DC_GAN else None, setting, **more))
+    return rows + _published(table, dataset)
+
+
+def _of(method: str, folder: Folder, epsilon: float | None, seed: int, budget: str) -> tuple[Tensor, Tensor]:
+    """Return images (n, c, h, w) uint8 and labels (n,) of a method, or the first private images themselves."""
+    if epsilon is None:
+        count = _SAMPLES[budget]
+        return channels_first(folder.images[:count]), torch.from_numpy(folder.labels[:count])
+    return drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    return {"ours": mean, "sd": math.sqrt(variance) if len(values) > 1 else None, "seeds": len(values)}
+
+
+def _published(table: str, dataset: str) -> list[Row]:
+    rows = []
+    for measure in ("IS", "FID") if table == "12" else ("IS",):
+        for epsilon, (_, *values) in zip(EPSILONS, PUBLISHED.get((dataset, measure), ()), strict=False):
+            for method, value in zip(_OTHERS, values, strict=True):
+                more = {"published": value, "measure": measure}
+                rows.append(row_of(table, method, dataset, epsilon, f"{measure}: not run", **more))
+    return rows
+
+
+TABLES: Mapping[tuple[str, str], Callable[[str, str], list[Row]]] = {
+    ("datalens", table): functools.partial(scores, table) for table in ("3", "12")
+}

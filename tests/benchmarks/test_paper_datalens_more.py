@@ -1,0 +1,95 @@
+"""DataLens' Tables 3, 8 to 10 and 12: scores of known images, and rows whose noise is what their names say."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from benchmarks.classifier_runs import plan_of
+from benchmarks.paper import scores, topagg_steps
+from benchmarks.small_data import Folder
+from privacy.gradients.topagg import norm_top_k
+from tests.benchmarks.test_orders import pictures
+
+
+def test_the_inception_score_counts_the_classes_that_are_told_apart() -> None:
+    assert scores.inception_score(torch.eye(4).repeat(3, 1).double()) == pytest.approx(4)
+    assert scores.inception_score(torch.full((5, 4), 0.25).double()) == pytest.approx(1)
+    assert scores.inception_score(torch.eye(4)[:1].repeat(9, 1).double()) == pytest.approx(1)
+
+
+def test_the_frechet_distance_of_gaussians_is_that_of_their_formula() -> None:
+    points = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double()
+    assert scores.frechet(points, points) == pytest.approx(0, abs=1e-9)
+    assert scores.frechet(points, points + torch.tensor([3.0, 4.0, 0.0])) == pytest.approx(25)
+    doubled = points.mean(dim=0) + 2 * (points - points.mean(dim=0))  # (2 s - s)^2 in each direction
+    assert scores.frechet(points, doubled) == pytest.approx(float(points.var(dim=0).sum()))
+
+
+def test_precision_falls_where_images_are_elsewhere_and_recall_where_they_are_all_alike() -> None:
+    stream = torch.Generator().manual_seed(0)
+    real, same = torch.randn(2, 200, 2, generator=stream).double()
+    precision, recall = scores.precision_and_recall(real, same)
+    assert precision > 0.8
+    assert recall > 0.8
+    assert scores.precision_and_recall(real, same + 100) == (0, 0)
+    precision, recall = scores.precision_and_recall(real, real[:5].repeat(40, 1) + 1e-6 * same)
+    assert precision > 0.9
+    assert recall < 0.1
+
+
+def test_scores_have_a_row_for_every_measure_and_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(scores.FOLDERS, "fashion-mnist", _larger)
+    monkeypatch.setattr(scores, "_OURS", ())
+    monkeypatch.setattr(scores, "_BATCH", 5)
+    rows = scores.scores("12", "fashion-mnist", "quick")
+    real = {row["measure"]: row for row in rows if row["ours"] is not None}
+    names = {"IS", "FID", "precision", "recall"}
+    assert set(real) == names | {f"accuracy, {kind}" for kind in ("logistic regression", "mlp", "cnn")}
+    assert 1.5 < real["IS"]["ours"] <= 2
+    assert real["FID"]["published"] == 1.54
+    by = {(row["method"], row["measure"], row["epsilon"]): row["published"] for row in rows if row["ours"] is None}
+    assert by["DataLens", "FID", 1.0] == 194.98
+    assert by["DataLens", "IS", 10.0] == 4.58
+    assert {row["measure"] for row in scores.scores("3", "fashion-mnist", "quick")} == {"IS"}
+
+
+def _larger() -> Folder:
+    few = pictures(False)
+    return dataclasses.replace(few, test_images=few.images[:60], test_labels=few.labels[:60])
+
+
+def test_the_cells_of_table_10_have_the_noise_of_their_names() -> None:
+    folder = pictures(False)
+    deviations = {}
+    for name, way in topagg_steps.CELLS.items():
+        plan = plan_of(folder, way.options(50, 1.0), 0.5, 0, 6)
+        (stage,) = way.noisy(plan).stages
+        deviations[name] = stage.event.noise_multiplier * math.sqrt(way.keep)  # over C
+    assert deviations["TopK-GM-DP"] == pytest.approx(deviations["GM-DP"])
+    assert deviations["TopAgg"] == pytest.approx(deviations["GM-DP"] * math.sqrt(0.8))
+    assert max(deviations["TopK-SGD"], deviations["clipped SGD"]) < 1e-5
+
+
+def test_rows_of_tables_8_and_9_stand_beside_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(topagg_steps.FOLDERS, "mnist", lambda: pictures(False))
+    monkeypatch.setattr(topagg_steps, "_HELD_OUT", 20)
+    tiny = {"batch": 20, "steps": 2, "seeds": (0, 1), "tries": (0.5,)}
+    monkeypatch.setattr(topagg_steps, "_SIZES", {"quick": tiny})
+    rows = {(row["method"], row["epsilon"]): row for row in topagg_steps.table_8("mnist", "quick")}
+    assert rows["TopAgg, k = 0.8", 0.05]["published"] == 77.15
+    assert rows["GM-DP", None]["published"] == 99.08
+    assert all(0 <= row["ours"] <= 100 and row["seeds"] == 2 for row in rows.values())
+    nine = topagg_steps.table_9("mnist", "quick")
+    assert [row["published"] for row in nine if row["ours"] is None][:3] == [74.25, 78.45, 73.55]
+
+
+def test_what_keeps_a_share_of_the_coordinates_may_keep_all_of_a_gradient() -> None:
+    gradient = torch.zeros(1, 100)
+    gradient[0, :20] = 20**-0.5
+    by_coordinates = gradient * (gradient.abs() >= gradient.abs().topk(20).values.min())
+    assert float(by_coordinates.norm()) == pytest.approx(1)
+    assert float(norm_top_k(gradient + 1e-4 * torch.arange(100), 0.2).norm()) <= 1.01 * math.sqrt(0.2)
