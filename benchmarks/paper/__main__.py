@@ -17,6 +17,7 @@ from benchmarks.paper import (
     aggregator_costs,
     aggregators,
     datalens,
+    loop_rows,
     private_steps,
     scores,
     small_epsilons,
@@ -34,7 +35,12 @@ TABLES: Mapping[tuple[str, str], Maker] = {
     ("datalens", "1"): datalens.table_1,
     ("datalens", "2"): small_epsilons.table_2,
 }
-FIGURES: Mapping[tuple[str, str], Maker] = {**private_steps.FIGURES, **aggregator_costs.FIGURES, **topagg_steps.FIGURES}
+FIGURES: Mapping[tuple[str, str], Maker] = {
+    **private_steps.FIGURES,
+    **aggregator_costs.FIGURES,
+    **topagg_steps.FIGURES,
+    **loop_rows.FIGURES,
+}
 NEEDS: Mapping[tuple[str, str], str] = {
     **private_steps.NEEDS,
     ("datalens", "1"): datalens.NEEDS,

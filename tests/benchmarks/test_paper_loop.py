@@ -1,0 +1,115 @@
+"""The rungs of DataLens' loop: networks of the published shape, prices of what is private, and rows for all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.paper import loop, loop_rows
+from benchmarks.paper.published_networks import LATENT, PublishedGenerator, PublishedTeachers
+from benchmarks.small_data import Folder
+
+
+def folder() -> Folder:
+    """Ten classes, each of which has two bright rows of its own."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(660, dtype=np.int64) % 10
+    images = rng.integers(0, 60, (660, 28, 28))
+    for at, label in enumerate(labels):
+        images[at, 2 * label : 2 * label + 2] += 180
+    images = images.astype(np.uint8)
+    return Folder(images[:600], labels[:600], images[600:], labels[600:], tuple("abcdefghij"))
+
+
+def test_the_published_networks_have_their_shapes() -> None:
+    generator = PublishedGenerator(0)
+    drawn = generator(torch.rand(20, LATENT) * 2 - 1, torch.arange(20) % 10).detach()
+    assert drawn.shape == (20, 784)
+    assert float(drawn.min()) >= 0
+    assert float(drawn.max()) <= 1
+    teachers = PublishedTeachers(torch.rand(2, 15, 784), torch.zeros(2, 15, dtype=torch.int64), 0)
+    weights = sum(w.numel() for w in (*teachers._weights, *teachers._biases, *teachers._scales)) / 2
+    assert weights == pytest.approx(555_000, rel=0.01)
+
+
+def test_a_published_teacher_learns_from_its_own_records_alone() -> None:
+    stream = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(2, 15, 784, generator=stream), (torch.arange(30) % 10).view(2, 15)
+    shown, of = torch.rand(15, 784, generator=stream), torch.arange(15) % 10
+    found = []
+    for second in (images[1], 1 - images[1]):
+        teachers = PublishedTeachers(torch.stack([images[0], second]), labels, 0)
+        teachers.learn(shown, of, 2)
+        found.append(teachers.gradients(shown, of))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-7)
+    assert not torch.allclose(found[0][1], found[1][1], rtol=1e-2, atol=0)
+
+
+def test_a_teachers_gradient_makes_an_image_look_more_real_to_it() -> None:
+    stream = torch.Generator().manual_seed(0)
+    teachers = PublishedTeachers(torch.rand(3, 15, 784, generator=stream), torch.arange(45).view(3, 15) % 10, 0)
+    shown, of = torch.rand(15, 784, generator=stream), torch.arange(15) % 10
+    teachers.learn(shown, of, 5)
+    step = teachers.gradients(shown, of)
+    moved = shown + 1e-2 * step / step.norm(dim=2, keepdim=True)
+    before = teachers.logits(shown[:, None].expand(-1, 3, -1), of[:, None].expand(-1, 3))
+    after = teachers.logits(moved.transpose(0, 1), of[:, None].expand(-1, 3))
+    said = [torch.nn.functional.softplus(-logits).mean(dim=0) for logits in (before, after)]
+    assert bool((said[1] < said[0]).all())
+
+
+def test_only_what_is_private_has_an_epsilon_and_the_papers_is_its_own_formula() -> None:
+    rung = loop.Rung()
+    assert rung.epsilon == pytest.approx(0.738, abs=0.001)
+    assert loop_rows.papers_epsilon(1301, 200, 5000.0) == pytest.approx(1, abs=1e-3)
+    for change in ({"noise": False}, {"count": 40}, {"release": loop.MEAN}, {"teachers": loop.PUBLISHED}):
+        assert dataclasses.replace(rung, **change).epsilon is None
+    for of, real in loop_rows.REAL.values():
+        assert real.epsilon is not None
+        assert real.epsilon <= of
+    assert dataclasses.replace(rung, iterations=150).epsilon > 1 > dataclasses.replace(rung, iterations=149).epsilon
+
+
+def test_fewer_teachers_get_as_much_noise_each() -> None:
+    few, all_ = loop.Rung(count=40).aggregation, loop.Rung().aggregation
+    assert few.stddev / few.teachers == all_.stddev / all_.teachers == 1.25
+
+
+def test_without_noise_the_loop_moves_images_towards_their_classes() -> None:
+    rung = loop.Rung(count=60, release=loop.MEAN, noise=False, iterations=60)
+    labels = torch.arange(200) % 10
+    drawn = loop.train(rung, folder(), 0).sample(labels).view(-1, 784).float()
+    means = torch.stack([drawn[labels == label].mean(dim=0).view(28, 28) for label in range(10)])
+    own = torch.stack([means[label, 2 * label : 2 * label + 2].mean() for label in range(10)])
+    others = torch.stack([means[label - 5, 2 * label : 2 * label + 2].mean() for label in range(10)])
+    assert bool((own > others).all())
+
+
+@pytest.mark.parametrize("teachers", [loop.PUBLISHED, loop.DENSE, loop.LINEAR])
+@pytest.mark.parametrize("generator", [loop.PUBLISHED, loop.DENSE, loop.DCGAN])
+def test_every_rung_trains(teachers: str, generator: str) -> None:
+    rung = loop.Rung(teachers, 4, generator, iterations=2)
+    assert loop.train(rung, folder(), 0).sample(torch.arange(10)).shape == (10, 1, 28, 28)
+
+
+def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loop_rows.FOLDERS, "fashion-mnist", folder)
+    monkeypatch.setattr(loop_rows, "_HELD_OUT", 60)
+    for name, value in (("_JUDGED_BY", 20), ("_TESTED_BY", 20), ("_EPOCHS", 1), ("_CEILING", (2,))):
+        monkeypatch.setattr(loop_rows, name, value)
+    monkeypatch.setattr(loop_rows, "rungs", lambda _: [loop.Rung(count=4, iterations=1)])
+    monkeypatch.setattr(loop_rows, "REAL", {"one": (1.0, loop.Rung(count=40, iterations=1))})
+    rows = loop_rows.figure_ablation("fashion-mnist", "quick")
+    assert [row["method"] for row in rows] == ["one discriminator", loop.Rung(count=4).described()]
+    (real,) = loop_rows.figure_loop("fashion-mnist", "quick")
+    assert (real["published"], real["seeds"]) == (0.6478, 3)
+
+
+def test_the_ladder_takes_one_thing_away_after_the_other() -> None:
+    found = loop_rows.rungs("quick")
+    assert len(set(found)) == len(found)
+    quiet = [rung.release for rung in found if rung.teachers == loop.LINEAR and not rung.noise and rung.beta == 0.7]
+    assert quiet[:4] == [loop.MEAN, loop.SIGNS, loop.TOP_K, loop.THRESHOLD]
