@@ -58,6 +58,9 @@ class Rung:
         noise: whether there is any.
         k, stddev, beta: the paper's; stddev is of 4,000 teachers.
         iterations: of 15 images each.
+        width: features and dense units of a published teacher.
+        balanced: whether each published teacher has as many records of every class.
+        updates: of the generator on each release.
     """
 
     teachers: str = LINEAR
@@ -69,6 +72,9 @@ class Rung:
     stddev: float = 5000.0
     beta: float = 0.7
     iterations: int = 86
+    width: tuple[int, int] = (32, 256)
+    balanced: bool = True
+    updates: int = 1
 
     @property
     def aggregation(self) -> TopAggConfig:
@@ -95,7 +101,11 @@ class Rung:
     def described(self) -> str:
         """For tables."""
         noise = "noise" if self.noise else "no noise"
-        return f"{self.count:,} {self.teachers} teachers, {self.generator} generator, {self.release}, {noise}"
+        wide = "" if self.width == (32, 256) else f" of {self.width[0]} features and {self.width[1]} units"
+        wide += "" if self.balanced else " with records at random"
+        more = "" if self.updates == 1 else f", {self.updates} updates on each release"
+        who = f"{self.count:,} {self.teachers} teachers{wide}, {self.generator} generator"
+        return f"{who}, {self.release}, {noise}{more}"
 
 
 class Taught(Protocol):
@@ -138,9 +148,18 @@ def _teachers(rung: Rung, folder: Folder, secret: bytes, seed: int) -> Taught:
     if rung.teachers == DENSE:
         means = Means(budget=NoLedger(), secret=secret)
         return _Dense(Teachers(folder.images, folder.labels, CLASSES, rung.count, 32, means))
-    dealt = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[: rung.count * RECORDS]
-    own = dealt.view(rung.count, RECORDS)
-    return PublishedTeachers(rows[own], torch.from_numpy(folder.labels)[own], seed)
+    own = _dealt(torch.from_numpy(folder.labels), rung.count, rung.balanced, seed)
+    return PublishedTeachers(rows[own], torch.from_numpy(folder.labels)[own], seed, *rung.width)
+
+
+def _dealt(labels: Tensor, count: int, balanced: bool, seed: int) -> Tensor:
+    """Return (count, RECORDS) places of records; where balanced, the classes in turn, as the published code deals."""
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    wanted = count * RECORDS
+    if balanced:
+        each = [shuffled[labels[shuffled] == label][: -(-wanted // CLASSES)] for label in range(CLASSES)]
+        shuffled = torch.stack(each, dim=1).flatten()
+    return shuffled[:wanted].view(count, RECORDS)
 
 
 class LoopGenerator:
@@ -165,12 +184,13 @@ class LoopGenerator:
         drawn = self.network(latents, labels)
         return unit_pixels(drawn) if self._kind == DCGAN else drawn
 
-    def follow(self, images: Tensor, direction: Tensor) -> None:
-        """Descend the squared distance to x + gamma g."""
-        loss = (images - (images.detach() + GAMMA * direction)).square().sum()
-        self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
+    def follow(self, latents: Tensor, labels: Tensor, target: Tensor, updates: int) -> None:
+        """Descend the squared distance to x + gamma g so many times."""
+        for _ in range(updates):
+            loss = (self.images(latents, labels) - target).square().sum()
+            self._optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimiser.step()
 
     @torch.no_grad()
     def sample(self, labels: Tensor) -> Tensor:
@@ -201,16 +221,23 @@ def train(rung: Rung, folder: Folder, seed: int) -> LoopGenerator:
             shown = generator.images(latents, labels)
         teachers.learn(shown, labels, UPDATES if iteration else FIRST_UPDATES)
         labels = torch.randint(CLASSES, (IMAGES,), generator=public)
-        images = generator.images(latents, labels)
-        gradients = teachers.gradients(images.detach(), labels)
-        if rung.release == MEAN:
-            generator.follow(images, gradients.mean(dim=0))
-            continue
-        votes = topagg.count_votes(gradients, config, coins)
-        if rung.noise:
-            votes = topagg.noisy_sum(votes, config, SecureNoise.derive(secret, "votes", iteration))
-        generator.follow(images, topagg.threshold(votes, config))
+        with torch.no_grad():
+            images = generator.images(latents, labels)
+        direction = _released(rung, config, teachers.gradients(images, labels), coins, secret, iteration)
+        generator.follow(latents, labels, images + GAMMA * direction, rung.updates)
     return generator
+
+
+def _released(
+    rung: Rung, config: TopAggConfig, gradients: Tensor, coins: torch.Generator, secret: bytes, iteration: int
+) -> Tensor:
+    """Return what reaches the generator of the teachers' gradients (N, m, d): (m, d)."""
+    if rung.release == MEAN:
+        return gradients.mean(dim=0)
+    votes = topagg.count_votes(gradients, config, coins)
+    if rung.noise:
+        votes = topagg.noisy_sum(votes, config, SecureNoise.derive(secret, "votes", iteration))
+    return topagg.threshold(votes, config)
 
 
 def judged(draw: Callable[[Tensor], Tensor], folder: Folder, samples: int, seed: int, epochs: int | None) -> float:

@@ -108,6 +108,15 @@ def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> No
     assert (real["published"], real["seeds"]) == (0.6478, 3)
 
 
+def test_balanced_shards_have_every_class_and_no_record_twice() -> None:
+    labels = torch.from_numpy(folder().labels)
+    dealt = loop._dealt(labels, 6, True, 0)
+    assert dealt.shape == (6, 15)
+    assert len(dealt.unique()) == 90
+    assert all(len(labels[own].unique()) == 10 for own in dealt)
+    assert len(loop._dealt(labels, 6, False, 0).unique()) == 90
+
+
 def test_the_ladder_takes_one_thing_away_after_the_other() -> None:
     found = loop_rows.rungs("quick")
     assert len(set(found)) == len(found)
