@@ -13,7 +13,6 @@ records each, so that a record that is added moves others. `benchmarks.paper.loo
 from __future__ import annotations
 
 import dataclasses
-import math
 import secrets
 from collections.abc import Callable
 from typing import Protocol
@@ -25,87 +24,16 @@ from benchmarks.aggregators.loop import LinearTeachers, linear_teachers
 from benchmarks.budgets import NoLedger
 from benchmarks.competitors.players import Teachers, unit_pixels
 from benchmarks.paper.published_networks import LATENT, PublishedGenerator, PublishedTeachers
+from benchmarks.paper.rungs import CLASSES, DCGAN, DENSE, GAMMA, IMAGES, LINEAR, PUBLISHED, Rung, released
 from benchmarks.paper_algorithm import PixelStudent
 from benchmarks.small_data import Folder, channels_first
 from models.dcgan import DcganConfig, DcganGenerator
-from privacy.accounting.filter import NANO, release_nano
-from privacy.accounting.gaussian import gaussian_epsilon
-from privacy.aggregation import topagg
-from privacy.aggregation.topagg_config import TopAggConfig
-from privacy.mechanisms.noise import SecureNoise
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Means
 
-DELTA, PIXELS, CLASSES = 1e-5, 784, 10
-IMAGES, GAMMA, RATE = 15, 1e-3, 1e-3  # m, the published step, and Adam's
 FIRST_UPDATES, UPDATES = 10, 2
-ALL = 4000  # teachers
 RECORDS = 15  # of a published teacher
-PUBLISHED, LINEAR, DENSE, DCGAN = "published", "linear", "dense", "DC-GAN"
-MEAN, SIGNS, TOP_K, THRESHOLD = "mean gradient", "signs", "top-k signs", "thresholded top-k signs"
-
-
-@dataclasses.dataclass(frozen=True)
-class Rung:
-    """One loop.
-
-    Attributes:
-        teachers: published (convolutional), dense (`TeacherEnsemble`), or linear (one gradient step from zero on own
-            records, as in `benchmarks.aggregators.loop`).
-        count: N.
-        generator: published, DC-GAN's with GroupNorm, or dense (`PixelStudent`).
-        release: what reaches the generator.
-        noise: whether there is any.
-        k, stddev, beta: the paper's; stddev is of 4,000 teachers.
-        iterations: of 15 images each.
-        width: features and dense units of a published teacher.
-        balanced: whether each published teacher has as many records of every class.
-        updates: of the generator on each release.
-    """
-
-    teachers: str = LINEAR
-    count: int = ALL
-    generator: str = PUBLISHED
-    release: str = THRESHOLD
-    noise: bool = True
-    k: int = 200
-    stddev: float = 5000.0
-    beta: float = 0.7
-    iterations: int = 86
-    width: tuple[int, int] = (32, 256)
-    balanced: bool = True
-    updates: int = 1
-
-    @property
-    def aggregation(self) -> TopAggConfig:
-        """TopAgg's parameters, with as much noise for a teacher as 4,000 have."""
-        return TopAggConfig(
-            k=self.k,
-            c=1e-5,
-            stddev=self.stddev * self.count / ALL,
-            beta=self.beta,
-            teachers=self.count,
-            dimension=PIXELS,
-            top_k=self.release != SIGNS,
-            threshold=self.release == THRESHOLD,
-        )
-
-    @property
-    def epsilon(self) -> float | None:
-        """What the whole training costs at delta 1e-5; None where it is not private."""
-        if not self.noise or self.release == MEAN or self.count < ALL or self.teachers == PUBLISHED:
-            return None
-        price = release_nano(self.aggregation.event(1)) * self.iterations * IMAGES
-        return gaussian_epsilon(math.sqrt(price / NANO), DELTA)
-
-    def described(self) -> str:
-        """For tables."""
-        noise = "noise" if self.noise else "no noise"
-        wide = "" if self.width == (32, 256) else f" of {self.width[0]} features and {self.width[1]} units"
-        wide += "" if self.balanced else " with records at random"
-        more = "" if self.updates == 1 else f", {self.updates} updates on each release"
-        who = f"{self.count:,} {self.teachers} teachers{wide}, {self.generator} generator"
-        return f"{who}, {self.release}, {noise}{more}"
+RATE = 1e-3  # of Adam
 
 
 class Taught(Protocol):
@@ -213,7 +141,7 @@ def train(rung: Rung, folder: Folder, seed: int) -> LoopGenerator:
     """Run a rung's loop with a fresh secret and return its generator."""
     secret, public = secrets.token_bytes(32), torch.Generator().manual_seed(seed)
     teachers, generator = _teachers(rung, folder, secret, seed), LoopGenerator(rung.generator, seed)
-    coins, config = Means(budget=NoLedger(), secret=secret).generator("vote coins"), rung.aggregation
+    coins = Means(budget=NoLedger(), secret=secret).generator("vote coins")
     for iteration in range(rung.iterations):
         latents = generator.latents(IMAGES)
         labels = (torch.arange(IMAGES) + 5 * iteration) % CLASSES
@@ -223,21 +151,9 @@ def train(rung: Rung, folder: Folder, seed: int) -> LoopGenerator:
         labels = torch.randint(CLASSES, (IMAGES,), generator=public)
         with torch.no_grad():
             images = generator.images(latents, labels)
-        direction = _released(rung, config, teachers.gradients(images, labels), coins, secret, iteration)
+        direction = released(rung, teachers.gradients(images, labels), coins, secret, iteration)
         generator.follow(latents, labels, images + GAMMA * direction, rung.updates)
     return generator
-
-
-def _released(
-    rung: Rung, config: TopAggConfig, gradients: Tensor, coins: torch.Generator, secret: bytes, iteration: int
-) -> Tensor:
-    """Return what reaches the generator of the teachers' gradients (N, m, d): (m, d)."""
-    if rung.release == MEAN:
-        return gradients.mean(dim=0)
-    votes = topagg.count_votes(gradients, config, coins)
-    if rung.noise:
-        votes = topagg.noisy_sum(votes, config, SecureNoise.derive(secret, "votes", iteration))
-    return topagg.threshold(votes, config)
 
 
 def judged(draw: Callable[[Tensor], Tensor], folder: Folder, samples: int, seed: int, epochs: int | None) -> float:

@@ -21,11 +21,15 @@ from torch import Tensor
 from benchmarks.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper.aggregators import Row, row_of
-from benchmarks.paper.loop import (
+from benchmarks.paper.loop import judged, train
+from benchmarks.paper.rungs import (
     ALL,
+    CLIPPED,
     DCGAN,
     DELTA,
     DENSE,
+    G_PATE,
+    GS_WGAN,
     IMAGES,
     LINEAR,
     MEAN,
@@ -34,8 +38,6 @@ from benchmarks.paper.loop import (
     THRESHOLD,
     TOP_K,
     Rung,
-    judged,
-    train,
 )
 from benchmarks.small_data import Folder
 
@@ -74,12 +76,24 @@ def figure_ablation(dataset: str, budget: str) -> list[Row]:
     """Make a row for every rung."""
     folder = FOLDERS[dataset]().held_out(test=_HELD_OUT)
     rows = [_ceiling(folder, dataset, steps, _SEEDS[budget]) for steps in _CEILING]
-    for rung in rungs(budget):
+    return rows + _judged("ablation", dataset, budget, folder, rungs(budget))
+
+
+def figure_competitors(dataset: str, budget: str) -> list[Row]:
+    """Make rows of what others release of the same teachers' gradients, with noise and without."""
+    folder = FOLDERS[dataset]().held_out(test=_HELD_OUT)
+    wanted = [Rung(release=of, noise=noise) for of in (CLIPPED, G_PATE, GS_WGAN) for noise in (False, True)]
+    return _judged("competitors", dataset, budget, folder, wanted)
+
+
+def _judged(figure: str, dataset: str, budget: str, folder: Folder, wanted: Sequence[Rung]) -> list[Row]:
+    rows = []
+    for rung in wanted:
         started, found = time.monotonic(), []
         for seed in _SEEDS[budget]:
             found.append(judged(train(rung, folder, seed).sample, folder, _JUDGED_BY, seed, _EPOCHS))
         setting = f"{rung.described()}, beta {rung.beta:g}, {rung.iterations} iterations of {IMAGES} images"
-        rows.append(_row("ablation", rung.described(), dataset, rung.epsilon, setting, found, started))
+        rows.append(_row(figure, rung.described(), dataset, rung.epsilon, setting, found, started))
         print(rows[-1]["method"], found, flush=True)
     return rows
 
@@ -135,5 +149,6 @@ def papers_epsilon(images: int, k: int, stddev: float) -> float:
 
 FIGURES: Mapping[tuple[str, str], Callable[[str, str], list[Row]]] = {
     ("datalens", "ablation"): figure_ablation,
+    ("datalens", "competitors"): figure_competitors,
     ("datalens", "loop"): figure_loop,
 }

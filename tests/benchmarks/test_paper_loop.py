@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.paper import loop, loop_rows
+from benchmarks.paper import loop, loop_rows, rungs
 from benchmarks.paper.published_networks import LATENT, PublishedGenerator, PublishedTeachers
 from benchmarks.small_data import Folder
 
@@ -62,10 +62,10 @@ def test_a_teachers_gradient_makes_an_image_look_more_real_to_it() -> None:
 
 
 def test_only_what_is_private_has_an_epsilon_and_the_papers_is_its_own_formula() -> None:
-    rung = loop.Rung()
+    rung = rungs.Rung()
     assert rung.epsilon == pytest.approx(0.738, abs=0.001)
     assert loop_rows.papers_epsilon(1301, 200, 5000.0) == pytest.approx(1, abs=1e-3)
-    for change in ({"noise": False}, {"count": 40}, {"release": loop.MEAN}, {"teachers": loop.PUBLISHED}):
+    for change in ({"noise": False}, {"count": 40}, {"release": rungs.MEAN}, {"teachers": rungs.PUBLISHED}):
         assert dataclasses.replace(rung, **change).epsilon is None
     for of, real in loop_rows.REAL.values():
         assert real.epsilon is not None
@@ -74,12 +74,12 @@ def test_only_what_is_private_has_an_epsilon_and_the_papers_is_its_own_formula()
 
 
 def test_fewer_teachers_get_as_much_noise_each() -> None:
-    few, all_ = loop.Rung(count=40).aggregation, loop.Rung().aggregation
+    few, all_ = rungs.Rung(count=40).aggregation, rungs.Rung().aggregation
     assert few.stddev / few.teachers == all_.stddev / all_.teachers == 1.25
 
 
 def test_without_noise_the_loop_moves_images_towards_their_classes() -> None:
-    rung = loop.Rung(count=60, release=loop.MEAN, noise=False, iterations=60)
+    rung = rungs.Rung(count=60, release=rungs.MEAN, noise=False, iterations=60)
     labels = torch.arange(200) % 10
     drawn = loop.train(rung, folder(), 0).sample(labels).view(-1, 784).float()
     means = torch.stack([drawn[labels == label].mean(dim=0).view(28, 28) for label in range(10)])
@@ -88,11 +88,33 @@ def test_without_noise_the_loop_moves_images_towards_their_classes() -> None:
     assert bool((own > others).all())
 
 
-@pytest.mark.parametrize("teachers", [loop.PUBLISHED, loop.DENSE, loop.LINEAR])
-@pytest.mark.parametrize("generator", [loop.PUBLISHED, loop.DENSE, loop.DCGAN])
+@pytest.mark.parametrize("teachers", [rungs.PUBLISHED, rungs.DENSE, rungs.LINEAR])
+@pytest.mark.parametrize("generator", [rungs.PUBLISHED, rungs.DENSE, rungs.DCGAN])
 def test_every_rung_trains(teachers: str, generator: str) -> None:
-    rung = loop.Rung(teachers, 4, generator, iterations=2)
+    rung = rungs.Rung(teachers, 4, generator, iterations=2)
     assert loop.train(rung, folder(), 0).sample(torch.arange(10)).shape == (10, 1, 28, 28)
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("release", [rungs.CLIPPED, rungs.G_PATE, rungs.GS_WGAN, rungs.SIGNS, rungs.TOP_K])
+def test_every_release_is_a_direction_and_noise_changes_it(release: str, noise: bool) -> None:
+    rung = rungs.Rung(count=4, release=release, noise=noise, iterations=2)
+    gradients = torch.randn(4, 3, 784, generator=torch.Generator().manual_seed(0))
+    found = [
+        rungs.released(rung, gradients, torch.Generator().manual_seed(0), secret, 1)
+        for secret in (b"a" * 32, b"b" * 32)
+    ]
+    assert found[0].shape == (3, 784)
+    assert bool(found[0].isfinite().all())
+    assert torch.equal(found[0], found[1]) is not noise
+
+
+def test_a_competitor_has_the_noise_that_its_images_cost_at_epsilon_1() -> None:
+    clipped = rungs.Rung(release=rungs.CLIPPED)
+    in_turn = rungs.Rung(release=rungs.GS_WGAN)
+    assert clipped.epsilon == in_turn.epsilon == 1
+    noise = [rung.competitor.stddev for rung in (clipped, in_turn)]  # 86 iterations, and one visit
+    assert noise[0] == pytest.approx(noise[1] * 86**0.5, rel=1e-6)
 
 
 def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +122,10 @@ def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(loop_rows, "_HELD_OUT", 60)
     for name, value in (("_JUDGED_BY", 20), ("_TESTED_BY", 20), ("_EPOCHS", 1), ("_CEILING", (2,))):
         monkeypatch.setattr(loop_rows, name, value)
-    monkeypatch.setattr(loop_rows, "rungs", lambda _: [loop.Rung(count=4, iterations=1)])
-    monkeypatch.setattr(loop_rows, "REAL", {"one": (1.0, loop.Rung(count=40, iterations=1))})
+    monkeypatch.setattr(loop_rows, "rungs", lambda _: [rungs.Rung(count=4, iterations=1)])
+    monkeypatch.setattr(loop_rows, "REAL", {"one": (1.0, rungs.Rung(count=40, iterations=1))})
     rows = loop_rows.figure_ablation("fashion-mnist", "quick")
-    assert [row["method"] for row in rows] == ["one discriminator", loop.Rung(count=4).described()]
+    assert [row["method"] for row in rows] == ["one discriminator", rungs.Rung(count=4).described()]
     (real,) = loop_rows.figure_loop("fashion-mnist", "quick")
     assert (real["published"], real["seeds"]) == (0.6478, 3)
 
@@ -120,5 +142,5 @@ def test_balanced_shards_have_every_class_and_no_record_twice() -> None:
 def test_the_ladder_takes_one_thing_away_after_the_other() -> None:
     found = loop_rows.rungs("quick")
     assert len(set(found)) == len(found)
-    quiet = [rung.release for rung in found if rung.teachers == loop.LINEAR and not rung.noise and rung.beta == 0.7]
-    assert quiet[:4] == [loop.MEAN, loop.SIGNS, loop.TOP_K, loop.THRESHOLD]
+    quiet = [rung.release for rung in found if rung.teachers == rungs.LINEAR and not rung.noise and rung.beta == 0.7]
+    assert quiet[:4] == [rungs.MEAN, rungs.SIGNS, rungs.TOP_K, rungs.THRESHOLD]
