@@ -1,4 +1,6 @@
-"""The paper's algorithm to the letter, for the row "without warm start" of `benchmarks.datalens_utility`.
+"""The paper's algorithm with small dense networks, for the row "without warm start" of `benchmarks.datalens_utility`.
+
+With these networks it stays at chance; `benchmarks.paper.loop` has those with which it learns.
 
 Algorithms 1 to 3 of Wang et al. 2021 (arXiv:2103.11109) on pixels: teachers and generator are small MLPs with Adam
 (1e-3, betas 0.5 and 0.999), 10 teacher steps before the first vote and 2 in each iteration, m = 30, c = 1e-5,

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.classifier_runs import plan_of
 from benchmarks.paper import scores, topagg_steps
+from benchmarks.paper.__main__ import main
 from benchmarks.small_data import Folder
 from privacy.gradients.topagg import norm_top_k
 from tests.benchmarks.test_orders import pictures
@@ -93,3 +94,13 @@ def test_what_keeps_a_share_of_the_coordinates_may_keep_all_of_a_gradient() -> N
     by_coordinates = gradient * (gradient.abs() >= gradient.abs().topk(20).values.min())
     assert float(by_coordinates.norm()) == pytest.approx(1)
     assert float(norm_top_k(gradient + 1e-4 * torch.arange(100), 0.2).norm()) <= 1.01 * math.sqrt(0.2)
+
+
+@pytest.mark.parametrize("dataset", ["celeba-gender", "celeba-hair", "places365", "svhn"])
+def test_a_set_that_is_in_no_package_says_so(
+    dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["paper", "--paper", "datalens", "--table", "1", "--dataset", dataset])
+    with pytest.raises(SystemExit):
+        main()
+    assert "is in no package" in capsys.readouterr().err
