@@ -1,6 +1,6 @@
-"""What DataLens' images are worth on Fashion-MNIST: without a warm start, the warm start alone, and both.
+"""What DataLens' images are worth on Fashion-MNIST or CIFAR-10: without a warm start, the warm start alone, and both.
 
-Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on the 60,000 training images with a fresh
+Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh
 secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
 once on the 10,000 test images. Nothing is selected on the test images: the settings were chosen with the last 10,000
 training images held out (docs/benchmarks says how). Rows are written as they are finished; a file that already has a
@@ -21,26 +21,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from benchmarks.paper_algorithm import train_paper_algorithm
-from models.classifiers import CLASSIFIER_KINDS
+from benchmarks.small_data import SETS, Folder, channels_first, facts_of
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.generator import Generator
-from models.public_images import fashion_mnist
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens import VOTES
 from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 DELTA = 1e-5
-CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 PAPER = "paper_algorithm"  # to the letter, on pixels: benchmarks/paper_algorithm.py
 VARIANTS: dict[str, dict[str, Any]] = {
     PAPER: {},
@@ -50,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},  # follows from the budget: from about epsilon 3 on, texture instead of votes
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
-Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, 1, 28, 28)
+Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, c, h, w)
 
 
 class CountedBudget:
@@ -64,23 +61,24 @@ class CountedBudget:
         self.releases[stage] += event.count
 
 
-def train(variant: str, epsilon: float, seed: int, device: torch.device) -> tuple[Draw, dict[str, Any], float]:
-    """Train one generator on the 60,000 training images.
+def train(
+    folder: Folder, variant: str, epsilon: float, seed: int, device: torch.device
+) -> tuple[Draw, dict[str, Any], float]:
+    """Train one generator on a folder's private images; the paper's algorithm takes 28 x 28 pixels in grey.
 
     Returns:
         How to draw from it, public facts (images_aggregated, warm_start, vote_share, config) and the seconds.
     """
-    images, labels = fashion_mnist("train")[:2]
     started = time.monotonic()
     if variant == PAPER:
-        student, aggregated = train_paper_algorithm(epsilon, DELTA, images, labels, CountedBudget(), seed)
+        student, aggregated = train_paper_algorithm(epsilon, DELTA, folder.images, folder.labels, CountedBudget(), seed)
 
         def draw(wanted: torch.Tensor, _: torch.Generator) -> torch.Tensor:
             return student.propose(wanted).detach().view(-1, 1, 28, 28)
 
         facts = {"images_aggregated": aggregated, "warm_start": False, "vote_share": 1.0, "config": {}}
         return draw, facts, time.monotonic() - started
-    generator, plan = _train_recipe(variant, epsilon, images, labels, device)
+    generator, plan = _train_recipe(folder, variant, epsilon, device)
     config = plan.config_of(DataLensConfig)
     facts = {
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
@@ -91,21 +89,15 @@ def train(variant: str, epsilon: float, seed: int, device: torch.device) -> tupl
     return generator.sample, facts, time.monotonic() - started
 
 
-def _train_recipe(
-    variant: str,
-    epsilon: float,
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.int64],
-    device: torch.device,
-) -> tuple[Generator, Plan]:
+def _train_recipe(folder: Folder, variant: str, epsilon: float, device: torch.device) -> tuple[Generator, Plan]:
     options = dict(VARIANTS[variant])
     if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
         options["preset"] = "votes_only_detailed"
-    declared = PublicFacts(CLASSES, 28, 28, 1, len(images), "record")
+    declared = facts_of(folder)
     privacy_filter = open_filter(epsilon, DELTA)
     plan = build_plan("datalens", options, privacy_filter, privacy_filter.capacity_nano, declared)
     budget = CountedBudget()
-    data = TrainingData(images, labels, declared.classes)
+    data = TrainingData(folder.images, folder.labels, declared.classes)
     generator = TRAINERS["datalens"](
         Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32), device=device)
     )
@@ -114,29 +106,37 @@ def _train_recipe(
     return generator, plan
 
 
-def measure(draw: Draw, samples: int, seed: int, device: torch.device) -> dict[str, float]:
+def measure(
+    folder: Folder, draw: Draw, samples: int, seed: int, device: torch.device, kinds: Sequence[ClassifierKind]
+) -> dict[str, float]:
     """Accuracy on the test images of each classifier trained on `samples` synthetic images."""
-    images, labels = fashion_mnist("test")[:2]
-    wanted = torch.arange(samples) % len(CLASSES)
+    classes = len(folder.classes)
+    wanted = torch.arange(samples) % classes
     stream = torch.Generator().manual_seed(seed)
     drawn = torch.cat([draw(part, stream) for part in torch.split(wanted, 2000)])
     synthetic = (drawn * 255).round().byte()
-    test, truth = torch.from_numpy(images)[:, None], torch.from_numpy(labels)
+    test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     return {
-        kind: train_and_test(
-            kind, synthetic, wanted, test, truth, classes=len(CLASSES), seed=seed, device=device
-        ).accuracy
-        for kind in CLASSIFIER_KINDS
+        kind: train_and_test(kind, synthetic, wanted, test, truth, classes=classes, seed=seed, device=device).accuracy
+        for kind in kinds
     }
 
 
-def row_of(variant: str, epsilon: float, seeds: Sequence[int], samples: int, device: torch.device) -> dict[str, Any]:
+def row_of(
+    folder: Folder,
+    variant: str,
+    epsilon: float,
+    seeds: Sequence[int],
+    samples: int,
+    device: torch.device,
+    kinds: Sequence[ClassifierKind] = CLASSIFIER_KINDS,
+) -> dict[str, Any]:
     """Measure one row: the median over seeds of each classifier's accuracy, and what each seed gave."""
     runs: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for seed in seeds:
-        draw, facts, seconds = train(variant, epsilon, seed, device)
-        accuracy = measure(draw, samples, seed, device)
+        draw, facts, seconds = train(folder, variant, epsilon, seed, device)
+        accuracy = measure(folder, draw, samples, seed, device, kinds)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  {variant} epsilon {epsilon:g} seed {seed}: {accuracy} ({seconds:.0f} s)", flush=True)
     return {
@@ -146,7 +146,7 @@ def row_of(variant: str, epsilon: float, seeds: Sequence[int], samples: int, dev
         "teacher_stage": facts["images_aggregated"] > 0,
         **facts,
         "samples": samples,
-        "accuracy": {kind: statistics.median(run["accuracy"][kind] for run in runs) for kind in CLASSIFIER_KINDS},
+        "accuracy": {kind: statistics.median(run["accuracy"][kind] for run in runs) for kind in kinds},
         "seeds": list(seeds),
         "runs": runs,
     }
@@ -156,32 +156,34 @@ def main() -> None:
     """Measure all rows, print them as a table and, where asked, keep them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--dataset", choices=["fashion", "cifar10"], default="fashion")
+    parser.add_argument("--held-out", action="store_true", help="test on held-out training images, to choose settings")
+    parser.add_argument("--classifiers", nargs="+", choices=CLASSIFIER_KINDS, default=list(CLASSIFIER_KINDS))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--samples", type=int, default=60_000)
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
+    folder = SETS[options.dataset]()
+    folder = folder.held_out() if options.held_out else folder
+    variants = options.variants or [name for name in VARIANTS if name != PAPER or not folder.colour]
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
     for epsilon in options.epsilons:
-        for variant in options.variants:
+        for variant in variants:
             settings = (variant, epsilon, options.seeds, options.samples)
             if settings in [(row["variant"], row["epsilon"], row["seeds"], row["samples"]) for row in rows]:
                 continue
-            rows.append(row_of(*settings, device))
+            rows.append(row_of(folder, *settings, device, options.classifiers))
             if options.json is not None:
-                document = {"dataset": "fashion-mnist", "machine": machine, "torch": torch.__version__, "rows": rows}
+                document = {"dataset": options.dataset, "machine": machine, "torch": torch.__version__, "rows": rows}
                 options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    print(f"{'variant':<20} {'epsilon':>7} {'images':>7} {'logistic':>9} {'mlp':>7} {'cnn':>7}")
     for row in rows:
-        accuracy = row["accuracy"]
-        print(
-            f"{row['variant']:<20} {row['epsilon']:>7g} {row['images_aggregated']:>7} "
-            f"{accuracy['logistic_regression']:>9.4f} {accuracy['mlp']:>7.4f} {accuracy['cnn']:>7.4f}"
-        )
+        accuracy = "  ".join(f"{kind} {value:.4f}" for kind, value in row["accuracy"].items())
+        print(f"{row['variant']:<20} epsilon {row['epsilon']:<4g} votes {row['images_aggregated']:<6} {accuracy}")
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.datalens_utility import CLASSES, DELTA, PAPER, VARIANTS, main, row_of
+from benchmarks.datalens_utility import DELTA, PAPER, VARIANTS, main, row_of
+from benchmarks.small_data import SETS
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import TRAINING
 
-FACTS = PublicFacts(CLASSES, 28, 28, 1, 60_000, "record")
+FACTS = PublicFacts(tuple("abcdefghij"), 28, 28, 1, 60_000, "record")
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_every_variant_can_be_planned_as_it_is_published(variant, epsilon):
 
 @pytest.mark.usefixtures("stand_ins")
 def test_a_row_says_what_was_measured():
-    row = row_of("warm_start_alone", 50.0, [0, 1], 100, torch.device("cpu"))
+    row = row_of(SETS["fashion"](), "warm_start_alone", 50.0, [0, 1], 100, torch.device("cpu"))
     assert row["warm_start"]
     assert not row["teacher_stage"]
     assert [run["seed"] for run in row["runs"]] == row["seeds"] == [0, 1]
