@@ -75,11 +75,16 @@ class Method:
 
 
 _CNN: Options = {"architecture": "cnn", "expected_batch": 128, "clip": 1.0, "momentum": 0.0}
+_FASHION = SetUp(
+    fashion, 5_000, 0.5, 100, {**_CNN, "anchors": 200, "basis_size": 100}, functools.partial(load_clipart, 200, 28)
+)
+_CIFAR = SetUp(cifar10, 10_000, 0.5, 100, {**_CNN, "anchors": 100, "basis_size": 60})
 SET_UPS: Mapping[str, SetUp] = {
-    "fashion-mnist, small CNN": SetUp(
-        fashion, 5_000, 0.5, 100, {**_CNN, "anchors": 200, "basis_size": 100}, functools.partial(load_clipart, 200, 28)
-    ),
-    "cifar-10, small CNN": SetUp(cifar10, 10_000, 0.5, 100, {**_CNN, "anchors": 100, "basis_size": 60}),
+    "fashion-mnist, small CNN": _FASHION,
+    "cifar-10, small CNN": _CIFAR,
+    # Noise costs the baseline more than five points here by the stricter reading as well (docs/benchmarks/orders.md).
+    "fashion-mnist, small CNN, epsilon 0.3": dataclasses.replace(_FASHION, epsilon=0.3),
+    "cifar-10, small CNN, epsilon 0.3": dataclasses.replace(_CIFAR, epsilon=0.3),
 }
 _GEP: Options = {"basis_groups": "widths"}  # S1:S2 = 5:1 follows
 _RGP = ({"rank": 1, "learning_rate": 2.0}, {"rank": 2, "learning_rate": 1.0}, {"rank": 2, "learning_rate": 2.0})

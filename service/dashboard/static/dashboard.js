@@ -11,6 +11,7 @@
   const IDLE_MILLISECONDS = 15000;
   const FAILED_MILLISECONDS = 30000;
   const events = document.querySelector("[data-events]");
+  let leaving = false; // for another page, by a click whose answer is not there yet
   let told = false; // by the event stream, so that asking now and then is not needed
   const shown = new Map(); // region -> the text it was last filled with
   let announced = announcement();
@@ -72,9 +73,10 @@
     stream.addEventListener("finished", () => {
       stream.close();
       heard();
-      if (!paused) location.reload(); // what may be done with a job that has ended stands around the region
+      if (!paused && !leaving) location.reload(); // what may be done with a job that has ended stands around the region
     });
     stream.addEventListener("error", () => (told = false)); // the page asks again, until the stream is back
+    addEventListener("beforeunload", () => (leaving = true));
     addEventListener("pagehide", () => stream.close());
   }
 
