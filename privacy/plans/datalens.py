@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.sizes import TEXTURE_CELL
+from models.sizes import TEXTURE_CELL, texture_size
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO, Filter
@@ -165,7 +165,7 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
             "texture",
             True,
             f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
-            f"{facts.width} x {facts.height} have {config.texture_size(facts):,}",
+            f"{facts.width} x {facts.height} have {texture_size(facts.height, facts.width):,}",
         )
     latent = config.latent_size(facts)
     if config.vote_share > 0 and config.top_k > latent:

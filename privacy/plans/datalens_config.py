@@ -14,7 +14,8 @@ from privacy.plans.moment_votes import DETAILED, MomentVotesConfig
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import PublicFacts, RecipeConfig
 
-TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that
+TEXTURE_MAX = 4096  # numbers of an image's texture: up to 64 x 64 pixels
+TEXTURE_WAVES_MAX = 1024  # of them that are released: their covariances have half the square of that
 IMAGES_MAX = 200_000
 EVALUATION_SAMPLES_MAX = 200_000
 TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
@@ -37,6 +38,8 @@ class DataLensConfig(RecipeConfig):
         noise_shape: noise grows with a coefficient's expected power to this exponent; 0: equal noise.
         texture: release the texture of images along with their coefficients, and draw images that have it
             (`models.texture`). Votes know nothing of it, so it needs a vote_share of 0.
+        texture_waves: of the texture's waves over cells and orientations, those that the public prior expects to be
+            strongest; all, where there are fewer.
         shrink: pull means, counts and the pooled covariance to what is expected, as far as noise explains them.
         components: principal components that carry the warm start, and numbers in a latent.
         class_components: leading ones in which classes get covariances of their own; None: all.
@@ -80,6 +83,7 @@ class DataLensConfig(RecipeConfig):
     centre: float = 0.25
     noise_shape: float = 0.0
     texture: bool = False
+    texture_waves: int = TEXTURE_WAVES_MAX
     shrink: bool = False
     components: int = 80
     class_components: int | None = None
@@ -151,7 +155,7 @@ class DataLensConfig(RecipeConfig):
     @property
     def drawing_seconds(self) -> float:
         """As in every recipe."""
-        return 4e-3 if self.texture else 8e-4
+        return 3e-3 if self.texture else 8e-4
 
     def moments(self, facts: PublicFacts) -> MomentVotesConfig:
         """The moment rounds."""
@@ -174,8 +178,8 @@ class DataLensConfig(RecipeConfig):
         return min(self.components, seen + self.texture_size(facts))
 
     def texture_size(self, facts: PublicFacts) -> int:
-        """Numbers in the texture of an image; 0 where it is not released."""
-        return texture_size(facts.height, facts.width) if self.texture else 0
+        """Numbers of the texture of an image that are released; 0 where it is not."""
+        return min(texture_size(facts.height, facts.width), self.texture_waves) if self.texture else 0
 
     def class_size(self, facts: PublicFacts) -> int:
         """Components in which a class has a covariance of its own."""
@@ -208,6 +212,7 @@ class DataLensConfig(RecipeConfig):
 _INTEGERS = {
     "frequencies": (1, 64),
     "coefficients": (1, 4096),
+    "texture_waves": (1, TEXTURE_WAVES_MAX),
     "components": (1, 1024),
     "class_components": (1, 1024),
     "teachers": (1, 100_000),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
+
 if TYPE_CHECKING:
     from privacy.plans.datalens_config import DataLensConfig
     from privacy.plans.plan import PublicFacts
@@ -26,7 +28,12 @@ Array = npt.NDArray[np.float64]
 # openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
 # planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
 POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
-TEXTURE_POWER = 0.075  # mean square of a texture's number (`models.texture`) in the same pictures
+# Likewise of a texture (`models.texture`), seen as waves over the cells and over the orientations. The mean square of
+# such a number, as a share of the number of cells, is TEXTURE_POWER / (TEXTURE_OFFSET + rows^2 + columns^2), times a
+# part for the sum or the difference of fine and coarse waves, and one for the harmonic over orientations. Fitted to the
+# same pictures at 28 x 28.
+TEXTURE_POWER, TEXTURE_OFFSET = 0.045, 0.1
+TEXTURE_LENGTHS, TEXTURE_HARMONICS = (1.0, 0.16), (1.0, 0.17, 0.043, 0.006, 0.002)
 WITHIN = 0.75  # part of the power that is within the classes, in the same pictures by their folders
 LUMA_CHROMA: Array = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]]) / np.sqrt([[3.0], [2.0], [6.0]])
 CENTRE = 0.5  # mid-grey: data on white and on black are as far from it
@@ -37,7 +44,9 @@ _COEFFICIENTS_EACH = 10.0  # times the root of q
 _COEFFICIENTS = (9, 256, 400)  # at least; at most in grey, and in colour
 _COMPONENTS = (80, 120)  # at most, in grey, and in colour
 _WITH_TEXTURE = 160  # components that carry coefficients and texture together
-TEXTURE_FROM = 4000.0  # below, the noise of the many numbers of a texture costs what they bring
+_WAVES_EACH = 7.0  # of texture, times the root of q
+_WAVES = (16, 400)  # at least and at most
+TEXTURE_FROM = 100.0  # below, the noise of a texture's numbers costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 8, 16.0  # components in which they do
 _NARROW_TO, _MANY = 40.0, 1600.0
@@ -71,10 +80,30 @@ def coefficients_of(config: DataLensConfig, facts: PublicFacts) -> Coefficients:
     return Coefficients(plane[kept], row[kept], column[kept], power[kept])
 
 
+@dataclass(frozen=True)
+class TextureWaves:
+    """Which waves of a texture are seen, in the order of the basis' rows: (f,) each."""
+
+    length: npt.NDArray[np.int64]  # 0: the sum of fine and coarse, 1: their difference
+    turn: npt.NDArray[np.int64]  # row of the real Fourier basis over orientations
+    row: npt.NDArray[np.int64]
+    column: npt.NDArray[np.int64]
+    power: Array  # mean square that the public prior expects
+
+
+def texture_waves(config: DataLensConfig, facts: PublicFacts) -> TextureWaves:
+    """Return the waves of texture that a configuration names: the strongest, or all; none where it has no texture."""
+    rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
+    length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
+    parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
+    power = TEXTURE_POWER * rows * columns * parts / (TEXTURE_OFFSET + row**2 + column**2)
+    kept = np.argsort(-power, kind="stable")[: config.texture_size(facts)]
+    return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
+
+
 def power_of(config: DataLensConfig, facts: PublicFacts) -> Array:
     """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
-    texture = np.full(config.texture_size(facts), TEXTURE_POWER)
-    return np.concatenate([coefficients_of(config, facts).power, texture])
+    return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
 
 
 def noise_shape(power: Array, exponent: float) -> Array:
@@ -150,7 +179,7 @@ def _along(q: float, start: float) -> float:
 
 
 def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
-    """Return what follows for a warm start, but for clips: colours, coefficients, components and shares.
+    """Return what follows for a warm start, but for clips: colours, coefficients, waves, components and shares.
 
     Args:
         facts: what the owner declared.
@@ -160,9 +189,12 @@ def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
     in_colour = facts.channels > 1
     least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
     coefficients = min(max(least, round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
+    least_waves, most_waves = _WAVES
+    waves = min(max(least_waves, round(_WAVES_EACH * math.sqrt(q))), most_waves)
     means, pooled, own = shares_for(q)
     limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
     return {
+        **({"texture_waves": waves} if texture else {}),
         "colour": "luma_chroma" if in_colour else "rgb",
         "centre": CENTRE,
         "noise_shape": NOISE_SHAPE,

@@ -18,13 +18,48 @@ from numpy.lib.stride_tricks import sliding_window_view
 from models.sizes import TEXTURE_CELL as CELL
 from models.sizes import texture_size
 from models.texture import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.detail import texture_waves
+from privacy.plans.plan import PublicFacts
+from workers.recipes.coefficients import cosine_basis, exact_product
 
 Array = npt.NDArray[np.float64]
+LARGEST = 4.0  # beyond any number of a texture
 _GRID = 2**12  # steps of a modulus from 0 to full brightness
 _BLOCK = 64  # images whose windows are in memory at once
 
 
-def texture_coefficients(private_images: npt.NDArray[np.uint8]) -> Array:
+def texture_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
+    """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
+
+    Cosine waves over the cells' rows and columns, real Fourier waves over orientations, and the sum or the difference
+    of fine and coarse: a texture is smooth in all of them, so that few numbers hold most of it.
+    """
+    seen = texture_waves(config, facts)
+    turns, lengths = _fourier_basis(ORIENTATIONS), np.array([[1.0, 1.0], [1.0, -1.0]]) / math.sqrt(2.0)
+    down, across = (cosine_basis(side // CELL, side // CELL) for side in (facts.height, facts.width))
+    factors = (lengths[seen.length], turns[seen.turn], down[seen.row], across[seen.column])
+    basis: Array = np.einsum("kl,ko,ki,kj->kloij", *factors)
+    return basis.reshape(len(seen.power), texture_size(facts.height, facts.width) if config.texture else 0)
+
+
+def _fourier_basis(length: int) -> Array:
+    """Return the orthonormal real Fourier waves of an even number of samples, as rows: 1, cos, sin, cos 2, ..."""
+    at = 2.0 * np.pi * np.arange(length) / length
+    waves = [np.ones(length)]
+    for k in range(1, length // 2):
+        waves += [np.cos(k * at), np.sin(k * at)]
+    waves.append(np.cos(length // 2 * at))
+    basis: Array = np.stack(waves)
+    return basis / np.linalg.norm(basis, axis=1, keepdims=True)
+
+
+def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
+    """Return the images' texture in a public basis, (n, waves). Private."""
+    return exact_product(_texture(private_images), basis.T, largest=LARGEST)
+
+
+def _texture(private_images: npt.NDArray[np.uint8]) -> Array:
     """Return the images' texture (n, maps * rows * columns). Private.
 
     Args:

@@ -32,7 +32,7 @@ from privacy.plans.detail import WITHIN, coefficients_of, noise_shape, power_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.shrinkage import shrink, shrink_counts, shrink_means, shrink_pooled
-from workers.recipes.texture import texture_coefficients
+from workers.recipes.texture import texture_basis, texture_coefficients
 
 Array = npt.NDArray[np.float64]
 _BLOCK = 8192  # records whose outer products are added up at once
@@ -206,8 +206,9 @@ def warm_start(
     shape = noise_shape(power, config.noise_shape)  # (f,)
     expected = power / shape**2
     private = coefficients(private_images, basis, config.centre)
+    of_texture = texture_basis(config, facts)
     if config.texture:
-        private = np.concatenate([private, texture_coefficients(private_images)], axis=1)
+        private = np.concatenate([private, texture_coefficients(private_images, of_texture)], axis=1)
     private /= shape
 
     def counts_and_means(drawn: Noise) -> Array:
@@ -238,7 +239,7 @@ def warm_start(
     kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
     components = vectors[:, kept]  # (f, d)
     pooled = np.maximum(values[kept], _FLOOR)  # (d,)
-    factor = _drawn(components.T, basis).T
+    factor = _drawn(components.T, basis, of_texture).T
     roots = [np.diag(np.sqrt(pooled))] * classes
     if scales.by_class is not None:
         leading = config.class_size(facts)
@@ -248,14 +249,14 @@ def warm_start(
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
             root[:leading, :leading] = _root(each)  # beyond, the pooled covariance stands in
-    mean = _drawn(means * shape, basis)
+    mean = _drawn(means * shape, basis, of_texture)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, np.stack([factor @ root for root in roots]))
 
 
-def _drawn(rows: Array, basis: Array) -> Array:
-    """Turn the coefficients in rows (n, f) into pixels; what follows the coefficients stays as it is."""
-    return np.concatenate([rows[:, : len(basis)] @ basis, rows[:, len(basis) :]], axis=1)
+def _drawn(rows: Array, basis: Array, of_texture: Array) -> Array:
+    """Turn the coefficients in rows (n, f) into pixels, and those of the texture that follow into its numbers."""
+    return np.concatenate([rows[:, : len(basis)] @ basis, rows[:, len(basis) :] @ of_texture], axis=1)
 
 
 def _own(

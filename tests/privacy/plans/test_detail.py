@@ -58,7 +58,8 @@ def test_more_budget_or_records_buy_more_detail() -> None:
 def test_few_records_release_means_and_one_covariance_and_ask_no_teachers() -> None:
     assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
     assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
-    assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
+    assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS]
+    assert [stage.name for stage in made(FASHION, vote_share=0.1).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
     assert [stage.name for stage in made(FEW, teachers=100, top_k=5).stages] == [MEANS, POOLED, VOTES]
 
 
@@ -67,9 +68,12 @@ def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -
     assert [stage.name for stage in rich.stages] == [MEANS, POOLED, BY_CLASS]
     found = rich.config_of(DataLensConfig)
     assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
+    waves = [made.texture_size(FASHION) for made in (config(FASHION), config(FASHION, 3.0), found)]
+    assert waves == sorted(set(waves))  # more of them where there is less noise
+    assert waves[-1] <= 784
     assert config(FASHION, 10.0, preset="warm_start_only").texture
-    assert not config(FASHION).texture
-    assert not config(FEW, 10.0).texture
+    assert config(FASHION).texture
+    assert not config(FEW).texture
     assert not config(FASHION, 10.0, texture=False).texture
     assert not config(FASHION, 10.0, vote_share=0.1).texture  # who asks for votes has them
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
@@ -81,7 +85,7 @@ def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -
         (FASHION, {"texture": True}, "vote_share of 0"),
         (FASHION, {"texture": True, "preset": "votes_only"}, "set warm_start"),
         (dataclasses.replace(FASHION, height=30), {"texture": True, "vote_share": 0.0}, "multiples of 4"),
-        (dataclasses.replace(COLOUR, width=64), {"texture": True, "vote_share": 0.0}, "at most 1024"),
+        (dataclasses.replace(COLOUR, width=96), {"texture": True, "vote_share": 0.0}, "at most 4096"),
     ],
 )
 def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options: dict[str, Any], about: str) -> None:
@@ -119,7 +123,8 @@ def test_a_plan_keeps_all_that_followed() -> None:
 
 def test_a_plan_from_before_reads_as_it_was_made() -> None:
     document = made(FASHION, preset="fixed").to_json()
-    for name in ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components", "texture"):
+    of_detail = ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components")
+    for name in (*of_detail, "texture", "texture_waves"):
         del document["config"][name]
     assert plan_from_json(document).config == DataLensConfig()
 
