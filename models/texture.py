@@ -105,7 +105,7 @@ def render(images: Tensor, wanted: Tensor) -> Tensor:
         wanted: (n, 16 * h / 4 * w / 4) numbers.
     """
     wanted = wanted.view(len(images), TEXTURE_MAPS, images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL)
-    blocks = zip(images.split(_BLOCK), wanted.split(_BLOCK), strict=True)
+    blocks = zip(torch.split(images, _BLOCK), torch.split(wanted, _BLOCK), strict=True)
     return torch.cat([_render(*block) for block in blocks])
 
 

@@ -50,8 +50,9 @@ def _fourier_basis(length: int) -> Array:
     for k in range(1, length // 2):
         waves += [np.cos(k * at), np.sin(k * at)]
     waves.append(np.cos(length // 2 * at))
-    basis: Array = np.stack(waves)
-    return basis / np.linalg.norm(basis, axis=1, keepdims=True)
+    basis = np.stack(waves)
+    found: Array = basis / np.linalg.norm(basis, axis=1, keepdims=True)
+    return found
 
 
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
