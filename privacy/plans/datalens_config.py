@@ -14,8 +14,7 @@ from privacy.plans.moment_votes import DETAILED, MomentVotesConfig
 from privacy.plans.options import check_values, read_options
 from privacy.plans.plan import PublicFacts, RecipeConfig
 
-TEXTURE_MAX = 4096  # numbers of an image's texture: up to 64 x 64 pixels
-TEXTURE_WAVES_MAX = 1024  # of them that are released: their covariances have half the square of that
+TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that, and larger pictures get specks
 IMAGES_MAX = 200_000
 EVALUATION_SAMPLES_MAX = 200_000
 TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
@@ -83,7 +82,7 @@ class DataLensConfig(RecipeConfig):
     centre: float = 0.25
     noise_shape: float = 0.0
     texture: bool = False
-    texture_waves: int = TEXTURE_WAVES_MAX
+    texture_waves: int = TEXTURE_MAX
     shrink: bool = False
     components: int = 80
     class_components: int | None = None
@@ -212,7 +211,7 @@ class DataLensConfig(RecipeConfig):
 _INTEGERS = {
     "frequencies": (1, 64),
     "coefficients": (1, 4096),
-    "texture_waves": (1, TEXTURE_WAVES_MAX),
+    "texture_waves": (1, TEXTURE_MAX),
     "components": (1, 1024),
     "class_components": (1, 1024),
     "teachers": (1, 100_000),

@@ -85,7 +85,7 @@ def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -
         (FASHION, {"texture": True}, "vote_share of 0"),
         (FASHION, {"texture": True, "preset": "votes_only"}, "set warm_start"),
         (dataclasses.replace(FASHION, height=30), {"texture": True, "vote_share": 0.0}, "multiples of 4"),
-        (dataclasses.replace(COLOUR, width=96), {"texture": True, "vote_share": 0.0}, "at most 4096"),
+        (dataclasses.replace(COLOUR, width=64), {"texture": True, "vote_share": 0.0}, "at most 1024"),
     ],
 )
 def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options: dict[str, Any], about: str) -> None:
