@@ -1,14 +1,16 @@
 """DataLens' Table 1: each method that is here makes its rows, and the others are told with what was published."""
 
 import pytest
+import torch
 
 from benchmarks.competitors.dc_gan import DcGan
 from benchmarks.competitors.dp_gan import DpGan
 from benchmarks.competitors.g_pate import GPate
 from benchmarks.competitors.gs_wgan import GsWgan
 from benchmarks.competitors.pate_gan import PateGan
-from benchmarks.paper import datalens
+from benchmarks.paper import datalens, rungs
 from tests.benchmarks.test_orders import pictures
+from tests.benchmarks.test_paper_loop import folder
 
 TINY = {
     "DC-GAN without privacy": DcGan(steps=2, batch=4, features=4, latent=4),
@@ -42,3 +44,11 @@ def test_methods_are_run_and_the_others_named(monkeypatch: pytest.MonkeyPatch) -
 
 def test_full_has_sizes_for_every_competitor_too() -> None:
     assert set(datalens._SIZES["full"]) == set(datalens._SIZES["quick"]) == set(TINY)
+
+
+def test_algorithms_1_to_3_draw_from_the_loop_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datalens, "PAID", {1.0: rungs.Rung(count=40, iterations=1)})
+    images, labels = datalens.drawn("DataLens, Algorithms 1-3", folder(), 1.0, 0, "quick", 20)
+    assert (images.shape, images.dtype) == ((20, 1, 28, 28), torch.uint8)
+    assert labels.tolist() == [*range(10)] * 2
+    assert images.float().std() > 1
