@@ -68,7 +68,7 @@ def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -
     assert [stage.name for stage in rich.stages] == [MEANS, POOLED, BY_CLASS]
     found = rich.config_of(DataLensConfig)
     assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
-    waves = [made.texture_size(FASHION) for made in (config(FASHION), config(FASHION, 3.0), found)]
+    waves = [made.texture_size(FASHION) for made in (config(FASHION, 0.3), config(FASHION), found)]
     assert waves == sorted(set(waves))  # more of them where there is less noise
     assert waves[-1] <= 784
     assert config(FASHION, 10.0, preset="warm_start_only").texture
