@@ -27,7 +27,7 @@ PROCESSES = 8
 REQUESTS = 2000
 KILLS_MIN = 10
 LEFT_FOR_HAMMER = 4000  # nano-units: too little for all jobs, so many are refused
-SECONDS_MAX = 150
+SECONDS_MAX = 500
 
 
 def run_processes(variant: str, url: str, folder: Path, requests: int, account_id: str = "-") -> list[Path]:
