@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "votes_alone": {"preset": "votes_only"},
     "warm_start_alone": {"preset": "fixed", "vote_share": 0.0},
     "both": {"preset": "fixed"},
-    "default": {},  # follows from the budget: from about epsilon 3 on, texture instead of votes
+    "default": {},  # follows from the budget: texture instead of votes
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, c, h, w)

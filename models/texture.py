@@ -73,12 +73,14 @@ class _Answer:
         self.numbers = (self._mean.log() - CENTRE) * SCALE
 
     def back(self, gradient: Tensor) -> Tensor:
-        """Return the gradient with respect to the images, from that with respect to the numbers."""
+        """Return the gradient with respect to the images, from that with respect to the numbers.
+
+        The turned filters are those of a transposed convolution, which torch computes more slowly.
+        """
         each = gradient * SCALE / self._mean / self._cell**2
         each = functional.interpolate(each, scale_factor=self._cell) / self._modulus
         waves = (each[:, :, None] * self._waves).flatten(1, 2)
-        turned = self._bank.flip(2, 3).transpose(0, 1)  # the same as conv_transpose2d, and faster
-        return functional.conv2d(waves, turned, padding=self._bank.shape[-1] // 2)
+        return functional.conv2d(waves, self._bank.flip(2, 3).transpose(0, 1), padding=self._bank.shape[-1] // 2)
 
 
 def _answers(luma: Tensor) -> tuple[_Answer, _Answer]:
@@ -105,8 +107,7 @@ def render(images: Tensor, wanted: Tensor) -> Tensor:
         wanted: (n, 16 * h / 4 * w / 4) numbers.
     """
     wanted = wanted.view(len(images), TEXTURE_MAPS, images.shape[2] // TEXTURE_CELL, images.shape[3] // TEXTURE_CELL)
-    blocks = zip(torch.split(images, _BLOCK), torch.split(wanted, _BLOCK), strict=True)
-    return torch.cat([_render(*block) for block in blocks])
+    return torch.cat(list(map(_render, torch.split(images, _BLOCK), torch.split(wanted, _BLOCK))))
 
 
 def _render(images: Tensor, wanted: Tensor) -> Tensor:

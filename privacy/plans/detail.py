@@ -178,6 +178,11 @@ def _along(q: float, start: float) -> float:
     return min(1.0, max(0.0, math.log(q / start) / math.log(_MANY / start))) if q > 0 else 0.0
 
 
+def _above_noise(each: float, q: float, least: int, most: int) -> int:
+    """Return of how many numbers the signal exceeds the noise: so many times the root of q, within bounds."""
+    return min(max(least, round(each * math.sqrt(q))), most)
+
+
 def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
     """Return what follows for a warm start, but for clips: colours, coefficients, waves, components and shares.
 
@@ -188,9 +193,8 @@ def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
     """
     in_colour = facts.channels > 1
     least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
-    coefficients = min(max(least, round(_COEFFICIENTS_EACH * math.sqrt(q))), most)
-    least_waves, most_waves = _WAVES
-    waves = min(max(least_waves, round(_WAVES_EACH * math.sqrt(q))), most_waves)
+    coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
+    waves = _above_noise(_WAVES_EACH, q, *_WAVES)
     means, pooled, own = shares_for(q)
     limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
     return {
