@@ -1,17 +1,21 @@
 """Public stand-ins for a private image set: as many labelled images, of the declared classes, size and colours.
 
 What a training makes of them forecasts what it would make of private images. They come from a public set, or are
-generated: each class has a pattern (`models.public_patterns`), of which every image is a shifted, scaled and
-recoloured copy behind clutter of its own, so that telling classes apart takes more than one pixel.
+generated. Classes that are named by one letter or digit each are taken to be pictures of these: they are written, in
+slants, weights and distortions that differ from image to image. Else each class has a pattern
+(`models.public_patterns`), of which every image is a shifted, scaled and recoloured copy behind clutter of its own, so
+that telling classes apart takes more than one pixel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
@@ -20,8 +24,11 @@ from models.public_patterns import public_patterns
 TEST_MAX = 2000
 _SEED = 20
 _BLOCK = 512
-_SHIFT, _SCALE, _CLUTTER = 0.25, 0.4, 0.35  # of a side; of the size; part of an image that its clutter covers
+_SHIFT, _SCALE, _CLUTTER = 0.35, 0.6, 0.45  # of a side; of the size; part of an image that its clutter covers
 _CHROMA, _TINT = 0.4, 0.4  # colours are as pale as those of photographs, and change from image to image
+_CANVAS, _WEIGHTS = 48, (0, 1, 2)  # pixels on which a character is drawn; widths of the outline that makes it bolder
+_WRITTEN = 0.9  # of the canvas: the size of a character
+_SLANT, _STRETCH, _BEND, _BENDS = 0.3, 0.25, 0.12, 4  # largest shear; part of the size; of a side, at so many places
 
 
 class StandInUnusable(ValueError):
@@ -103,21 +110,65 @@ def from_patterns(*, count: int, classes: int, shape: tuple[int, int, int]) -> S
     """Make a stand-in of generated patterns; arguments as in `from_public`."""
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
+    names = tuple(f"pattern {index + 1}" for index in range(classes))
+    return _generated(lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape)
+
+
+def are_characters(names: Sequence[str]) -> bool:
+    """Whether each class is named by one letter or digit of English, so that it can be written."""
+    return all(len(name) == 1 and name.isascii() and name.isalnum() for name in names)
+
+
+def from_characters(names: tuple[str, ...], *, count: int, shape: tuple[int, int, int]) -> StandIn:
+    """Make a stand-in of written characters: classes are named by one letter or digit each; else as `from_public`."""
+    written = torch.stack([torch.stack([_character(name, weight) for weight in _WEIGHTS]) for name in names])
+    return _generated(lambda *block: _character_copies(written, *block), names, "written characters", count, shape)
+
+
+Copies = Callable[[Tensor, tuple[int, int, int], torch.Generator], Tensor]  # labels (b,), ... -> (b, c, h, w) in [0, 1]
+
+
+def _generated(copies: Copies, names: tuple[str, ...], name: str, count: int, shape: tuple[int, int, int]) -> StandIn:
+    """Make a stand-in of images that differ within a class, from a public seed."""
+    channels, height, width = shape
     stream = torch.Generator().manual_seed(_SEED)
-    labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % classes
+    labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
     made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
     for start in range(0, len(labels), _BLOCK):
-        block = _pattern_copies(prototypes, labels[start : start + _BLOCK], shape, stream)
+        block = copies(labels[start : start + _BLOCK], shape, stream)
         made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
     own = made[:count]
-    return StandIn(
-        own[..., 0] if channels == 1 else own,
-        labels[:count].numpy(),
-        torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous(),
-        labels[count:],
-        tuple(f"pattern {index + 1}" for index in range(classes)),
-        "generated patterns",
-    )
+    tested = torch.from_numpy(made[count:]).permute(0, 3, 1, 2).contiguous()
+    return StandIn(own[..., 0] if channels == 1 else own, labels[:count].numpy(), tested, labels[count:], names, name)
+
+
+def _character(name: str, weight: int) -> Tensor:
+    """Return a character as it is printed, (1, side, side), from 0 (paper) to 1 (ink)."""
+    picture = Image.new("L", (_CANVAS, _CANVAS))
+    font = ImageFont.load_default(round(_WRITTEN * _CANVAS))
+    ImageDraw.Draw(picture).text((_CANVAS / 2,) * 2, name, 255, font, anchor="mm", stroke_width=weight)
+    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
+
+
+def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:
+    """Return images (b, c, h, w) in [0, 1]: light ink on dark paper, in grey; any two colours else."""
+    channels, height, width = shape
+    b = len(labels)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(*size, generator=stream)
+
+    move = torch.zeros(b, 2, 3)
+    move[:, 0, 0], move[:, 1, 1] = 1 + _STRETCH * (2 * uniform(2, b) - 1)
+    move[:, 0, 1], move[:, 1, 0] = _SLANT * (2 * uniform(2, b) - 1) * torch.tensor([[1.0], [0.5]])
+    grid = functional.affine_grid(move, [b, 1, height, width], align_corners=False)
+    bends = functional.interpolate(_BEND * (2 * uniform(b, 2, _BENDS, _BENDS) - 1), (height, width), mode="bicubic")
+    ink = written[labels, (len(_WEIGHTS) * uniform(b)).long()]
+    ink = functional.grid_sample(ink, grid + bends.permute(0, 2, 3, 1), align_corners=False)
+    if channels == 1:
+        return ink * (0.7 + 0.3 * uniform(b, 1, 1, 1))
+    paper, pen = uniform(2, b, channels, 1, 1)
+    return paper + ink * (pen - paper)
 
 
 def _pattern_copies(prototypes: Tensor, labels: Tensor, shape: tuple[int, int, int], stream: torch.Generator) -> Tensor:

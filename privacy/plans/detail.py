@@ -48,10 +48,10 @@ _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
 TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
-_OWN_FIRST, _OWN_PER_Q = 8, 16.0  # components in which they do
+_OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
 _NARROW_TO, _MANY = 40.0, 1600.0
 _MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and many
-_COMPONENT_CLIP = 0.85  # of the deviations'
+_COMPONENT_CLIP = 0.64  # of the deviations'; records beyond it are few, and what they lose is little beside the noise
 
 
 @dataclass(frozen=True)

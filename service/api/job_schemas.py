@@ -30,7 +30,8 @@ class PreviewRequest(PlanRequest):
     stand_in_dataset_id: Identifier | None = Field(
         default=None,
         description="A public dataset with at least as many classes, in the place of the private images. Absent: "
-        "Fashion-MNIST where the worker has it and images are grey, else generated patterns.",
+        "written characters where each class is named by one letter or digit, Fashion-MNIST for other grey images "
+        "where the worker has it, else generated patterns.",
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.stand_ins import StandInUnusable, from_patterns, from_public
+from models.stand_ins import StandInUnusable, are_characters, from_characters, from_patterns, from_public
 
 SHAPES = [(1, 8, 12), (3, 16, 16)]
 
@@ -48,8 +48,30 @@ def test_the_same_is_made_every_time():
     assert np.array_equal(first.labels, second.labels)
 
 
-def test_classes_of_patterns_can_be_told_apart():
-    made = from_patterns(count=600, classes=4, shape=(1, 28, 28))
+@pytest.mark.parametrize("names", [("a",), tuple("0123456789"), tuple("abcXYZ")])
+@pytest.mark.parametrize("shape", SHAPES, ids=["grey", "colour"])
+def test_characters_are_written_differently_in_every_image(names, shape):
+    made = from_characters(names, count=40, shape=shape)
+    assert made.classes == names
+    assert made.images.shape == (40, *shape[1:]) + ((3,) if shape[0] == 3 else ())
+    assert made.test_images.shape[1:] == shape
+    assert len({image.tobytes() for image in made.images}) == 40
+    assert np.array_equal(made.images, from_characters(names, count=40, shape=shape).images)
+    assert made.images.reshape(40, -1).std(axis=1).min() > 1  # something is written on each
+
+
+@pytest.mark.parametrize(
+    ("names", "written"),
+    [("0 1 9", True), ("a B 7", True), ("cat dog", False), ("a bc", False), ("é f", False), ("日 本", False)],
+)
+def test_only_single_letters_and_digits_can_be_written(names, written):
+    assert are_characters(tuple(names.split())) is written
+
+
+@pytest.mark.parametrize("kind", ["patterns", "characters"])
+def test_classes_can_be_told_apart(kind):
+    wanted: dict[str, Any] = {"count": 600, "shape": (1, 28, 28)}
+    made = from_patterns(classes=4, **wanted) if kind == "patterns" else from_characters(tuple("0127"), **wanted)
     means = np.stack([made.images[made.labels == label].mean(axis=0) for label in range(4)]).reshape(4, -1)
     rows = made.test_images.numpy().reshape(len(made.test_images), -1).astype(float)
     means, rows = (each - each.mean(axis=1, keepdims=True) for each in (means, rows))

@@ -14,6 +14,7 @@ _BINS = 12
 _GROUP = 8  # neighbouring coefficients whose classes are set apart alike
 _SPREAD = 0.7  # by which a coefficient's variance may differ from the prior's, as a part of it
 _LEAST = 0.05
+_NARROWEST = 0.1
 _COUNT_LEAST = 0.1  # of the mean count: a class is not believed to be rarer, or its noisy mean would be anything
 
 
@@ -90,6 +91,17 @@ def shrink(covariance: Array, pooled: Array, noise_stddev: float) -> Array:
         if members.any():
             weight[members] = _weight(float((deviation[members] ** 2).mean()), float(variance[members].mean()))
     found: Array = np.diag(pooled) + weight * deviation
+    return found
+
+
+def at_least(covariance: Array, pooled: Array) -> Array:
+    """Return a class's covariance (d, d) that has in every direction a tenth of the pooled variance, diag(pooled).
+
+    What noise is left after shrinking makes some directions narrow or even negative, which no class is.
+    """
+    scale = np.sqrt(np.outer(pooled, pooled))
+    values, vectors = np.linalg.eigh(covariance / scale)
+    found: Array = (vectors * np.maximum(values, _NARROWEST)) @ vectors.T * scale
     return found
 
 

@@ -31,7 +31,7 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import WITHIN, coefficients_of, noise_shape, power_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
-from workers.recipes.shrinkage import shrink, shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.shrinkage import at_least, shrink, shrink_counts, shrink_means, shrink_pooled
 from workers.recipes.texture import texture_basis, texture_coefficients
 
 Array = npt.NDArray[np.float64]
@@ -243,12 +243,16 @@ def warm_start(
     roots = [np.diag(np.sqrt(pooled))] * classes
     if scales.by_class is not None:
         leading = config.class_size(facts)
-        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size)
-        rows = [private[private_labels == label] for label in range(classes)]
-        own = _own(rows, pooled[:leading], counts, config.component_clip * size, scales.by_class, releases)
+        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
+        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
+        rows, middle = [private[private_labels == label] for label in range(classes)], pooled[:leading] / own_shape**2
+        own = _own(rows, middle, counts, config.component_clip * size, scales.by_class, releases)
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
-            root[:leading, :leading] = _root(each)  # beyond, the pooled covariance stands in
+            positive = at_least(each, middle) if config.shrink else each
+            root[:leading, :leading] = _root(
+                positive * np.outer(own_shape, own_shape)
+            )  # beyond, the pooled one stands in
     mean = _drawn(means * shape, basis, of_texture)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, np.stack([factor @ root for root in roots]))

@@ -17,7 +17,7 @@ import torch
 from models.private_classifier import PrivateClassifier
 from models.public_images import fashion_mnist
 from models.released import load_released
-from models.stand_ins import StandIn, from_patterns, from_public
+from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
 from models.watching import between_layers
 from privacy.plans.budget import PlanBudget
 from privacy.plans.plan import Plan, PublicFacts
@@ -103,18 +103,19 @@ def run_preview(context: Context, trainers: Mapping[str, Trainer]) -> None:
 
 
 def find_stand_in(facts: PublicFacts) -> StandIn:
-    """Return a stand-in for what was declared: Fashion-MNIST for grey images of up to ten classes, where this machine
-    has it, else generated patterns.
+    """Return a stand-in for what was declared: written characters, where classes are named by one letter or digit each;
+    Fashion-MNIST for other grey images of up to ten classes, where this machine has it; else generated patterns.
     """
+    shape = (facts.channels, facts.height, facts.width)
+    if are_characters(facts.classes):
+        return from_characters(facts.classes, count=facts.records_declared, shape=shape)
     if facts.channels == 1 and len(facts.classes) <= 10:
         try:
             images, labels, names = fashion_mnist("train")
             return cut(images, labels, names, "Fashion-MNIST", facts)
         except FileNotFoundError:
             pass
-    return from_patterns(
-        count=facts.records_declared, classes=len(facts.classes), shape=(facts.channels, facts.height, facts.width)
-    )
+    return from_patterns(count=facts.records_declared, classes=len(facts.classes), shape=shape)
 
 
 def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workers.recipes.shrinkage import shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.shrinkage import at_least, shrink_counts, shrink_means, shrink_pooled
 
 RNG = np.random.default_rng(0)
 
@@ -58,3 +58,16 @@ def test_one_coefficient_and_one_class_are_shrunk_too() -> None:
     one = np.ones(1)
     assert shrink_pooled(np.array([[2.0]]), one, 0.1).shape == (1, 1)
     assert np.isfinite(shrink_means(np.array([[3.0]]), one, one, 5.0)).all()
+
+
+def test_a_covariance_gets_back_the_directions_that_noise_took() -> None:
+    pooled = np.geomspace(1.0, 0.01, 40)
+    noise = np.triu(RNG.normal(size=(40, 40)), 1)
+    noisy = np.diag(pooled) + 0.5 * (noise + noise.T) * np.sqrt(np.outer(pooled, pooled))
+    assert np.linalg.eigvalsh(noisy).min() < 0
+    mended = at_least(noisy, pooled)
+    whitened = mended / np.sqrt(np.outer(pooled, pooled))
+    assert np.linalg.eigvalsh(whitened).min() == pytest.approx(0.1)
+    np.testing.assert_allclose(mended, mended.T, atol=1e-12)
+    sound = np.diag(pooled) * 0.5
+    np.testing.assert_allclose(at_least(sound, pooled), sound, atol=1e-12)

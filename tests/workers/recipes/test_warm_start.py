@@ -307,6 +307,31 @@ def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_ne
     assert kept[MEANS].shape == (3, 1 + 40 + config.texture_size(facts))
 
 
+@pytest.mark.parametrize("noise_shape", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("clip", [0.05, 50.0])
+def test_in_components_of_uneven_variance_a_record_attains_the_sensitivity_and_never_exceeds_it(
+    clip: float, noise_shape: float
+) -> None:
+    """What was released before stays as it is, and a record that lies beyond the clip changes its class's integers."""
+    config = dataclasses.replace(CONFIG, noise_shape=noise_shape, component_clip=clip, shrink=True)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (4, 8, 8)).astype(np.uint8)
+    earlier = {MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]), POOLED: np.diag(np.geomspace(50, 1, 64))}
+
+    def sums(n: int) -> npt.NDArray[np.int64]:
+        kept: dict[str, Any] = {}
+        labels = np.zeros(n, dtype=np.int64)
+        releases = Kept(earlier, lambda _: constant(), kept.update)
+        warm_start(images[:n], labels, config, FACTS, NoiseScales(10.0, 10.0, 10.0), releases)
+        size = math.sqrt(FACTS.pixels / 784)
+        return np.rint(kept[BY_CLASS] * (Q / (clip * size)) ** 2).astype(np.int64)
+
+    change = math.sqrt(square(sums(4) - sums(3)))
+    largest = warm_start_event(BY_CLASS, 9.0).sensitivity
+    assert (change > 0.98 * largest) == (clip == 0.05)
+    assert change <= largest
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(channels: int) -> None:
     facts = dataclasses.replace(FACTS, height=6, width=5, channels=channels)

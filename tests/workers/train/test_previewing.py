@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
+from privacy.plans.plan import PublicFacts
 from service import jobs
 from service.datasets.vault import directory_of, key_path
 from service.db.dataset_tables import Dataset
@@ -77,7 +78,7 @@ def test_a_preview_is_cancelled(workshop):
 @pytest.mark.parametrize("recipe", ["datalens", "dp_classifier", "dp_diffusion", "dpgan"])
 def test_every_recipe_that_makes_something_to_look_at_has_a_forecast(recipe):
     found = forecast(Rehearsal(plan_of(recipe, SMALL[recipe]), FACTS, find_stand_in(FACTS)), TRAINERS[recipe])
-    assert found.stand_in == "generated patterns"
+    assert found.stand_in == "written characters"
     generates = recipe != "dp_classifier"
     assert (found.real is not None, found.grid is not None) == (generates, generates)
     assert 0 <= found.accuracy <= 1
@@ -100,3 +101,13 @@ def test_a_preview_stops_where_it_is_told_to(stage):
     rehearsal = Rehearsal(plan_of("datalens", SMALL["datalens"]), FACTS, find_stand_in(FACTS))
     with pytest.raises(Cancelled):
         forecast(rehearsal, TRAINERS["datalens"], progress=stop_at(0, stage))
+
+
+@pytest.mark.parametrize(
+    ("classes", "channels", "stands_in"),
+    [("0 1 2", 1, "written characters"), ("cat dog", 1, "generated patterns"), ("cat dog", 3, "generated patterns")],
+)
+def test_what_stands_in_follows_from_what_was_declared(classes, channels, stands_in):
+    facts = PublicFacts(tuple(classes.split()), 16, 12, channels, 30, "record")
+    found = find_stand_in(facts)
+    assert (found.name, len(found.images), len(found.classes)) == (stands_in, 30, len(facts.classes))
