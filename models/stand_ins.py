@@ -167,7 +167,7 @@ def _character_copies(written: Tensor, labels: Tensor, shape: tuple[int, int, in
     ink = functional.grid_sample(ink, grid + bends.permute(0, 2, 3, 1), align_corners=False)
     if channels == 1:
         return ink * (0.7 + 0.3 * uniform(b, 1, 1, 1))
-    paper, pen = uniform(2, b, channels, 1, 1)
+    paper, pen = uniform(b, channels, 1, 1), uniform(b, channels, 1, 1)
     return paper + ink * (pen - paper)
 
 
