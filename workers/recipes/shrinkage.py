@@ -14,7 +14,7 @@ _BINS = 12
 _GROUP = 8  # neighbouring coefficients whose classes are set apart alike
 _SPREAD = 0.7  # by which a coefficient's variance may differ from the prior's, as a part of it
 _LEAST = 0.05
-_NARROWEST = 0.1
+_NARROWEST = 0.1  # of the pooled variance: what a class has at least in any direction
 _COUNT_LEAST = 0.1  # of the mean count: a class is not believed to be rarer, or its noisy mean would be anything
 
 

@@ -250,9 +250,8 @@ def warm_start(
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
             positive = at_least(each, middle) if config.shrink else each
-            root[:leading, :leading] = _root(
-                positive * np.outer(own_shape, own_shape)
-            )  # beyond, the pooled one stands in
+            # Beyond the leading components the pooled covariance stands in.
+            root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
     mean = _drawn(means * shape, basis, of_texture)
     mean[:, : facts.pixels] += config.centre
     return ClassGaussians(mean, np.stack([factor @ root for root in roots]))
