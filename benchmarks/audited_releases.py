@@ -27,7 +27,7 @@ from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.units import Unit
-from workers.recipes import class_histogram, warm_start
+from workers.recipes import class_histogram, released_sums
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import Units
@@ -109,7 +109,7 @@ def audited_means(stddev: float) -> Audited:
         rows = np.concatenate([np.tile(other, (draws, 1)), np.tile(direction, (draws if present else 0, 1))])
         labels = np.concatenate([np.repeat(np.arange(draws), _BASE), np.arange(draws if present else 0)])
         noise = SecureNoise.derive(secret, "warm start")
-        counts, means = warm_start.release_means(rows, labels, draws, _CLIP, stddev, noise)
+        counts, means = released_sums.release_means(rows, labels, draws, _CLIP, stddev, noise)
         weighted = [means * counts[:, None] * (QUANTISATION / _CLIP), counts * COUNT_WEIGHT]
         integers: Scores = np.column_stack(weighted)  # (draws, 5)
         return integers
@@ -127,7 +127,7 @@ def audited_scatter(stage: str, stddev: float) -> Audited:
     """A covariance: the canary is a row at the clip, spread over four coordinates."""
     direction = np.full((1, 4), 10 * _CLIP)
     other = np.tile([[0.3, -0.2, 0.1, 0.0]], (_BASE, 1))
-    noise_stddev = np.full((4, 4), warm_start.off_diagonal_stddev(stddev))
+    noise_stddev = np.full((4, 4), released_sums.off_diagonal_stddev(stddev))
     np.fill_diagonal(noise_stddev, stddev)
     noise_stddev *= (_CLIP / QUANTISATION) ** 2  # in the unit of what is released
     weight = np.triu(np.ones((4, 4))) / noise_stddev**2  # each number of the symmetric matrix once
@@ -136,8 +136,8 @@ def audited_scatter(stage: str, stddev: float) -> Audited:
         rows = np.concatenate([other, direction]) if present else other
         noise = SecureNoise.derive(secret, "warm start")
         with no_noise():
-            adds = warm_start.release_scatter(direction, _CLIP, stddev, noise)
-        released = [warm_start.release_scatter(rows, _CLIP, stddev, noise) for _ in range(draws)]
+            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise)
+        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise) for _ in range(draws)]
         return np.array([float((one * adds * weight).sum()) for one in released])
 
     names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}

@@ -32,6 +32,7 @@ from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes import coefficients, datalens, moment_votes, warm_start
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.released_sums import quantised
 from workers.recipes.student import LatentStudent
 from workers.recipes.teacher_stage import Release
 from workers.recipes.warm_start import NoiseScales
@@ -242,7 +243,7 @@ def warm_start_scores(tap: Tap, plan: Plan, population: Population, noise: float
 
     rows = coefficients.coefficients(images, basis)
     clip = config.mean_clip * size
-    adds = np.column_stack([warm_start._quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / scales.means
+    adds = np.column_stack([quantised(rows, clip), np.full(len(rows), QUANTISATION)]) / scales.means
     sums = np.column_stack([means * counts[:, None] / clip, counts]) * (QUANTISATION / scales.means)
     for label in range(population.classes):
         sums[label] -= presence[labels == label] @ adds[labels == label]
@@ -276,7 +277,7 @@ def _scatter_projections(
     Off the diagonal a number has half the variance and stands for two, so the products of outer products are the
     squares of the rows' products, up to what discreteness adds to the noise.
     """
-    q = warm_start._quantised(rows, clip).astype(np.float64)  # (n, f)
+    q = quantised(rows, clip).astype(np.float64)  # (n, f)
     rest = released * (QUANTISATION / clip) ** 2 - (q * presence[:, None]).T @ q
     canaries = q[presence < 1]  # (m, f)
     projections: Array = np.einsum("mf,mf->m", canaries @ rest, canaries) / stddev**2

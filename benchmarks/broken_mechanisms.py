@@ -22,7 +22,7 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.auditing.payment_order import Payer
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes import class_histogram, warm_start
+from workers.recipes import class_histogram, released_sums
 from workers.recipes.interface import TrainingData
 
 BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums
@@ -73,12 +73,12 @@ def votes_beyond_one() -> AbstractContextManager[object]:
 
 def sums_beyond_clip() -> AbstractContextManager[object]:
     """Clip records of the warm start at four times the norm that the price allows."""
-    clip = warm_start.clip_integer_rows
+    clip = released_sums.clip_integer_rows
 
     def loose(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
         return clip(rows, BEYOND * norm_max)
 
-    return mock.patch.object(warm_start, "clip_integer_rows", loose)
+    return mock.patch.object(released_sums, "clip_integer_rows", loose)
 
 
 @contextmanager

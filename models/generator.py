@@ -2,9 +2,10 @@
 
 v = mean_y + factor_y (z + W_y psi(z)),   z ~ N(0, I_d),   psi(z) = [1, z, tanh(R z + b)]
 
-v is an image, cut to [0, 1]. With W = 0 this is one Gaussian per class: the warm start. The network acts on the
-latent, where a class has unit variance in every direction, so one step size fits all of them. R and b are public random
-numbers.
+v is an image, cut to [0, 1]. With W = 0 this is one Gaussian per class: the warm start. Where classes have clusters, z
+is drawn around the centre of one of them, which makes a class a mixture of Gaussians of one covariance. The network
+acts on the latent, where a class has unit variance in every direction, so one step size fits all of them. R and b are
+public random numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class GeneratorConfig:
         components: d, numbers in a latent.
         features: H, tanh features of the bending network; its input has 1 + d + H numbers.
         feature_seed: public seed of R and b.
+        clusters: centres around which a class's latents are drawn; 1: around zero.
     """
 
     classes: int
@@ -40,6 +42,7 @@ class GeneratorConfig:
     components: int
     features: int
     feature_seed: int = 0
+    clusters: int = 1
 
     @property
     def pixels(self) -> int:
@@ -65,6 +68,8 @@ class Generator(nn.Module):
     bend: Tensor
     directions: Tensor
     offsets: Tensor
+    centres: Tensor
+    shares: Tensor
 
     def __init__(self, config: GeneratorConfig) -> None:
         super().__init__()
@@ -77,6 +82,10 @@ class Generator(nn.Module):
         self.register_buffer("bend", torch.zeros(config.classes, config.components, config.basis))
         self.register_buffer("directions", directions)
         self.register_buffer("offsets", torch.rand(config.features, generator=stream) * 2 - 1)
+        if config.clusters > 1:
+            shape = (config.classes, config.clusters)
+            self.register_buffer("centres", torch.zeros(*shape, config.components))
+            self.register_buffer("shares", torch.full(shape, 1 / config.clusters))  # of a class's images
 
     def psi(self, z: Tensor) -> Tensor:
         """Evaluate the bending network's features: (n, d) -> (n, 1 + d + H)."""
@@ -116,6 +125,10 @@ class Generator(nn.Module):
             (n, c, h, w) float32 in [0, 1], on the labels' device.
         """
         z = torch.randn(len(labels), self.config.components, generator=stream).to(labels.device)
+        if self.config.clusters > 1:
+            up_to = self.shares.cumsum(1)[labels]  # (n, clusters)
+            drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
+            z += self.centres[labels, (drawn >= up_to[:, :-1]).sum(1)]
         return self.decode(self.latent(z, labels), labels)
 
     def save(self, directory: Path) -> None:

@@ -32,7 +32,9 @@ ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images 
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/benchmarks/previews.md)
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
-MEANS, POOLED, BY_CLASS, VOTES = "class_means", "pooled_covariance", "class_covariances", "votes"
+MEANS, POOLED, CLUSTERS, BY_CLASS = "class_means", "pooled_covariance", "clusters", "class_covariances"
+WARM_START, VOTES = (MEANS, POOLED, CLUSTERS, BY_CLASS), "votes"  # the stages, in order
+CLUSTER_ROUNDS = 3  # of k-means, each a release
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -203,17 +205,18 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
     """Return the event of one of the warm start's releases with discrete noise of that parameter.
 
     Privacy: a record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q,
-    and a count of Q/4 to one class's sum; or an outer product of norm at most Q^2 to one matrix
-    (`workers.recipes.warm_start` has the proofs).
+    and a count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
+    (`workers.recipes.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
-    sensitivity = together if name == MEANS else float(QUANTISATION**2)
+    sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
     return GaussianEvent.of_discrete_noise(sensitivity, stddev)
 
 
 def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> list[Stage]:
     """Return the stages of the warm start's releases, of those that have noise."""
-    events = {name: warm_start_event(name, noise[name]) for name in (MEANS, POOLED, BY_CLASS) if name in noise}
+    events = {name: warm_start_event(name, noise[name]) for name in WARM_START if name in noise}
+    events = {name: dataclasses.replace(event, count=_releases(name)) for name, event in events.items()}
     return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
 
 
@@ -223,7 +226,9 @@ def warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, floa
     Raises:
         InvalidParameter: the budget is too small.
     """
-    shares = {MEANS: config.mean_share, POOLED: config.pooled_share, BY_CLASS: config.class_share}
+    shares = dict(
+        zip(WARM_START, (config.mean_share, config.pooled_share, config.cluster_share, config.class_share), strict=True)
+    )
     noise = {}
     left_nano = budget_nano
     for name, share in shares.items():
@@ -231,11 +236,16 @@ def warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, floa
             continue
         share_nano = min(int(budget_nano * share), left_nano)  # shares may add up to a little more than 1
         left_nano -= share_nano
-        if share_nano < 1:
+        if share_nano < _releases(name):
             raise InvalidParameter("budget_nano", budget_nano, "it is too small to pay for a warm start")
         sensitivity = warm_start_event(name, 1e9).sensitivity
-        noise[name] = stddev_for(sensitivity, share_nano, discrete=True)
+        noise[name] = stddev_for(sensitivity, share_nano, _releases(name), discrete=True)
     return noise
+
+
+def _releases(name: str) -> int:
+    """Return how many releases a stage of the warm start has."""
+    return CLUSTER_ROUNDS if name == CLUSTERS else 1
 
 
 def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) -> tuple[float, int]:
@@ -264,6 +274,8 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
         what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
         what += " of pixels and texture" if config.texture else ""
         notes.append(f"Noisy class {what} are released first; the generator starts from them.")
+        if config.clusters > 1:
+            notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
         if facts.unit == "subject":
             notes.append(
                 "They are taken over one record of each subject, so that nobody adds more than one record does."

@@ -42,9 +42,11 @@ class DataLensConfig(RecipeConfig):
         shrink: pull means, counts and the pooled covariance to what is expected, as far as noise explains them.
         components: principal components that carry the warm start, and numbers in a latent.
         class_components: leading ones in which classes get covariances of their own; None: all.
+        clusters: Gaussians of one covariance of which a class is a mixture; noisy k-means finds their centres.
         mean_share: share of the warm start's budget for counts and means; pooled_share and class_share likewise.
         pooled_share: for the covariance within classes, pooled over classes.
         class_share: for each class's own covariance in the principal components.
+        cluster_share: for the rounds of k-means.
         mean_clip: norm to which an image's coefficients are clipped around mid-grey, per 28x28 image of one channel.
         deviation_clip: norm to which an image's deviation from its class mean is clipped, likewise scaled.
         component_clip: the same in the principal components.
@@ -86,9 +88,11 @@ class DataLensConfig(RecipeConfig):
     shrink: bool = False
     components: int = 80
     class_components: int | None = None
+    clusters: int = 1
     mean_share: float = 0.1
     pooled_share: float = 0.45
     class_share: float = 0.45
+    cluster_share: float = 0.0
     mean_clip: float = 10.0
     deviation_clip: float = 7.0
     component_clip: float = 6.0
@@ -128,8 +132,24 @@ class DataLensConfig(RecipeConfig):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
             )
-        if not math.isclose(self.mean_share + self.pooled_share + self.class_share, 1.0, abs_tol=1e-9):
-            raise InvalidParameter("mean_share", self.mean_share, "mean, pooled and class shares must add up to 1")
+        whole = self.mean_share + self.pooled_share + self.class_share + self.cluster_share
+        if not math.isclose(whole, 1.0, abs_tol=1e-9):
+            raise InvalidParameter(
+                "mean_share", self.mean_share, "mean, pooled, class and cluster shares must add up to 1"
+            )
+        if (self.clusters > 1) != (self.cluster_share > 0):
+            raise InvalidParameter(
+                "clusters",
+                self.clusters,
+                "give the four shares, too: cluster_share is above 0 exactly for more than one",
+            )
+        if self.clusters > 1 and (not self.warm_start or self.vote_share > 0 or self.class_share == 0):
+            raise InvalidParameter(
+                "clusters",
+                self.clusters,
+                "they are part of the warm start alone, around whose centres classes' covariances are taken: set "
+                "warm_start, a class_share and a vote_share of 0",
+            )
         if self.warm_start and self.moment_votes:
             raise InvalidParameter("moment_votes", True, "they take the place of the warm start: turn that off")
         if self.texture and (not self.warm_start or self.vote_share > 0):
@@ -214,6 +234,7 @@ _INTEGERS = {
     "texture_waves": (1, TEXTURE_MAX),
     "components": (1, 1024),
     "class_components": (1, 1024),
+    "clusters": (1, 64),
     "teachers": (1, 100_000),
     "top_k": (1, 1_000_000),
     "images": (1, IMAGES_MAX),
@@ -231,6 +252,7 @@ _NUMBERS = {
     "mean_share": (1e-3, 1.0),
     "pooled_share": (0.0, 1.0),
     "class_share": (0.0, 1.0),
+    "cluster_share": (0.0, 1.0),
     "centre": (0.0, 1.0),
     "noise_shape": (0.0, 1.0),
     "mean_clip": (1e-3, 1e3),

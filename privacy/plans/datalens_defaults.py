@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from privacy.plans.datalens_config import PRESETS, DataLensConfig, config_from_options, suits_texture
-from privacy.plans.detail import TEXTURE_FROM, clips_for, detail_for, power_of, signal
+from privacy.plans.detail import TEXTURE_FROM, clips_for, clusters_for, detail_for, power_of, signal
 from privacy.plans.plan import PublicFacts
 
 UNITS_PER_TEACHER_MIN = 4
 FOLLOWING = ("default", "warm_start_only")  # presets whose detail follows; the others' values are as they stand
-_SHARES = ("mean_share", "pooled_share", "class_share")
+_SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
 _OF_VOTES = ("vote_share", "teachers", "top_k", "images", "stddev", "images_per_iteration", "rounds")
 
 
@@ -49,11 +49,14 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
 
 
 def _detail(config: DataLensConfig, given: set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
-    follows = detail_for(facts, q, config.texture)
+    clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
+    follows = detail_for(facts, q, config.texture, clusters)
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
     if given.intersection(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
-        follows = {name: value for name, value in follows.items() if name not in (*_SHARES, "class_components")}
+        follows = {
+            name: value for name, value in follows.items() if name not in (*_SHARES, "class_components", "clusters")
+        }
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
         follows.pop("coefficients", None)  # strength by colour says nothing about red, green and blue
         follows["frequencies"] = config.frequencies

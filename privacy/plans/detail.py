@@ -49,6 +49,7 @@ _WAVES = (16, 400)  # at least and at most
 TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
 _CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
+_CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
 _NARROW_TO, _MANY = 40.0, 1600.0
 _MEAN_CLIP, _DEVIATION_CLIP = (1.3, 2.0), (1.0, 1.35)  # norms, in units of the prior's: with few records, and many
 _COMPONENT_CLIP = 0.64  # of the deviations'; records beyond it are few, and what they lose is little beside the noise
@@ -156,6 +157,14 @@ def shares_for(q: float) -> tuple[float, float, float]:
     return means, round(1.0 - own - means, 2), own
 
 
+def clusters_for(q: float, texture: bool) -> int:
+    """Return of how many clusters a class is a mixture: of more than one where their centres stand far above the noise.
+
+    Measured with texture alone.
+    """
+    return min(_CLUSTERS, round(q / _CLUSTER_PER_Q)) if texture and q >= _CLUSTERS_FROM else 1
+
+
 def components_for(q: float, most: int) -> int:
     """Return in how many leading components classes get covariances of their own: more where these are less noisy."""
     return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
@@ -183,19 +192,21 @@ def _above_noise(each: float, q: float, least: int, most: int) -> int:
     return min(max(least, round(each * math.sqrt(q))), most)
 
 
-def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
+def detail_for(facts: PublicFacts, q: float, texture: bool, clusters: int) -> dict[str, Any]:
     """Return what follows for a warm start, but for clips: colours, coefficients, waves, components and shares.
 
     Args:
         facts: what the owner declared.
         q: from `signal`.
         texture: whether it is released, too.
+        clusters: of each class.
     """
     in_colour = facts.channels > 1
     least, most = _COEFFICIENTS[0], min(_COEFFICIENTS[2 if in_colour else 1], facts.pixels)
     coefficients = _above_noise(_COEFFICIENTS_EACH, q, least, most)
     waves = _above_noise(_WAVES_EACH, q, *_WAVES)
-    means, pooled, own = shares_for(q)
+    of_clusters = _CLUSTER_SHARE if clusters > 1 else 0.0
+    means, pooled, own = (round(share * (1.0 - of_clusters), 3) for share in shares_for(q))
     limit = _WITH_TEXTURE if texture else min(_COMPONENTS[in_colour], coefficients)
     return {
         **({"texture_waves": waves} if texture else {}),
@@ -207,7 +218,9 @@ def detail_for(facts: PublicFacts, q: float, texture: bool) -> dict[str, Any]:
         "coefficients": coefficients,
         "components": limit,
         "class_components": components_for(q, limit),
+        "clusters": clusters,
         "mean_share": means,
         "pooled_share": pooled,
         "class_share": own,
+        "cluster_share": of_clusters,
     }

@@ -30,8 +30,8 @@ from tests.workers.small_trainings import TINY_DATALENS, Purse
 from workers.recipes import datalens, moment_votes, units
 from workers.recipes.coefficients import cosine_basis
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.released_sums import release_means, release_scatter
 from workers.recipes.units import records_to_sum, teacher_of_each
-from workers.recipes.warm_start import release_means, release_scatter
 from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(("a", "b"), 8, 8, 1, 2_000, "subject", subjects_declared=200)

@@ -69,6 +69,9 @@ def train(run: Run) -> Generator:
         gaussians = run.on_first(lambda: _start(run, cfg, state.get("start", {})))  # seconds of work
         generator.mean.copy_(torch.from_numpy(gaussians.mean))
         generator.factor.copy_(torch.from_numpy(gaussians.factor))
+        if gaussians.clusters is not None:
+            generator.centres.copy_(torch.from_numpy(gaussians.clusters.centres))
+            generator.shares.copy_(torch.from_numpy(gaussians.clusters.shares))
         save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
     generator.to(run.device)
     if run.plan.stage(VOTES) is not None:
@@ -94,8 +97,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
     if cfg.texture:
-        return TexturedGenerator(TexturedConfig(*sizes, features=0))  # nothing bends it: there are no votes
-    return Generator(GeneratorConfig(*sizes, features=cfg.features))
+        return TexturedGenerator(TexturedConfig(*sizes, features=0, clusters=cfg.clusters))  # there are no votes
+    return Generator(GeneratorConfig(*sizes, features=cfg.features, clusters=cfg.clusters))
 
 
 def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:

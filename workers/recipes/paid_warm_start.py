@@ -10,14 +10,15 @@ import numpy.typing as npt
 import torch
 
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, warm_start_event
+from privacy.plans.datalens import BY_CLASS, CLUSTERS, MEANS, POOLED, WARM_START, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
+from workers.recipes.released_sums import Kept
 from workers.recipes.units import records_to_sum
-from workers.recipes.warm_start import ClassGaussians, Kept, NoiseScales, warm_start
+from workers.recipes.warm_start import ClassGaussians, NoiseScales, warm_start
 
-WARM_START = "warm_start"  # the stage of its reports
+REPORTED = "warm_start"  # the stage of its reports
 
 
 class PaidNoise:
@@ -62,29 +63,31 @@ def release_gaussians(
         Cancelled: from `run.progress`.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
-    noise_stddev, stages = run.plan.noise_stddev, _stages(run.plan)
+    noise_stddev, steps = run.plan.noise_stddev, _releases(run.plan)
 
     def tell(reached: Mapping[str, Any]) -> None:
-        run.progress(stage=WARM_START, step=len(reached), steps=len(stages))
+        run.progress(stage=REPORTED, step=len(reached), steps=steps)
 
     def keep_arrays(reached: Mapping[str, npt.NDArray[np.float64]]) -> None:
         keep({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in reached.items()})
         tell(reached)
 
     def noise(name: str) -> PaidNoise:
-        event = warm_start_event(name, noise_stddev[name])
-        return PaidNoise(lambda: run.budget.charge(event, name), lambda: run.noise("warm start", name))
+        stage = name.partition(" ")[0]  # a number follows where a stage has several releases
+        event = warm_start_event(stage, noise_stddev[stage])
+        return PaidNoise(lambda: run.budget.charge(event, stage), lambda: run.noise("warm start", name))
 
     tell(released)
-    scales = NoiseScales(noise_stddev[MEANS], noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS))
+    of_covariances = noise_stddev.get(POOLED), noise_stddev.get(BY_CLASS)
+    scales = NoiseScales(noise_stddev[MEANS], *of_covariances, noise_stddev.get(CLUSTERS))
     kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
     return warm_start(private_images, private_labels, config, run.facts, scales, kept)
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:
     """Return the piece of a plan's warm start."""
-    return Piece(WARM_START, len(_stages(plan)), 4e-5 * facts.records_declared * facts.size)
+    return Piece(REPORTED, _releases(plan), 4e-5 * facts.records_declared * facts.size)
 
 
-def _stages(plan: Plan) -> tuple[str, ...]:
-    return tuple(name for name in (MEANS, POOLED, BY_CLASS) if plan.stage(name) is not None)
+def _releases(plan: Plan) -> int:
+    return sum(stage.event.count for stage in plan.stages if stage.name in WARM_START)

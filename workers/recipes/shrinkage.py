@@ -37,17 +37,26 @@ def shrink_means(sums: Array, counts: Array, prior: Array, noise_stddev: float) 
         prior: (f,) mean squares that the public prior expects.
         noise_stddev: of a sum's entry.
     """
-    classes, f = sums.shape
-    total = float(counts.sum())
+    classes, total = len(sums), float(counts.sum())
     pooled = sums.sum(axis=0) / total
     pooled = pooled * prior / (prior + classes * (noise_stddev / total) ** 2)
     own = sums / counts[:, None] - pooled
-    variance = float(np.mean((noise_stddev / counts) ** 2))
-    for start in range(0, f, _GROUP):
-        group = own[:, start : start + _GROUP]  # a view
-        group *= _weight(float((group**2).mean()) * classes / max(1, classes - 1), variance)
+    shrink_apart(own, float(np.mean((noise_stddev / counts) ** 2)), freedom=max(1, classes - 1) / classes)
     means: Array = pooled + own
     return means
+
+
+def shrink_apart(deviations: Array, noise_variance: float, freedom: float = 1.0) -> None:
+    """Pull deviations (rows, f) from their middle towards zero, in place, neighbouring coefficients alike.
+
+    Args:
+        deviations: with noise of that variance in each.
+        noise_variance: of an entry.
+        freedom: share of the rows that may vary, given their middle.
+    """
+    for start in range(0, deviations.shape[1], _GROUP):
+        group = deviations[:, start : start + _GROUP]  # a view
+        group *= _weight(float((group**2).mean()) / freedom, noise_variance)
 
 
 def shrink_pooled(covariance: Array, prior: Array, noise_stddev: float) -> Array:

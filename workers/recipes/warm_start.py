@@ -1,11 +1,12 @@
-"""Warm start: one noisy Gaussian per class, from three integer releases, before the first vote.
+"""Warm start: one noisy Gaussian per class, from a few integer releases, before the first vote.
 
 Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
 of a picture and noise is small; where the plan says so, their texture follows (`models.texture`). Released are (1)
 counts and means by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the
-principal components, (3) each class's covariance in those components. Each is then shrunk as far as the known noise
-explains it (`workers.recipes.shrinkage`). The plan may leave out (3), where the pooled covariance stands in, and (2),
-where the public prior does.
+principal components, (3) where there are clusters, their counts and centres in those components
+(`workers.recipes.clusters`), (4) each class's covariance there, around its centres. Each is then shrunk as far as the
+known noise explains it (`workers.recipes.shrinkage`). The plan may leave out (4), where the pooled covariance stands
+in, and (2), where the public prior does.
 
 Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
 sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
@@ -14,50 +15,41 @@ The idea of spending a little on "central" statistics first is in DP-FETA (Gong 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.errors import BudgetExceeded
-from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import WITHIN, coefficients_of, noise_shape, power_of
 from privacy.plans.plan import PublicFacts
+from workers.recipes.clusters import Clusters, in_latents, release_clusters
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
+from workers.recipes.released_sums import Kept, Noise, release_means, release_scatter
 from workers.recipes.shrinkage import at_least, shrink, shrink_counts, shrink_means, shrink_pooled
 from workers.recipes.texture import texture_basis, texture_coefficients
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 8192  # records whose outer products are added up at once
 _FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
 _FLOOR = 1e-5
 
 
-class Noise(Protocol):
-    """Where a release's noise comes from (`privacy.mechanisms.noise.SecureNoise`)."""
-
-    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
-        """Return independent discrete Gaussian integers."""
-
-
 @dataclass(frozen=True)
 class ClassGaussians:
-    """Released: a Gaussian per class over images.
+    """Released: a Gaussian per class over images, or a mixture of a few that have one covariance.
 
     Attributes:
         mean: (classes, pixels), in units of full brightness; where texture is released, its numbers follow the pixels.
         factor: (classes, pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
+        clusters: where z has a mean of its own in each of a class's clusters; None: one Gaussian per class.
     """
 
     mean: Array
     factor: Array
+    clusters: Clusters | None = None
 
 
 @dataclass(frozen=True)
@@ -67,31 +59,7 @@ class NoiseScales:
     means: float
     pooled: float | None
     by_class: float | None
-
-
-class Kept:
-    """Releases of which each is made once, in whatever attempt, and kept as soon as it is there.
-
-    Args:
-        released: what an earlier attempt has kept.
-        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
-        keep: is given all that was released so far, after each release.
-    """
-
-    def __init__(
-        self,
-        released: Mapping[str, Array],
-        noise: Callable[[str], Noise],
-        keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
-    ) -> None:
-        self._released, self._noise, self._keep = dict(released), noise, keep
-
-    def once(self, name: str, release: Callable[[Noise], Array]) -> Array:
-        """Return what was kept under a name, or make it with the noise of that name, and keep it."""
-        if name not in self._released:
-            self._released[name] = release(self._noise(name))
-            self._keep(self._released)
-        return self._released[name]
+    clusters: float | None = None
 
 
 def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
@@ -108,77 +76,6 @@ def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
     return ClassGaussians(np.full((classes, facts.pixels), config.centre), np.tile(factor, (classes, 1, 1)))
 
 
-def release_means(
-    private_coefficients: Array,
-    private_labels: npt.NDArray[np.int64],
-    classes: int,
-    clip: float,
-    stddev: float,
-    noise: Noise,
-) -> tuple[Array, Array]:
-    """Release each class's count and mean.
-
-    Args:
-        private_coefficients: (n, f).
-        private_labels: (n,).
-        classes: number of declared classes.
-        clip: norm to which a record's coefficients are clipped.
-        stddev: of the discrete Gaussian; charged before its first number is drawn.
-        noise: secret generator.
-
-    Returns:
-        Counts (classes,), at least 1, and means (classes, f).
-
-    Privacy:
-        A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
-        sensitivity Q sqrt(17) / 4. A count of Q would ask for 37% more noise on the means, and a mean needs its count
-        to a few percent only.
-    """
-    q = _quantised(private_coefficients, clip)  # (n, f) integers of norm <= Q
-    sums = np.zeros((classes, q.shape[1] + 1), dtype=np.int64)
-    for label in range(classes):
-        members = q[private_labels == label]
-        sums[label, :-1] = members.sum(axis=0)
-        sums[label, -1] = COUNT_WEIGHT * len(members)
-    released = sums + noise.discrete_gaussian(sums.shape, stddev)
-    counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
-    return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
-
-
-def release_scatter(private_rows: Array, clip: float, stddev: float, noise: Noise) -> Array:
-    """Release the sum of outer products of the rows, (f, f), symmetric.
-
-    Privacy:
-        A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
-        smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
-        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's.
-    """
-    q = _quantised(private_rows, clip).astype(np.float64)  # sums stay below 2^53: exact
-    total = np.zeros((q.shape[1], q.shape[1]))
-    for at in range(0, len(q), _BLOCK):
-        total += q[at : at + _BLOCK].T @ q[at : at + _BLOCK]
-    f = len(total)
-    upper = np.triu(np.ones((f, f), dtype=bool), 1)
-    released = np.zeros((f, f))
-    released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
-    released += released.T
-    released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
-    return released * (clip / QUANTISATION) ** 2
-
-
-def off_diagonal_stddev(stddev: float) -> float:
-    """Return the noise of off-diagonal entries: its variance is half the diagonal's, plus the cost of discreteness.
-
-    Discrete noise of variance v counts as continuous noise of variance v - v0 (v0 is `SMOOTHING_VARIANCE`). The event
-    promises v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
-    """
-    variance = (Fraction(stddev) ** 2 + SMOOTHING_VARIANCE) / 2
-    root = math.sqrt(variance)
-    while Fraction(root) ** 2 < variance:
-        root = math.nextafter(root, math.inf)
-    return root
-
-
 def warm_start(
     private_images: npt.NDArray[np.uint8],
     private_labels: npt.NDArray[np.int64],
@@ -187,7 +84,7 @@ def warm_start(
     scales: NoiseScales,
     releases: Kept,
 ) -> ClassGaussians:
-    """Make the three releases, as far as they are not there yet, and fit one Gaussian per class to them.
+    """Make the releases, as far as they are not there yet, and fit one Gaussian per class to them.
 
     Args:
         private_images: (n, h, w[, c]) uint8.
@@ -239,22 +136,31 @@ def warm_start(
     kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
     components = vectors[:, kept]  # (f, d)
     pooled = np.maximum(values[kept], _FLOOR)  # (d,)
-    factor = _drawn(components.T, basis, of_texture).T
+    factor, clusters = _drawn(components.T, basis, of_texture).T, None
     roots = [np.diag(np.sqrt(pooled))] * classes
     if scales.by_class is not None:
         leading = config.class_size(facts)
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
         private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
-        rows, middle = [private[private_labels == label] for label in range(classes)], pooled[:leading] / own_shape**2
-        own = _own(rows, middle, counts, config.component_clip * size, scales.by_class, releases)
+        middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
+        if scales.clusters is not None:
+            clusters = release_clusters(
+                private, private_labels, middle, counts, config.clusters, clip, scales.clusters, releases
+            )
+            if clusters is not None:
+                private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
+        rows = [private[private_labels == label] for label in range(classes)]
+        own = _own(rows, middle, counts, clip, scales.by_class, releases)
         roots = [np.diag(np.sqrt(pooled)) for _ in own]
         for root, each in zip(roots, own, strict=True):
             positive = at_least(each, middle) if config.shrink else each
             # Beyond the leading components the pooled covariance stands in.
             root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
+        if clusters is not None:
+            clusters = in_latents(clusters, own_shape, roots)
     mean = _drawn(means * shape, basis, of_texture)
     mean[:, : facts.pixels] += config.centre
-    return ClassGaussians(mean, np.stack([factor @ root for root in roots]))
+    return ClassGaussians(mean, np.stack([factor @ root for root in roots]), clusters)
 
 
 def _drawn(rows: Array, basis: Array, of_texture: Array) -> Array:
@@ -289,13 +195,6 @@ def _root(covariance: Array) -> Array:
     values, vectors = np.linalg.eigh(covariance)
     root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
     return root
-
-
-def _quantised(rows: Array, clip: float) -> npt.NDArray[np.int64]:
-    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`."""
-    # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
-    scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
-    return clip_integer_rows(np.rint(scaled).astype(np.int64), float(QUANTISATION))
 
 
 def _size(facts: PublicFacts) -> float:

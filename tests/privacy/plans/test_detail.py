@@ -12,7 +12,7 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, VOTES
+from privacy.plans.datalens import BY_CLASS, CLUSTERS, MEANS, POOLED, VOTES
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.datalens_defaults import config_that_follows
 from privacy.plans.detail import LUMA_CHROMA, coefficients_of, noise_shape
@@ -65,7 +65,7 @@ def test_few_records_release_means_and_one_covariance_and_ask_no_teachers() -> N
 
 def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -> None:
     rich = made(FASHION, 10.0)
-    assert [stage.name for stage in rich.stages] == [MEANS, POOLED, BY_CLASS]
+    assert [stage.name for stage in rich.stages] == [MEANS, POOLED, CLUSTERS, BY_CLASS]
     found = rich.config_of(DataLensConfig)
     assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
     waves = [made.texture_size(FASHION) for made in (config(FASHION, 0.3), config(FASHION), found)]
@@ -155,3 +155,22 @@ def test_the_shape_of_the_noise_keeps_the_priors_norm(exponent: float) -> None:
     noise = math.sqrt((power / shape**2).sum() * (shape**2).sum())
     best = math.sqrt((power / (least := noise_shape(power, 0.25)) ** 2).sum() * (least**2).sum())
     assert best <= noise * (1 + 1e-12)
+
+
+def test_many_records_and_a_large_budget_buy_clusters_unless_something_else_was_given() -> None:
+    found = config(FASHION, 10.0)
+    assert (found.clusters, found.cluster_share) == (16, 0.1)
+    assert CLUSTERS not in [stage.name for stage in made(FASHION).stages]
+    between = config(FASHION, 5.0)
+    assert 8 <= between.clusters < 16
+    for options in (
+        {"clusters": 1},
+        {"texture": False},
+        {"vote_share": 0.1},
+        {"class_share": 0.5, "pooled_share": 0.4},
+    ):
+        alone = config(FASHION, 10.0, **options)
+        assert (alone.clusters, alone.cluster_share) == (1, 0.0), options
+    shares = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+    few = config(FASHION, 1.0, clusters=2, vote_share=0.0, **shares)
+    assert (few.clusters, few.cluster_share, few.class_share) == (2, 0.2, 0.3)

@@ -23,19 +23,11 @@ from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTI
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import coefficients_of
 from privacy.plans.plan import PublicFacts
-from workers.recipes import warm_start as module
+from workers.recipes import released_sums as module
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
-from workers.recipes.warm_start import (
-    ClassGaussians,
-    Kept,
-    NoiseScales,
-    off_diagonal_stddev,
-    prior,
-    release_means,
-    release_scatter,
-    shrink,
-    warm_start,
-)
+from workers.recipes.released_sums import Kept, off_diagonal_stddev, release_means, release_scatter
+from workers.recipes.shrinkage import shrink
+from workers.recipes.warm_start import ClassGaussians, NoiseScales, prior, warm_start
 
 Q = QUANTISATION
 CLIP = 1.5

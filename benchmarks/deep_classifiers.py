@@ -1,0 +1,133 @@
+"""Three deep classifiers that judge synthetic images: ResNet, wide ResNet and ResNeXt, with BatchNorm.
+
+They see synthetic images in training and public ones in the test, so nothing here is private. `full` has the depths and
+widths by which DPImageBench (Gong et al. 2025, arXiv:2503.14681) compares generators; `quick` has networks of
+the same kinds that two CPU cores train in minutes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.classifiers import logits_in_batches
+from models.precision import mixed_precision
+
+_BATCH, _RATE, _DECAY = 250, 2e-3, 1e-3  # of AdamW under a one-cycle schedule, to the last step
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A residual network of three stages, each at half the resolution of the one before.
+
+    Attributes:
+        blocks: of a stage.
+        width: channels of the first stage's blocks; a stage has twice as many as the one before.
+        groups: of those convolutions; more than one makes blocks of three convolutions, those of a ResNeXt.
+        stem: channels of the first convolution.
+    """
+
+    blocks: int
+    width: int
+    groups: int = 1
+    stem: int = 16
+
+
+SHAPES: Mapping[str, Mapping[str, Shape]] = {
+    "quick": {"ResNet-20": Shape(3, 16), "WRN-10-2": Shape(1, 32), "ResNeXt-11": Shape(1, 32, 8)},
+    "full": {
+        "ResNet-110": Shape(18, 16),
+        "WRN-40-4": Shape(6, 64),
+        "ResNeXt-29": Shape(3, 256, 4, 64),
+    },
+}
+
+
+class _Block(nn.Module):
+    """Two 3 x 3 convolutions, or one in groups between two of 1 x 1, and a shortcut; normalised before each."""
+
+    def __init__(self, inputs: int, width: int, groups: int, stride: int) -> None:
+        super().__init__()
+        sizes = [(inputs, width, 3, stride, 1), (width, width, 3, 1, 1)]
+        if groups > 1:
+            sizes = [(inputs, width, 1, 1, 1), (width, width, 3, stride, groups), (width, width, 1, 1, 1)]
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels, *_ in sizes)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(a, b, side, step, side // 2, groups=parts, bias=False) for a, b, side, step, parts in sizes
+        )
+        alike = stride == 1 and inputs == width
+        self.shortcut = None if alike else nn.Conv2d(inputs, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed = x
+        kept = x
+        for place, (norm, convolution) in enumerate(zip(self.norms, self.convolutions, strict=True)):
+            active = functional.relu(norm(changed))
+            if place == 0 and self.shortcut is not None:
+                kept = self.shortcut(active)
+            changed = convolution(active)
+        return kept + changed
+
+
+def residual_network(shape: Shape, channels: int, classes: int) -> nn.Module:
+    """Build a network of images (n, channels, h, w) in [0, 1] with outputs (n, classes)."""
+    layers: list[nn.Module] = [nn.Conv2d(channels, shape.stem, 3, padding=1, bias=False)]
+    inputs = shape.stem
+    for stage in range(3):
+        width = shape.width * 2**stage
+        for block in range(shape.blocks):
+            layers.append(_Block(inputs, width, shape.groups, 2 if stage > 0 and block == 0 else 1))
+            inputs = width
+    ends = [nn.BatchNorm2d(inputs), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+    return nn.Sequential(*layers, *ends)
+
+
+def judged(
+    shape: Shape,
+    synthetic: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    *,
+    classes: int,
+    epochs: int,
+    seed: int,
+    device: torch.device,
+) -> float:
+    """Train a fresh network on synthetic images to the last step and test it once.
+
+    Args:
+        shape: of the network.
+        synthetic: images (n, c, h, w) uint8 and labels (n,).
+        test: public, likewise.
+        classes: number of classes.
+        epochs: passes over the synthetic images.
+        seed: public; fixes initial weights and the order of batches.
+        device: where to train.
+
+    Returns:
+        Accuracy in [0, 1].
+    """
+    images, labels = synthetic
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
+        torch.manual_seed(seed)
+        network = residual_network(shape, images.shape[1], classes).to(device, memory_format=torch.channels_last)
+        batch = min(_BATCH, len(images))
+        each = len(images) // batch
+        optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=max(2, epochs * each))
+        network.train()
+        for _ in range(epochs):
+            for index in torch.randperm(len(images))[: each * batch].split(batch):
+                seen = (images[index].to(device).float() / 255).contiguous(memory_format=torch.channels_last)
+                with mixed_precision(device):
+                    logits = network(seen)
+                loss = functional.cross_entropy(logits.float(), labels[index].to(device))
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
+        predicted = logits_in_batches(network, test[0].to(device).float() / 255, batch=500).argmax(dim=1).cpu()
+    return float((predicted == test[1]).float().mean())
