@@ -141,7 +141,7 @@ class DataLensConfig(RecipeConfig):
             raise InvalidParameter(
                 "clusters",
                 self.clusters,
-                "give the four shares, too: cluster_share is above 0 exactly for more than one",
+                "more than one needs a cluster_share, and one has none: give all four shares",
             )
         if self.clusters > 1 and (not self.warm_start or self.vote_share > 0 or self.class_share == 0):
             raise InvalidParameter(

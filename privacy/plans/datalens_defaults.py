@@ -54,9 +54,7 @@ def _detail(config: DataLensConfig, given: set[str], q: float, facts: PublicFact
     if "frequencies" in given and "coefficients" not in given:
         del follows["coefficients"]  # all of the grid that was asked for
     if given.intersection(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
-        follows = {
-            name: value for name, value in follows.items() if name not in (*_SHARES, "class_components", "clusters")
-        }
+        follows = _without(follows, {*_SHARES, "class_components", "clusters"})
     if "colour" in given and config.colour == "rgb" and facts.channels > 1:
         follows.pop("coefficients", None)  # strength by colour says nothing about red, green and blue
         follows["frequencies"] = config.frequencies

@@ -163,14 +163,10 @@ def test_many_records_and_a_large_budget_buy_clusters_unless_something_else_was_
     assert CLUSTERS not in [stage.name for stage in made(FASHION).stages]
     between = config(FASHION, 5.0)
     assert 8 <= between.clusters < 16
-    for options in (
-        {"clusters": 1},
-        {"texture": False},
-        {"vote_share": 0.1},
-        {"class_share": 0.5, "pooled_share": 0.4},
-    ):
+    shares = {"mean_share": 0.1, "pooled_share": 0.4, "class_share": 0.5}
+    for options in ({"clusters": 1}, {"texture": False}, {"vote_share": 0.1}, shares):
         alone = config(FASHION, 10.0, **options)
         assert (alone.clusters, alone.cluster_share) == (1, 0.0), options
-    shares = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
-    few = config(FASHION, 1.0, clusters=2, vote_share=0.0, **shares)
+    two = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2, "vote_share": 0.0}
+    few = config(FASHION, 1.0, clusters=2, **two)
     assert (few.clusters, few.cluster_share, few.class_share) == (2, 0.2, 0.3)
