@@ -17,7 +17,7 @@ SCALES, ORIENTATIONS = 2, 8
 MAPS = 1 + SCALES * ORIENTATIONS + ORIENTATIONS**2  # of each channel: orders 0, 1 and 2
 _STEP = 2**SCALES
 _SLANT = 4 / ORIENTATIONS
-_BLOCK = 256
+_BLOCK, _BLOCK_IN_CACHE = 256, 16  # images at once; on a processor few, whose spectra stay in its cache
 
 
 class Scattering(nn.Module):
@@ -48,8 +48,8 @@ class Scattering(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (n, c, h, w) into (n, c * 81, h', w')."""
-        found = [self._transform(block) for block in torch.split(images, _BLOCK)]
-        return torch.cat(found)
+        block = _BLOCK_IN_CACHE if images.device.type == "cpu" else _BLOCK
+        return torch.cat([self._transform(part) for part in torch.split(images, block)])
 
     def _transform(self, images: Tensor) -> Tensor:
         mode = "reflect" if min(images.shape[2:]) > max(self._pad) else "replicate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from typing import Any
@@ -99,7 +100,7 @@ def test_settings_are_chosen_on_training_images_that_were_held_out(small: SetUp)
     assert all(image.tobytes() in private for image in held_out.folder.test_images)
     assert np.array_equal(tested.folder.test_labels, whole.test_labels)
     good, bad = (Setting(ClippedSum, {"clip": 8.0}, gamma) for gamma in (1.0, -1.0))
-    assert chosen(small, [bad, good]) is good
+    assert chosen(dataclasses.replace(small, epsilon=1000.0), [bad, good]) is good  # hardly any noise
 
 
 def test_tables_5_and_7_have_their_rows(small: SetUp) -> None:

@@ -26,7 +26,7 @@ from workers.train.drawing import SampleRequest, draw
 CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
 FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
-LINES_MAX = {"affine": 290, "dcgan": 290, "edm": 520, "textured": 440}
+LINES_MAX = {"affine": 300, "dcgan": 290, "edm": 520, "textured": 450}
 
 
 def started_edm() -> EdmDenoiser:
