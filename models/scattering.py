@@ -79,8 +79,14 @@ def _angles() -> list[float]:
 
 def _fold(spectra: Tensor, factor: int) -> Tensor:
     """Return the spectra (..., H, W) of maps of which every `factor`-th pixel is kept: the mean of their aliases."""
+    if factor == 1:
+        return spectra
     height, width = spectra.shape[-2] // factor, spectra.shape[-1] // factor
-    return spectra.reshape(*spectra.shape[:-2], factor, height, factor, width).mean(dim=(-4, -2))
+    total = torch.zeros_like(spectra[..., :height, :width])
+    for row in range(factor):  # slices add up several times as fast as one mean over two axes
+        for column in range(factor):
+            total += spectra[..., row * height : (row + 1) * height, column * width : (column + 1) * width]
+    return total / factor**2
 
 
 def _gabor(shape: tuple[int, int], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
