@@ -26,7 +26,7 @@ _QUICK: dict[str, Any] = {
     "learning_rate": 1.0,
     "momentum": 0.0,
 }
-_QUICK_RECORDS, _QUICK_STEPS = 10_000, 100
+_QUICK_RECORDS, _QUICK_SCATTERED, _QUICK_STEPS = 10_000, 3_000, 100  # scattering of an image takes milliseconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +179,12 @@ def _row(arm: Arm, whole: Folder, dataset: str, epsilon: float, budget: str) -> 
     quick = budget == "quick"
     options = {**_QUICK, **arm.quick} if quick else dict(arm.full)
     folder = first(whole, _QUICK_RECORDS) if quick else whole
+    if quick and options["architecture"] == "scatter_linear":
+        tested = {
+            "test_images": whole.test_images[:_QUICK_SCATTERED],
+            "test_labels": whole.test_labels[:_QUICK_SCATTERED],
+        }
+        folder = dataclasses.replace(first(whole, _QUICK_SCATTERED), **tested)
     epochs = 0.0 if quick else arm.epochs[epsilon]
     steps = _QUICK_STEPS if quick else round(epochs * len(folder.images) / options["expected_batch"])
     found, started = [], time.monotonic()
