@@ -27,6 +27,21 @@ _FAR = 64.0  # public bound of a row's numbers, further out than any image can b
 
 
 @dataclass(frozen=True)
+class KMeans:
+    """Public numbers of the rounds.
+
+    Attributes:
+        clusters: of each class.
+        clip: norm to which a record's row is clipped.
+        stddev: of a round's discrete Gaussian noise, for integers of norm QUANTISATION.
+    """
+
+    clusters: int
+    clip: float
+    stddev: float
+
+
+@dataclass(frozen=True)
 class Clusters:
     """Released: each class's clusters.
 
@@ -56,9 +71,7 @@ def release_clusters(
     private_labels: npt.NDArray[np.int64],
     pooled: Array,
     counts: Array,
-    clusters: int,
-    clip: float,
-    stddev: float,
+    rounds: KMeans,
     releases: Kept,
 ) -> Clusters | None:
     """Run the rounds of k-means.
@@ -68,9 +81,7 @@ def release_clusters(
         private_labels: (n,).
         pooled: (d,) variances of the components, released.
         counts: (classes,), released.
-        clusters: of each class.
-        clip: norm to which a record's row is clipped.
-        stddev: of a round's discrete Gaussian noise.
+        rounds: their public numbers.
         releases: makes each round once, and keeps it at once.
 
     Returns:
@@ -80,7 +91,7 @@ def release_clusters(
         A record adds its row and its count to one cluster of its class in every round: `release_means` has the proof.
         Which cluster that is follows from its own row and from earlier rounds.
     """
-    classes, d = len(counts), len(pooled)
+    classes, clusters, d = len(counts), rounds.clusters, len(pooled)
     stream = np.random.Generator(np.random.PCG64(_SEED))
     spread = np.sqrt(pooled)
     first = stream.normal(size=(classes, clusters, d)) * spread * _APART
@@ -89,21 +100,22 @@ def release_clusters(
         cluster = private_labels * clusters + found.nearest(private_rows, private_labels)
 
         def round_of(drawn: Noise, cluster: npt.NDArray[np.int64] = cluster) -> Array:
-            return np.column_stack(release_means(private_rows, cluster, classes * clusters, clip, stddev, drawn))
+            sizes = classes * clusters, rounds.clip, rounds.stddev
+            return np.column_stack(release_means(private_rows, cluster, *sizes, drawn))
 
         try:
             table = releases.once(f"{CLUSTERS} {number + 1}", round_of)  # (classes * clusters, 1 + d)
         except BudgetExceeded:
             break
-        found, paid = _fitted(table.reshape(classes, clusters, 1 + d), counts, stddev * clip, spread), number + 1
+        found, paid = _fitted(table.reshape(classes, clusters, 1 + d), counts, rounds, spread), number + 1
     return found if paid else None
 
 
-def _fitted(table: Array, counts: Array, noise_norm: float, spread: Array) -> Clusters:
+def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> Clusters:
     """Turn a round's counts and means (classes, clusters, 1 + d) into clusters, as far as its noise lets them."""
     sums = table[:, :, 1:] * table[:, :, :1]
     members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / table.shape[1])
-    noise_variance = float(np.mean((noise_norm / QUANTISATION / members) ** 2))
+    noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))
     centres = (sums / members[:, :, None]).reshape(-1, sums.shape[2])  # (classes * clusters, d)
     shrink_apart(centres, noise_variance)
     near = np.clip(centres, -_FARTHEST * spread, _FARTHEST * spread)

@@ -26,7 +26,7 @@ from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTI
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import WITHIN, coefficients_of, noise_shape, power_of
 from privacy.plans.plan import PublicFacts
-from workers.recipes.clusters import Clusters, in_latents, release_clusters
+from workers.recipes.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.released_sums import Kept, Noise, release_means, release_scatter
 from workers.recipes.shrinkage import at_least, shrink, shrink_counts, shrink_means, shrink_pooled
@@ -144,9 +144,8 @@ def warm_start(
         private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
-            clusters = release_clusters(
-                private, private_labels, middle, counts, config.clusters, clip, scales.clusters, releases
-            )
+            rounds = KMeans(config.clusters, clip, scales.clusters)
+            clusters = release_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]

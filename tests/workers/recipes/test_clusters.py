@@ -32,7 +32,7 @@ from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes import datalens
-from workers.recipes.clusters import Clusters, in_latents, release_clusters
+from workers.recipes.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.released_sums import Kept
 from workers.recipes.warm_start import NoiseScales, warm_start
@@ -131,10 +131,10 @@ def blobs(n: int = 3000) -> tuple[Numbers, npt.NDArray[np.int64], Numbers]:
     return rows, np.repeat([0, 1], n), centres - centres.T @ [0.5, 0.3, 0.2]
 
 
-def found(releases: Kept, stddev: float = 3.0, clusters: int = 3) -> Clusters | None:
+def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
     rows, labels, _ = blobs()
     pooled = (rows**2).mean(0)
-    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), clusters, 8.0, stddev, releases)
+    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev), releases)
 
 
 @pytest.mark.parametrize("stddev", [3.0, 3e3])
