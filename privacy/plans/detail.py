@@ -47,7 +47,7 @@ _WITH_TEXTURE = 160  # components that carry coefficients and texture together
 _WAVES_EACH = 7.0  # of texture, times the root of q
 _WAVES = (16, 400)  # at least and at most
 TEXTURE_FROM = 150.0  # below, the noise of a texture's numbers costs what they bring
-_CLASSES_FROM, _SHIFT_FROM = 60.0, 260.0  # classes get covariances of their own; and more of the budget
+_CLASSES_FROM, _SHIFT_FROM = 70.0, 260.0  # classes get covariances of their own; and more of the budget
 _OWN_FIRST, _OWN_PER_Q = 16, 8.0  # components in which they do
 _CLUSTERS_FROM, _CLUSTER_PER_Q, _CLUSTERS, _CLUSTER_SHARE = 5000.0, 600.0, 16, 0.1  # with texture; at most so many
 _NARROW_TO, _MANY = 40.0, 1600.0
@@ -151,7 +151,7 @@ def shares_for(q: float) -> tuple[float, float, float]:
     above the noise.
     """
     if q < _CLASSES_FROM:
-        return 0.6, 0.4, 0.0
+        return 0.8, 0.2, 0.0
     along = _along(q, _SHIFT_FROM)
     own, means = round(0.35 + 0.1 * along, 2), round(0.35 - 0.2 * along, 2)
     return means, round(1.0 - own - means, 2), own
