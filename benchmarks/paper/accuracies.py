@@ -172,6 +172,7 @@ def accuracy_rows(paper: str, table: str, arms: Sequence[Arm], dataset: str, bud
         for arm in arms:
             if any(at == epsilon for _, at in arm.published):
                 rows.append({"paper": paper, "table": table, **_row(arm, whole, dataset, epsilon, budget)})
+                print(f"  {arm.name} at {epsilon:g}: {rows[-1]['ours']:.1f}, {rows[-1]['seconds']:.0f} s", flush=True)
     return rows
 
 
