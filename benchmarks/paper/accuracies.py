@@ -1,7 +1,7 @@
-"""Accuracy tables of the DP-SGD family's papers: GEP 1 and 3, RGP 2, random freeze 1, 3 and 4.
+"""Accuracy tables of the DP-SGD family's papers: GEP 1, RGP 2, random freeze 1, 3 and 4.
 
-`quick` trains the small CNN (or, for GEP's Table 3, a linear layer on scattering coefficients) for 100 steps on the
-first images of a set, at the papers' epsilons; `full` has the papers' networks, images and epochs, and needs a GPU.
+`quick` trains the small CNN for 100 steps on the first images of a set, at the papers' epsilons; `full` has the papers'
+networks, images and epochs, and needs a GPU.
 Options are the papers' where they are told, and in `quick` rates and clips that were chosen in `benchmarks.orders`.
 """
 
@@ -26,7 +26,7 @@ _QUICK: dict[str, Any] = {
     "learning_rate": 1.0,
     "momentum": 0.0,
 }
-_QUICK_RECORDS, _QUICK_SCATTERED, _QUICK_STEPS = 10_000, 3_000, 100  # scattering of an image takes milliseconds
+_QUICK_RECORDS, _QUICK_STEPS = 10_000, 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,29 +73,6 @@ GEP_1 = (
     _gep_1("GP", "dpsgd", (94.7, 96.8, 97.2), (43.6, 52.2, 56.4)),
     _gep_1("B-GEP", "bgep", (93.1, 94.5, 95.9), (50.3, 59.5, 63.0)),
     _gep_1("GEP", "gep", (96.3, 97.9, 98.4), (59.7, 70.1, 74.9)),
-)
-_PRETRAINED = (0.1, 0.5, 1.0, 2.0)
-_LINEAR: dict[str, Any] = {
-    **{"architecture": "scatter_linear", "expected_batch": 1024, "clip": 0.1, "optimiser": "adam"},
-    **{"learning_rate": 0.01, "anchors": 500, "basis_size": 200},
-}
-_LINEAR_QUICK = {**_LINEAR, "expected_batch": 256, "anchors": 100, "basis_size": 50}
-
-
-def _gep_3(name: str, estimator: str, values: Sequence[float]) -> Arm:
-    options = {"estimator": estimator}
-    if estimator == "dpsgd":
-        lean, whole = ({k: v for k, v in o.items() if k not in _GEP_QUICK} for o in (_LINEAR_QUICK, _LINEAR))
-    else:
-        lean, whole = _LINEAR_QUICK, _LINEAR
-    epochs = dict.fromkeys(_PRETRAINED, 8.0)
-    return Arm(name, _by("cifar-10", _PRETRAINED, values), {**lean, **options}, {**whole, **options}, epochs)
-
-
-GEP_3 = (
-    _gep_3("GP", "dpsgd", (88.2, 91.1, 93.2, 93.4)),
-    _gep_3("B-GEP", "bgep", (91.0, 92.9, 93.1, 93.2)),
-    _gep_3("GEP", "gep", (90.9, 93.5, 94.3, 94.8)),
 )
 _WRN: dict[str, Any] = {
     **{"architecture": "wrn28_4", "expected_batch": 1000, "clip": 1.0, "learning_rate": 0.1, "momentum": 0.9},
@@ -180,12 +157,6 @@ def _row(arm: Arm, whole: Folder, dataset: str, epsilon: float, budget: str) -> 
     quick = budget == "quick"
     options = {**_QUICK, **arm.quick} if quick else dict(arm.full)
     folder = first(whole, _QUICK_RECORDS) if quick else whole
-    if quick and options["architecture"] == "scatter_linear":
-        tested = {
-            "test_images": whole.test_images[:_QUICK_SCATTERED],
-            "test_labels": whole.test_labels[:_QUICK_SCATTERED],
-        }
-        folder = dataclasses.replace(first(whole, _QUICK_SCATTERED), **tested)
     epochs = 0.0 if quick else arm.epochs[epsilon]
     steps = _QUICK_STEPS if quick else round(epochs * len(folder.images) / options["expected_batch"])
     found, started = [], time.monotonic()

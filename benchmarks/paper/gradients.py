@@ -40,9 +40,11 @@ def stable_rank(rows: torch.Tensor) -> float:
 def projected(estimator: Gep, rows: torch.Tensor, random: bool = False) -> torch.Tensor:
     """Return what a step's basis leaves of gradients (n, d); `random` takes a random basis of as many vectors."""
     residual, stream = rows.clone(), torch.Generator().manual_seed(1)
-    for index, basis in estimator._bases:
-        used = torch.linalg.qr(torch.randn(basis.shape, generator=stream).mT)[0].mT if random else basis
-        residual[:, index] -= rows[:, index] @ used.mT @ used
+    for basis in estimator.bases:
+        used = basis.vectors[: basis.size, : len(basis.index)]  # (k, p)
+        if random:
+            used = torch.linalg.qr(torch.randn(used.shape, generator=stream).mT)[0].mT
+        residual[:, basis.index] -= rows[:, basis.index] @ used.mT @ used
     return residual
 
 

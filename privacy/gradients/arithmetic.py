@@ -62,8 +62,7 @@ def _set(owner: Any, name: str, value: object) -> Iterator[None]:
 
 def aligned_linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return rows (..., d) times the transposed weight (p, d), plus a bias, computed alike in every row."""
-    found = functional.linear(_padded(rows), functional.pad(_padded(weight), (0, 0, 0, -len(weight) % _ALIGNED)))
-    found = found[..., : len(weight)]
+    found = functional.linear(_padded(rows), aligned_rows(weight))[..., : len(weight)]
     return found if bias is None else found + bias
 
 
@@ -72,6 +71,16 @@ def aligned_products(left: Tensor, right: Tensor) -> Tensor:
     if left.shape[2] == 1:
         return left * right.mT  # quicker, on a CPU
     return _padded(left) @ _padded(right).mT
+
+
+def aligned_rows(matrix: Tensor) -> Tensor:
+    """Lengthen both sides of a matrix (p, d) with zeros, so that it is not copied by each of many products."""
+    return functional.pad(_padded(matrix), (0, 0, 0, -len(matrix) % _ALIGNED))
+
+
+def aligned_combinations(rows: Tensor, matrix: Tensor, columns: int) -> Tensor:
+    """Return rows (n, p) times a matrix of `aligned_rows`, made of one with so many columns: (n, columns)."""
+    return (_padded(rows) @ matrix)[:, :columns]
 
 
 def _padded(rows: Tensor) -> Tensor:

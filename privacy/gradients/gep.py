@@ -15,6 +15,7 @@ network and public randomness only; given it, the proof is the Gaussian mechanis
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
@@ -24,7 +25,7 @@ from torch import nn
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
-from privacy.gradients.arithmetic import aligned_linear
+from privacy.gradients.arithmetic import aligned_combinations, aligned_linear, aligned_rows
 from privacy.gradients.estimator import Common, Estimator
 from privacy.gradients.integers import Part, squares, whole
 from privacy.gradients.layers import Shares
@@ -53,6 +54,29 @@ def orthonormal_basis(
     for _ in range(iterations):
         basis = torch.linalg.qr(anchors.mT @ (anchors @ basis))[0]  # (p, k)
     return basis.mT
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupBasis:
+    """The basis of one group of parameters.
+
+    Attributes:
+        index: (p,) where the group's active coordinates stand in the active vector.
+        size: k, how many vectors it has.
+        vectors: (k, p), lengthened with zeros by `aligned_rows`.
+    """
+
+    index: torch.Tensor
+    size: int
+    vectors: torch.Tensor
+
+    def embed(self, rows: torch.Tensor) -> torch.Tensor:
+        """(n, d_active) -> (n, k)."""
+        return aligned_linear(rows[:, self.index], self.vectors)[:, : self.size]
+
+    def expand(self, embedding: torch.Tensor) -> torch.Tensor:
+        """(n, k) -> (n, p)."""
+        return aligned_combinations(embedding.to(self.vectors), self.vectors, len(self.index))
 
 
 class Gep(Estimator):
@@ -98,7 +122,7 @@ class Gep(Estimator):
             )
         self.basis_size, self._anchors = basis_size, anchors
         self._generator = torch.Generator().manual_seed(seed)
-        self._bases: list[tuple[torch.Tensor, torch.Tensor]] = []  # (places in the active vector, (k_i, p_i) basis)
+        self.bases: list[GroupBasis] = []
 
     @property
     def sensitivity(self) -> float:
@@ -108,7 +132,7 @@ class Gep(Estimator):
     @property
     def embedding_size(self) -> int:
         """Basis vectors of this step, at most `basis_size`."""
-        return sum(len(basis) for _, basis in self._bases)
+        return sum(basis.size for basis in self.bases)
 
     def begin_step(self, model: nn.Module) -> None:
         """Find the step's basis from the public anchors."""
@@ -121,12 +145,12 @@ class Gep(Estimator):
         places = self._places(sizes, anchors.device)
         roots = {group: math.sqrt(len(index)) for group, index in places.items()}
         total = sum(roots.values())
-        self._bases = []
+        self.bases = []
         for group, index in places.items():
             if len(index):
                 size = min(len(index), max(1, math.floor(self.basis_size * roots[group] / total)))
                 basis = orthonormal_basis(anchors[:, index], size, self._generator, self.iterations)
-                self._bases.append((index, self.curator.agree(basis)))
+                self.bases.append(GroupBasis(index, size, aligned_rows(self.curator.agree(basis))))
 
     def _places(self, sizes: list[int], device: torch.device) -> dict[str, torch.Tensor]:
         """Where each group's active coordinates stand in the active vector."""
@@ -140,14 +164,14 @@ class Gep(Estimator):
 
     def add(self, traces: Traces) -> None:
         """Embed, clip and sum; residuals are clipped and summed beside."""
-        if not self._bases:
+        if not self.bases:
             raise InvalidParameter("basis", None, "begin_step finds the basis before records are added")
         for block in self.blocks(traces):
             self.add_rows(self.rows(block), block.present)
 
     def add_rows(self, rows: torch.Tensor, present: torch.Tensor | None = None) -> None:
         """Add records by their gradients on the active coordinates (n, d_active). PRIVATE."""
-        embedding = torch.cat([aligned_linear(rows[:, index], basis) for index, basis in self._bases], dim=1)  # (n, k)
+        embedding = torch.cat([basis.embed(rows) for basis in self.bases], dim=1)  # (n, k)
         part = 1 / self.sensitivity  # of the bound: each of the parts that are released gets as much
         parts: dict[str, Part] = {}
         if self.clip_residual is not None:
@@ -166,7 +190,7 @@ class Gep(Estimator):
         flat = self._expand(noisy["embedding"][None])[0] * self.clip
         if self.clip_residual is not None:
             flat = flat + noisy["residual"].to(flat) * self.clip_residual
-        self._bases = []
+        self.bases = []
         return self.unflatten(flat / self.expected_batch)
 
     def state(self) -> dict[str, Any]:
@@ -180,8 +204,7 @@ class Gep(Estimator):
     def _expand(self, embedding: torch.Tensor) -> torch.Tensor:
         """(n, k) -> (n, d_active): embedding times basis."""
         whole = torch.zeros(len(embedding), self.active_coordinates, dtype=embedding.dtype, device=embedding.device)
-        start = 0
-        for index, basis in self._bases:
-            whole[:, index] = aligned_linear(embedding[:, start : start + len(basis)].to(basis), basis.mT)
-            start += len(basis)
+        parts = embedding.split([basis.size for basis in self.bases], dim=1)
+        for basis, part in zip(self.bases, parts, strict=True):
+            whole[:, basis.index] = basis.expand(part)
         return whole

@@ -204,7 +204,7 @@ def test_groups_are_layers_or_all_layers_of_one_width() -> None:
     for groups in ("layers", "widths"):
         estimator = Gep(shapes_of(model), anchors, basis_size=9, clip=1.0, clip_residual=1.0, groups=groups, **QUIET)
         estimator.begin_step(model)
-        found[groups] = [len(index) for index, _ in estimator._bases]
+        found[groups] = [len(basis.index) for basis in estimator.bases]
     assert found == {"layers": [104, 72, 16, 36], "widths": [192, 36]}
 
 
@@ -215,7 +215,7 @@ def test_the_basis_depends_on_public_anchors_only() -> None:
     for estimator, seed in ((first, 1), (second, 2)):
         estimator.begin_step(model)
         estimator.add(trace_gradients(model, losses, *batch(7, seed)))
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(first._bases, second._bases, strict=True))
+    assert all(torch.equal(a.vectors, b.vectors) for a, b in zip(first.bases, second.bases, strict=True))
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)

@@ -84,7 +84,7 @@ def test_the_basis_depends_on_the_public_dataset_alone(recipe: str, monkeypatch:
 
     def watched(estimator: Gep, anchors: torch.Tensor) -> None:
         find(estimator, anchors)
-        bases.append(torch.cat([basis.flatten() for _, basis in estimator._bases]))
+        bases.append(torch.cat([basis.vectors.flatten() for basis in estimator.bases]))
 
     monkeypatch.setattr(Gep, "find_basis", watched)
 
