@@ -52,8 +52,8 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
     )
     patterns = public_patterns(size["anchors"], facts.channels, facts.height, facts.width, _ANCHOR_SEED)
     anchors, rows = _features(patterns), list[Row]()
-    maps, places = private.inputs.shape[1], private.inputs.shape[2:]
-    for place, epsilon in enumerate(EPSILONS):
+    maps, high, wide = private.inputs.shape[1:]
+    for column, epsilon in enumerate(EPSILONS):
         for name, (estimator, published) in METHODS.items():
             started, found = time.monotonic(), []
             for seed in range(size["seeds"]):
@@ -65,18 +65,18 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
                     learning_rate=_RATE,
                     initial_seed=seed,
                 )
-                head = initialise(scatter_head(maps, *places, len(folder.classes), convolutional=False), seed)
+                head = initialise(scatter_head(maps, high, wide, len(folder.classes), convolutional=False), seed)
                 make_steps(head, private, anchors, config, epsilon)
                 found.append(percent_right(head, test))
             setting = (
-                f"linear on {maps * places[0] * places[1]:,} scattering coefficients, first {size['images']:,} images, "
+                f"linear on {maps * high * wide:,} scattering coefficients, first {size['images']:,} images, "
                 f"{size['steps']} steps of {size['batch']}, delta {DELTA:g}"
             )
             rows.append(
                 {
                     **{"paper": "gep", "table": "3", "method": name, "dataset": dataset, "epsilon": epsilon},
                     **{"setting": setting, "ours": statistics.mean(found), "sd": statistics.stdev(found)},
-                    **{"seeds": len(found), "published": published[place] if dataset == "cifar-10" else None},
+                    **{"seeds": len(found), "published": published[column] if dataset == "cifar-10" else None},
                     "seconds": round(time.monotonic() - started, 1),
                 }
             )

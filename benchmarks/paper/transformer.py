@@ -33,7 +33,7 @@ class Block(nn.Module):
 
     def _parted(self, places: Tensor) -> Tensor:
         """(n, t, width) -> (n, heads, t, width / heads)."""
-        return places.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return places.view(*places.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class Transformer(nn.Module):
