@@ -43,34 +43,34 @@ _QUICK, _FULL = "quick", "full"
 _SAMPLES = {_QUICK: 10_000, _FULL: 60_000}
 _SEEDS = {_QUICK: (0,), _FULL: (0, 1, 2)}
 _MERF = {_QUICK: (2000, 2000), _FULL: (10_000, 6000)}  # features, steps
-DEFAULT, _PAPER, DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
-DC_GAN, _DP_GAN, _PATE_GAN, _G_PATE, _GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
+DEFAULT, PAPER, DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
+DC_GAN, DP_GAN, PATE_GAN, G_PATE, GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
 # Sizes of the competitors: for minutes on a CPU, and networks and numbers of teachers like the papers'.
 _SIZES: dict[str, dict[str, Any]] = {
     _QUICK: {
         DC_GAN: DcGan(steps=1500),
-        _DP_GAN: DpGan(steps=500),
-        _PATE_GAN: PateGan(teachers=100, iterations=1000, batch=32),
-        _G_PATE: GPate(teachers=1000, iterations=200, teacher_steps=1),
-        _GS_WGAN: GsWgan(critics=500, visits=2),
+        DP_GAN: DpGan(steps=500),
+        PATE_GAN: PateGan(teachers=100, iterations=1000, batch=32),
+        G_PATE: GPate(teachers=1000, iterations=200, teacher_steps=1),
+        GS_WGAN: GsWgan(critics=500, visits=2),
     },
     _FULL: {
         DC_GAN: DcGan(steps=20_000, features=64, latent=100, rate=2e-4),
-        _DP_GAN: DpGan(steps=50_000, features=64, latent=100),
-        _PATE_GAN: PateGan(teachers=1000, iterations=2000, student_steps=5, features=64, latent=100),
-        _G_PATE: GPate(teachers=4000, iterations=500, batch=32, features=64, latent=100),
-        _GS_WGAN: GsWgan(critics=1000, visits=20, batch=32, features=64),
+        DP_GAN: DpGan(steps=50_000, features=64, latent=100),
+        PATE_GAN: PateGan(teachers=1000, iterations=2000, student_steps=5, features=64, latent=100),
+        G_PATE: GPate(teachers=4000, iterations=500, batch=32, features=64, latent=100),
+        GS_WGAN: GsWgan(critics=1000, visits=20, batch=32, features=64),
     },
 }
 # By (data set, method): at epsilon 1 and 10; DC-GAN has no privacy.
 PUBLISHED: Mapping[tuple[str, str], tuple[float | None, float | None]] = {
     ("fashion-mnist", DC_GAN): (0.8032, 0.8032),
-    ("fashion-mnist", _DP_GAN): (0.1053, 0.6098),
-    ("fashion-mnist", _PATE_GAN): (0.4222, 0.6218),
-    ("fashion-mnist", _G_PATE): (0.5567, 0.6934),
-    ("fashion-mnist", _GS_WGAN): (0.1661, 0.6579),
-    ("fashion-mnist", _PAPER): (0.6478, 0.7061),
-    ("mnist", _PAPER): (0.7123, 0.8066),
+    ("fashion-mnist", DP_GAN): (0.1053, 0.6098),
+    ("fashion-mnist", PATE_GAN): (0.4222, 0.6218),
+    ("fashion-mnist", G_PATE): (0.5567, 0.6934),
+    ("fashion-mnist", GS_WGAN): (0.1661, 0.6579),
+    ("fashion-mnist", PAPER): (0.6478, 0.7061),
+    ("mnist", PAPER): (0.7123, 0.8066),
 }
 NEEDS = (
     "Algorithms 1-3 are run on 28 x 28 pixels in grey alone; --figure loop has more of them. "
@@ -104,7 +104,7 @@ def _dc_gan(folder: Folder, _epsilon: float, seed: int, budget: str) -> Draw:
 
 def _dp_gan(folder: Folder, epsilon: float, seed: int, budget: str) -> Draw:
     account = open_filter(epsilon, DELTA)
-    sizes = _SIZES[budget][_DP_GAN]
+    sizes = _SIZES[budget][DP_GAN]
     return _flat(train_dp_gan(folder, sizes, account, account.capacity_nano, _means(), seed))
 
 
@@ -126,23 +126,27 @@ def _flat(generator: DcganGenerator) -> Draw:
     return lambda labels, stream: generator.sample(labels, stream).flatten(1)
 
 
-_METHODS: Mapping[str, Method] = {
+METHODS: Mapping[str, Method] = {
     DEFAULT: _default,
-    _PAPER: _paper,
+    PAPER: _paper,
     DP_MERF: _merf,
     DC_GAN: _dc_gan,
-    _DP_GAN: _dp_gan,
-    _PATE_GAN: _of_teachers(_PATE_GAN, train_pate_gan),
-    _G_PATE: _of_teachers(_G_PATE, train_g_pate),
-    _GS_WGAN: _of_teachers(_GS_WGAN, train_gs_wgan),
+    DP_GAN: _dp_gan,
+    PATE_GAN: _of_teachers(PATE_GAN, train_pate_gan),
+    G_PATE: _of_teachers(G_PATE, train_g_pate),
+    GS_WGAN: _of_teachers(GS_WGAN, train_gs_wgan),
 }
+
+
+def methods_for(folder: Folder) -> list[str]:
+    """Return the methods that can learn a folder's images: Algorithms 1-3 need 28 x 28 pixels in grey."""
+    return [method for method in METHODS if method != PAPER or folder.images.shape[1:] == (28, 28)]
 
 
 def table_1(dataset: str, budget: str) -> list[Row]:
     """Make every row of a data set: those that are run, and those that have a published figure alone."""
     folder = FOLDERS[dataset]()
-    with_paper = folder.images.shape[1:] == (28, 28)
-    run = [method for method in _METHODS if method != _PAPER or with_paper]
+    run = methods_for(folder)
     rows: list[Row] = []
     for method in run:
         for epsilon in EPSILONS:
@@ -162,7 +166,7 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str)
         images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
     setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
-    if method == _PAPER:
+    if method == PAPER:
         setting += f", {PAID[epsilon].described()}"
     if method in _SIZES[budget]:
         setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
@@ -173,7 +177,7 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str)
 
 def drawn(method: str, folder: Folder, epsilon: float, seed: int, budget: str, samples: int) -> tuple[Tensor, Tensor]:
     """Train a method and draw so many images (n, c, h, w) uint8 with their labels (n,), the classes in turn."""
-    draw, stream = _METHODS[method](folder, epsilon, seed, budget), torch.Generator().manual_seed(seed)
+    draw, stream = METHODS[method](folder, epsilon, seed, budget), torch.Generator().manual_seed(seed)
     labels = torch.arange(samples) % len(folder.classes)
     rows = torch.cat([draw(part, stream) for part in torch.split(labels, 2000)])
     facts = facts_of(folder)

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper.aggregators import Row, row_of
-from benchmarks.paper.datalens import DC_GAN, DEFAULT, DP_MERF, EPSILONS, drawn
+from benchmarks.paper.datalens import (
+    DC_GAN,
+    DP_GAN,
+    EPSILONS,
+    G_PATE,
+    GS_WGAN,
+    PAPER,
+    PATE_GAN,
+    drawn,
+    methods_for,
+)
 from benchmarks.small_data import Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, build_classifier
 from workers.evaluation.utility import train_and_test
@@ -30,9 +40,8 @@ _SEEDS = {"quick": (0,), "full": (0, 1, 2)}
 _EPOCHS, _BATCH, _RATE, _DECAY = 20, 100, 3e-3, 1e-3  # of the extractor
 _NEIGHBOURS, _COMPARED = 3, 2_000  # images of a side whose neighbours are looked for
 REAL = "real images"
-_OURS = (DEFAULT, DP_MERF, DC_GAN)
-_OTHERS = ("DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN", "DataLens")
-# Table 12 at epsilon 1 and 10; Table 3 is its Inception Score. By measure: real images, then the methods above.
+PUBLISHED_METHODS = (REAL, DP_GAN, PATE_GAN, G_PATE, GS_WGAN, PAPER)
+# Table 12 at epsilon 1 and 10; Table 3 is its Inception Score. By measure, in the order above.
 PUBLISHED: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]] = {
     ("mnist", "IS"): ((9.86, 1.00, 1.19, 3.60, 1.00, 4.37), (9.86, 1.00, 1.46, 5.16, 8.59, 5.78)),
     ("mnist", "FID"): (
@@ -142,31 +151,30 @@ def scores(table: str, dataset: str, budget: str) -> list[Row]:
     """Make the rows of Table 12; Table 3 has the Inception Score alone."""
     folder, rows = FOLDERS[dataset](), list[Row]()
     extractors = {seed: extractor_of(folder, seed) for seed in _SEEDS[budget]}
-    wanted = [(REAL, None), *((method, epsilon) for method in _OURS for epsilon in EPSILONS)]
-    for method, epsilon in wanted:
-        if method == DC_GAN and epsilon != EPSILONS[0]:
-            continue  # it has no privacy: one run
-        started, found = time.monotonic(), list[dict[str, float]]()
-        for seed, extractor in extractors.items():
-            images, labels = _of(method, folder, epsilon, seed, budget)
-            found.append(measures(images, labels, folder, extractor, seed))
-        seconds = round(time.monotonic() - started, 1)
-        for measure in found[0] if table == "12" else ("IS",):
-            values = [of[measure] for of in found]
-            more: dict[str, Any] = {**_spread(values), "measure": measure, "seconds": seconds}
-            if method == REAL and (dataset, measure) in PUBLISHED:
-                more["published"] = PUBLISHED[dataset, measure][0][0]
-            setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
-            rows.append(row_of(table, method, dataset, epsilon if method != DC_GAN else None, setting, **more))
-    return rows + _published(table, dataset)
+    for method in (REAL, *methods_for(folder)):
+        for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
+            started, found = time.monotonic(), list[dict[str, float]]()
+            for seed, extractor in extractors.items():
+                images, labels = _of(method, folder, epsilon, seed, budget)
+                found.append(measures(images, labels, folder, extractor, seed))
+            seconds = round(time.monotonic() - started, 1)
+            print(
+                f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}, {seconds} s", flush=True
+            )
+            for measure in found[0] if table == "12" else ("IS",):
+                more: dict[str, Any] = {**_spread([of[measure] for of in found]), "measure": measure}
+                more |= {"seconds": seconds, "published": _published(dataset, measure, method, epsilon)}
+                setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
+                rows.append(row_of(table, method, dataset, epsilon, setting, **more))
+    return rows
 
 
 def _of(method: str, folder: Folder, epsilon: float | None, seed: int, budget: str) -> tuple[Tensor, Tensor]:
     """Return images (n, c, h, w) uint8 and labels (n,) of a method, or the first private images themselves."""
-    if epsilon is None:
-        count = _SAMPLES[budget]
+    count = _SAMPLES[budget]
+    if method == REAL:
         return channels_first(folder.images[:count]), torch.from_numpy(folder.labels[:count])
-    return drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
+    return drawn(method, folder, epsilon or EPSILONS[0], seed, budget, count)  # DC-GAN reads no epsilon
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
@@ -175,14 +183,11 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"ours": mean, "sd": math.sqrt(variance) if len(values) > 1 else None, "seeds": len(values)}
 
 
-def _published(table: str, dataset: str) -> list[Row]:
-    rows = []
-    for measure in ("IS", "FID") if table == "12" else ("IS",):
-        for epsilon, (_, *values) in zip(EPSILONS, PUBLISHED.get((dataset, measure), ()), strict=False):
-            for method, value in zip(_OTHERS, values, strict=True):
-                more = {"published": value, "measure": measure}
-                rows.append(row_of(table, method, dataset, epsilon, f"{measure}: not run", **more))
-    return rows
+def _published(dataset: str, measure: str, method: str, epsilon: float | None) -> float | None:
+    if method not in PUBLISHED_METHODS or (dataset, measure) not in PUBLISHED:
+        return None
+    column = 0 if epsilon is None else EPSILONS.index(epsilon)
+    return PUBLISHED[dataset, measure][column][PUBLISHED_METHODS.index(method)]
 
 
 TABLES: Mapping[tuple[str, str], Callable[[str, str], list[Row]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ import torch
 from benchmarks.classifier_runs import plan_of
 from benchmarks.paper import scores, topagg_steps
 from benchmarks.paper.__main__ import main
-from benchmarks.small_data import Folder
+from benchmarks.paper.datalens import DC_GAN, PAPER
+from benchmarks.small_data import Folder, channels_first
 from privacy.gradients.topagg import norm_top_k
 from tests.benchmarks.test_orders import pictures
 
@@ -42,19 +44,34 @@ def test_precision_falls_where_images_are_elsewhere_and_recall_where_they_are_al
     assert recall < 0.1
 
 
-def test_scores_have_a_row_for_every_measure_and_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_have_a_row_for_every_method_and_measure_beside_the_published_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(scores.FOLDERS, "fashion-mnist", _larger)
-    monkeypatch.setattr(scores, "_OURS", ())
+    monkeypatch.setattr(scores, "methods_for", lambda _folder: [DC_GAN, PAPER])
     monkeypatch.setattr(scores, "_BATCH", 5)
+    asked: list[tuple[str, float]] = []
+
+    def real_ones(method: str, folder: Folder, epsilon: float, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append((method, epsilon))
+        return channels_first(folder.images), torch.from_numpy(folder.labels)
+
+    monkeypatch.setattr(scores, "drawn", real_ones)
     rows = scores.scores("12", "fashion-mnist", "quick")
-    real = {row["measure"]: row for row in rows if row["ours"] is not None}
+    assert asked == [(DC_GAN, 1.0), (PAPER, 1.0), (PAPER, 10.0)]
     names = {"IS", "FID", "precision", "recall"}
-    assert set(real) == names | {f"accuracy, {kind}" for kind in ("logistic regression", "mlp", "cnn")}
-    assert 1.5 < real["IS"]["ours"] <= 2
-    assert real["FID"]["published"] == 1.54
-    by = {(row["method"], row["measure"], row["epsilon"]): row["published"] for row in rows if row["ours"] is None}
-    assert by["DataLens", "FID", 1.0] == 194.98
-    assert by["DataLens", "IS", 10.0] == 4.58
+    measured = names | {f"accuracy, {kind}" for kind in ("logistic regression", "mlp", "cnn")}
+    by = {(row["method"], row["measure"], row["epsilon"]): row for row in rows}
+    assert set(by) == {
+        (method, measure, epsilon)
+        for method, epsilon in ((scores.REAL, None), (DC_GAN, None), (PAPER, 1.0), (PAPER, 10.0))
+        for measure in measured
+    }
+    assert 1.5 < by[scores.REAL, "IS", None]["ours"] <= 2
+    assert by[scores.REAL, "FID", None]["published"] == 1.54
+    assert by[PAPER, "FID", 1.0]["published"] == 194.98
+    assert by[PAPER, "IS", 10.0]["published"] == 4.58
+    assert by[DC_GAN, "IS", None]["published"] is None
     assert {row["measure"] for row in scores.scores("3", "fashion-mnist", "quick")} == {"IS"}
 
 
