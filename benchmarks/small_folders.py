@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
@@ -128,12 +129,16 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
     }
 
 
+def tiled(images: Tensor, labels: Tensor, classes: int) -> npt.NDArray[np.uint8]:
+    """Return images (n, c, h, w) uint8 beside each other, one row for each class: (classes * h, n / classes * w, c)."""
+    rows = [images[labels == label].permute(0, 2, 3, 1).numpy() for label in range(classes)]
+    return np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
+
+
 def grid(folder: Folder, epsilon: float, variant: str, file: Path, columns: int = 12) -> None:
     """Draw a picture of released samples, one row for each class."""
     generator, _, _ = train(folder, variant, epsilon)
-    images, labels = draw(generator, columns * len(folder.classes), 0)
-    rows = [images[labels == label].permute(0, 2, 3, 1).numpy() for label in range(len(folder.classes))]
-    picture = np.concatenate([np.concatenate(list(row), axis=1) for row in rows])
+    picture = tiled(*draw(generator, columns * len(folder.classes), 0), len(folder.classes))
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(picture.squeeze()).save(file, optimize=True)
 

@@ -18,6 +18,7 @@ from benchmarks.paper import (
     aggregators,
     datalens,
     loop_rows,
+    pictures,
     private_steps,
     scores,
     small_epsilons,
@@ -40,6 +41,7 @@ FIGURES: Mapping[tuple[str, str], Maker] = {
     **aggregator_costs.FIGURES,
     **topagg_steps.FIGURES,
     **loop_rows.FIGURES,
+    **pictures.FIGURES,
 }
 NEEDS: Mapping[tuple[str, str], str] = {
     **private_steps.NEEDS,

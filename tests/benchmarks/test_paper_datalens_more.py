@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks.classifier_runs import plan_of
-from benchmarks.paper import scores, topagg_steps
+from benchmarks.paper import pictures, scores, topagg_steps
 from benchmarks.paper.__main__ import main
-from benchmarks.paper.datalens import DC_GAN, PAPER
+from benchmarks.paper.datalens import DC_GAN, DEFAULT, PAPER
 from benchmarks.small_data import Folder, channels_first
 from privacy.gradients.topagg import norm_top_k
-from tests.benchmarks.test_orders import pictures
+from tests.benchmarks.test_orders import pictures as drawings
 
 
 def test_the_inception_score_counts_the_classes_that_are_told_apart() -> None:
@@ -75,13 +77,33 @@ def test_scores_have_a_row_for_every_method_and_measure_beside_the_published_one
     assert {row["measure"] for row in scores.scores("3", "fashion-mnist", "quick")} == {"IS"}
 
 
+def test_figure_4_has_a_block_of_each_method_and_epsilon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(pictures.FOLDERS, "fashion-mnist", _larger)
+    monkeypatch.setattr(pictures, "_PLACE", tmp_path / "new")
+    monkeypatch.setattr(pictures, "methods_for", lambda _folder: [DEFAULT, DC_GAN, PAPER])
+
+    def one_grey(method: str, folder: Folder, epsilon: float, _seed: int, _budget: str, n: int) -> tuple[Any, Any]:
+        grey = int(epsilon) + (100 if method == DEFAULT else 0)
+        return torch.full((n, 1, 8, 8), grey, dtype=torch.uint8), torch.arange(n) % len(folder.classes)
+
+    monkeypatch.setattr(pictures, "drawn", one_grey)
+    rows = pictures.figure_4("fashion-mnist", "quick")
+    assert [(row["method"], row["epsilon"]) for row in rows] == [
+        (method, epsilon) for method in (PAPER, DEFAULT) for epsilon in (1.0, 10.0)
+    ]
+    assert rows[1]["setting"].startswith("columns 7 to 12 of ")
+    with Image.open(tmp_path / "new" / "datalens_figure_4_fashion-mnist.png") as picture:
+        assert picture.size == (4 * 6 * 8 + 3 * 8, 8 * len(_larger().classes))
+        assert [picture.getpixel((56 * block, 0)) for block in range(4)] == [1, 10, 101, 110]
+
+
 def _larger() -> Folder:
-    few = pictures(False)
+    few = drawings(False)
     return dataclasses.replace(few, test_images=few.images[:60], test_labels=few.labels[:60])
 
 
 def test_the_cells_of_table_10_have_the_noise_of_their_names() -> None:
-    folder = pictures(False)
+    folder = drawings(False)
     deviations = {}
     for name, way in topagg_steps.CELLS.items():
         plan = plan_of(folder, way.options(50, 1.0), 0.5, 0, 6)
@@ -93,7 +115,7 @@ def test_the_cells_of_table_10_have_the_noise_of_their_names() -> None:
 
 
 def test_rows_of_tables_8_and_9_stand_beside_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(topagg_steps.FOLDERS, "mnist", lambda: pictures(False))
+    monkeypatch.setitem(topagg_steps.FOLDERS, "mnist", lambda: drawings(False))
     monkeypatch.setattr(topagg_steps, "_HELD_OUT", 20)
     tiny = {"batch": 20, "steps": 2, "seeds": (0, 1), "tries": (0.5,)}
     monkeypatch.setattr(topagg_steps, "_SIZES", {"quick": tiny})
