@@ -12,12 +12,11 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from models.classifiers import logits_in_batches
-from models.precision import mixed_precision
+from workers.evaluation.utility import ClassifierTraining, fit
 
-_BATCH, _RATE, _DECAY = 250, 2e-3, 1e-3  # of AdamW under a one-cycle schedule, to the last step
+_TRAINING = ClassifierTraining(0, learning_rate=2e-3, weight_decay=1e-3)  # epochs say how many images are seen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +65,7 @@ class _Block(nn.Module):
         changed = x
         kept = x
         for place, (norm, convolution) in enumerate(zip(self.norms, self.convolutions, strict=True)):
-            active = functional.relu(norm(changed))
+            active = torch.relu(norm(changed))
             if place == 0 and self.shortcut is not None:
                 kept = self.shortcut(active)
             changed = convolution(active)
@@ -113,21 +112,7 @@ def judged(
     images, labels = synthetic
     with torch.random.fork_rng(devices=[] if device.type == "cpu" else None):
         torch.manual_seed(seed)
-        network = residual_network(shape, images.shape[1], classes).to(device, memory_format=torch.channels_last)
-        batch = min(_BATCH, len(images))
-        each = len(images) // batch
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=max(2, epochs * each))
-        network.train()
-        for _ in range(epochs):
-            for index in torch.randperm(len(images))[: each * batch].split(batch):
-                seen = (images[index].to(device).float() / 255).contiguous(memory_format=torch.channels_last)
-                with mixed_precision(device):
-                    logits = network(seen)
-                loss = functional.cross_entropy(logits.float(), labels[index].to(device))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
+        network = residual_network(shape, images.shape[1], classes)
+        network = fit(network, _TRAINING, images, labels, device=device, epochs=epochs)
         predicted = logits_in_batches(network, test[0].to(device).float() / 255, batch=500).argmax(dim=1).cpu()
     return float((predicted == test[1]).float().mean())

@@ -83,38 +83,13 @@ def train_and_test(
     """
     if len(train_images) == 0 or len(test_images) == 0:
         raise ValueError("a classifier needs at least one training image and one test image")
-    training = TRAINING[kind]
     with torch.random.fork_rng(devices=[] if torch.device(device).type == "cpu" else None):
         torch.manual_seed(seed)
-        n, channels, height, width = train_images.shape
-        model = build_classifier(kind, channels=channels, height=height, width=width, classes=classes).to(device)
-        model = model.to(memory_format=torch.channels_last)
-        batch = min(training.batch, n)
-        steps_per_epoch = n // batch
-        steps = training.steps(n, epochs)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
-        model.train()
-        order, done = torch.randperm(n), 0
-
-        def watch() -> None:
-            look(done, steps)
-
-        with between_layers(model.modules(), watch):
-            for step in range(steps):
-                if step % steps_per_epoch == 0:
-                    order = torch.randperm(n)
-                position = (step % steps_per_epoch) * batch
-                index = order[position : position + batch]
-                images = _unit_interval(train_images[index].to(device))
-                with mixed_precision(device):
-                    logits = model(images.contiguous(memory_format=torch.channels_last))
-                loss = nn.functional.cross_entropy(logits.float(), train_labels[index].to(device))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
-                done = step + 1
+        _, channels, height, width = train_images.shape
+        model = build_classifier(kind, channels=channels, height=height, width=width, classes=classes)
+        model = fit(model, TRAINING[kind], train_images, train_labels, device=device, epochs=epochs, look=look)
+        steps = TRAINING[kind].steps(len(train_images), epochs)
+        with between_layers(model.modules(), lambda: look(steps, steps)):
             predicted = logits_in_batches(model, _unit_interval(test_images.to(device))).argmax(dim=1).cpu()
     confusion = torch.zeros(classes, classes, dtype=torch.int64)
     confusion.index_put_(
@@ -122,6 +97,48 @@ def train_and_test(
     )
     accuracy = float(confusion.diagonal().sum()) / len(predicted)
     return Utility(accuracy, tuple(tuple(int(v) for v in row) for row in confusion))
+
+
+def fit(
+    model: nn.Module,
+    training: ClassifierTraining,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    device: torch.device | str = "cpu",
+    epochs: int | None = None,
+    look: Callable[[int, int], None] = lambda _done, _steps: None,
+) -> nn.Module:
+    """Train any classifier as `train_and_test` does, the order of batches drawn from torch's own generator.
+
+    Returns:
+        The model, in training mode, on its device.
+    """
+    model = model.to(device).to(memory_format=torch.channels_last)
+    n = len(images)
+    batch = min(training.batch, n)
+    steps_per_epoch = n // batch
+    steps = training.steps(n, epochs)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, training.learning_rate, total_steps=max(2, steps))
+    model.train()
+    order, done = torch.randperm(n), 0
+    with between_layers(model.modules(), lambda: look(done, steps)):
+        for step in range(steps):
+            if step % steps_per_epoch == 0:
+                order = torch.randperm(n)
+            position = (step % steps_per_epoch) * batch
+            index = order[position : position + batch]
+            seen = _unit_interval(images[index].to(device)).contiguous(memory_format=torch.channels_last)
+            with mixed_precision(device):
+                logits = model(seen)
+            loss = nn.functional.cross_entropy(logits.float(), labels[index].to(device))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            done = step + 1
+    return model
 
 
 def _unit_interval(images: torch.Tensor) -> torch.Tensor:
