@@ -204,7 +204,7 @@ class Gep(Estimator):
     def _expand(self, embedding: torch.Tensor) -> torch.Tensor:
         """(n, k) -> (n, d_active): embedding times basis."""
         whole = torch.zeros(len(embedding), self.active_coordinates, dtype=embedding.dtype, device=embedding.device)
-        parts = embedding.split([basis.size for basis in self.bases], dim=1)
+        parts = torch.split(embedding, [basis.size for basis in self.bases], dim=1)
         for basis, part in zip(self.bases, parts, strict=True):
             whole[:, basis.index] = basis.expand(part)
         return whole
