@@ -36,7 +36,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
-    "orders": (("--setup", "fashion-mnist, small CNN", "--methods", "dpsgd", *_ONE), ()),
+    "orders": (("--setup", "fashion-mnist, small CNN", "--methods", "dpsgd", "dpsgd without noise", *_ONE), ()),
     "paper": (
         ("--paper", "gep", "--table", "4"),
         ("--paper", "datalens", "--table", "1", "--dataset", "fashion-mnist"),
