@@ -63,12 +63,8 @@ def npm_package(name: str) -> tarfile.TarFile:
     Raises:
         FileNotFoundError: it is not in the cache, and `npm pack` does not bring it.
     """
-    folder = cache() / "npm"
-    file = folder / f"{name.replace('@', '-')}.tgz"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _fetch(f"npm's package {name}", ["npm", "pack", name, "--silent"], folder)
-    return tarfile.open(file)
+    file = f"{name.replace('@', '-')}.tgz"
+    return _archive(f"npm's package {name}", cache() / "npm" / file, ["npm", "pack", name, "--silent"])
 
 
 def pypi_source(name: str) -> tarfile.TarFile:
@@ -77,12 +73,16 @@ def pypi_source(name: str) -> tarfile.TarFile:
     Raises:
         FileNotFoundError: it is not in the cache, and `pip download` does not bring it.
     """
-    folder = cache() / "pypi"
-    file = folder / f"{name.replace('==', '-')}.tar.gz"
+    file = f"{name.replace('==', '-')}.tar.gz"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", name]
+    return _archive(f"the Python package {name}", cache() / "pypi" / file, command)
+
+
+def _archive(what: str, file: Path, command: Sequence[str]) -> tarfile.TarFile:
+    """Open an archive of the cache, which a command brings into its folder where it is not there yet."""
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        options = ["--quiet", "--no-deps", "--no-binary", ":all:"]
-        _fetch(f"the Python package {name}", [sys.executable, "-m", "pip", "download", *options, name], folder)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(what, command, file.parent)
     return tarfile.open(file)
 
 

@@ -56,8 +56,9 @@ def row_of(table: str, method: str, dataset: str, epsilon: float | None, setting
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean and standard deviation over seeds as a row has them."""
-    return {"ours": statistics.mean(values), "sd": statistics.stdev(values), "seeds": len(values)}
+    """Return the mean and standard deviation over seeds as a row has them; of one seed there is no deviation."""
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return {"ours": statistics.mean(values), "sd": deviation, "seeds": len(values)}
 
 
 def _measured(

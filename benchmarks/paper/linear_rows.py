@@ -6,7 +6,6 @@ stand scattering coefficients, averaged over two by two places: 3,888 numbers. T
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from torch.nn import functional
 
 from benchmarks.classifier_runs import DELTA
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.aggregators import Row, row_of, spread
 from benchmarks.small_data import channels_first, facts_of
 from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.networks import initialise, scatter_head
@@ -24,7 +24,6 @@ from models.public_patterns import public_patterns
 from models.scattering import Scattering
 from privacy.plans.private_steps import StepsConfig
 
-Row = dict[str, Any]
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 # By method: the estimator, and per cent at each epsilon.
 METHODS: Mapping[str, tuple[str, tuple[float, ...]]] = {
@@ -72,14 +71,9 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
                 f"linear on {maps * high * wide:,} scattering coefficients, first {size['images']:,} images, "
                 f"{size['steps']} steps of {size['batch']}, delta {DELTA:g}"
             )
-            rows.append(
-                {
-                    **{"paper": "gep", "table": "3", "method": name, "dataset": dataset, "epsilon": epsilon},
-                    **{"setting": setting, "ours": statistics.mean(found), "sd": statistics.stdev(found)},
-                    **{"seeds": len(found), "published": published[column] if dataset == "cifar-10" else None},
-                    "seconds": round(time.monotonic() - started, 1),
-                }
-            )
+            more = {**spread(found), "published": published[column] if dataset == "cifar-10" else None}
+            more["seconds"] = round(time.monotonic() - started, 1)
+            rows.append(row_of("3", name, dataset, epsilon, setting, paper="gep", **more))
             print(f"  {name} at {epsilon:g}: {rows[-1]['ours']:.1f}, {rows[-1]['seconds']:.0f} s", flush=True)
     return rows
 

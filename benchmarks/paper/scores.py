@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of
+from benchmarks.paper.aggregators import Row, row_of, spread
 from benchmarks.paper.datalens import (
     DC_GAN,
     DP_GAN,
@@ -162,7 +162,7 @@ def scores(table: str, dataset: str, budget: str) -> list[Row]:
                 f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}, {seconds} s", flush=True
             )
             for measure in found[0] if table == "12" else ("IS",):
-                more: dict[str, Any] = {**_spread([of[measure] for of in found]), "measure": measure}
+                more: dict[str, Any] = {**spread([of[measure] for of in found]), "measure": measure}
                 more |= {"seconds": seconds, "published": _published(dataset, measure, method, epsilon)}
                 setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
                 rows.append(row_of(table, method, dataset, epsilon, setting, **more))
@@ -175,12 +175,6 @@ def _of(method: str, folder: Folder, epsilon: float | None, seed: int, budget: s
     if method == REAL:
         return channels_first(folder.images[:count]), torch.from_numpy(folder.labels[:count])
     return drawn(method, folder, epsilon or EPSILONS[0], seed, budget, count)  # DC-GAN reads no epsilon
-
-
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    mean = sum(values) / len(values)
-    variance = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
-    return {"ours": mean, "sd": math.sqrt(variance) if len(values) > 1 else None, "seeds": len(values)}
 
 
 def _published(dataset: str, measure: str, method: str, epsilon: float | None) -> float | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.classifier_runs import DELTA
+from benchmarks.paper.aggregators import Row, row_of, spread
 from benchmarks.paper.sentences import LENGTH, rated_sentences
 from benchmarks.paper.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
@@ -26,7 +26,6 @@ from models.networks import initialise
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.dp_classifier import losses
 
-Row = dict[str, Any]
 _PUBLISHED_EPSILON = 8.0
 _WIDE = 1e3  # a clip that touches no gradient
 _HELD_OUT, _TUNING_SEED = 1000, 100
@@ -133,8 +132,5 @@ def tuned(
 
 
 def _row(name: str, epsilon: float | None, setting: str, found: Sequence[float], started: float) -> Row:
-    return {
-        **{"paper": "rgp", "table": "3", "method": name, "dataset": "movie reviews", "epsilon": epsilon},
-        **{"setting": setting, "ours": statistics.mean(found), "sd": statistics.stdev(found), "seeds": len(found)},
-        **{"runs": list(found), "published": None, "seconds": round(time.monotonic() - started, 1)},
-    }
+    more = {**spread(found), "runs": list(found), "seconds": round(time.monotonic() - started, 1)}
+    return row_of("3", name, "movie reviews", epsilon, setting, paper="rgp", **more)
