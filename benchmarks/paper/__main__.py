@@ -50,6 +50,7 @@ NEEDS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(scores.TABLES, scores.NEEDS),
     ("datalens", "9"): topagg_steps.NEEDS,
 }
+SEEDED = {("datalens", "1"), *scores.TABLES}  # tables whose makers take seeds
 
 # Sets of the papers that are in no package, with what DataLens' Table 1 has of itself at epsilon 1 and 10.
 ABSENT: Mapping[str, str] = {
@@ -69,6 +70,7 @@ def main() -> None:
     which.add_argument("--figure")
     parser.add_argument("--dataset", choices=sorted([*FOLDERS, *ABSENT]), default="cifar-10")
     parser.add_argument("--budget", choices=("quick", "full"), default="quick")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of DataLens' Tables 1, 3 and 12; default: the budget's")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.dataset in ABSENT:
@@ -80,7 +82,9 @@ def main() -> None:
         parser.error(
             (f"{NEEDS[key]} " if key in NEEDS and options.table else "") + f"Of {options.paper} there are {known}"
         )
-    rows = makers[key](options.dataset, options.budget)
+    if options.seeds and key not in SEEDED:
+        parser.error("--seeds is for " + ", ".join(f"{paper} {number}" for paper, number in sorted(SEEDED)))
+    rows = makers[key](options.dataset, options.budget, **({"seeds": options.seeds} if options.seeds else {}))
     for row in rows:
         print(line_of(row))
     if key in NEEDS and options.table:

@@ -8,15 +8,14 @@ Options are the papers' where they are told, and in `quick` rates and clips that
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.classifier_runs import accuracy, first, plan_of, trained, without_noise
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import SETS, Folder, mnist
 
-Row = dict[str, Any]
 FOLDERS = {"mnist": mnist, "fashion-mnist": SETS["fashion"], "cifar-10": SETS["cifar10"]}
 QUICK_SEEDS, FULL_SEEDS = (0, 1), (0, 1, 2, 3, 4)
 _QUICK: dict[str, Any] = {
@@ -148,12 +147,15 @@ def accuracy_rows(paper: str, table: str, arms: Sequence[Arm], dataset: str, bud
     for epsilon in sorted({epsilon for arm in arms for _, epsilon in arm.published}):
         for arm in arms:
             if any(at == epsilon for _, at in arm.published):
-                rows.append({"paper": paper, "table": table, **_row(arm, whole, dataset, epsilon, budget)})
+                setting, found = _measured(arm, whole, epsilon, budget)
+                found["published"] = arm.published.get((dataset, epsilon))
+                rows.append(row_of(paper, table, arm.name, dataset, epsilon or None, setting, **found))
                 print(f"  {arm.name} at {epsilon:g}: {rows[-1]['ours']:.1f}, {rows[-1]['seconds']:.0f} s", flush=True)
     return rows
 
 
-def _row(arm: Arm, whole: Folder, dataset: str, epsilon: float, budget: str) -> Row:
+def _measured(arm: Arm, whole: Folder, epsilon: float, budget: str) -> tuple[str, dict[str, Any]]:
+    """Return the setting of a method and, in per cent, what its seeds found."""
     quick = budget == "quick"
     options = {**_QUICK, **arm.quick} if quick else dict(arm.full)
     folder = first(whole, _QUICK_RECORDS) if quick else whole
@@ -166,14 +168,4 @@ def _row(arm: Arm, whole: Folder, dataset: str, epsilon: float, budget: str) -> 
     described = (
         f"{options['architecture']}, first {len(folder.images):,} images, {steps} steps of {options['expected_batch']}"
     )
-    return {
-        "method": arm.name,
-        "dataset": dataset,
-        "epsilon": epsilon or None,
-        "setting": described,
-        "ours": 100 * statistics.mean(found),
-        "sd": 100 * statistics.stdev(found) if len(found) > 1 else None,
-        "seeds": len(found),
-        "published": arm.published.get((dataset, epsilon)),
-        "seconds": round(time.monotonic() - started, 1),
-    }
+    return described, {**spread(found, 100), "seconds": since(started)}

@@ -19,7 +19,7 @@ from benchmarks.aggregators.release import Aggregator, aggregate
 from benchmarks.aggregators.topagg import TopAgg
 from benchmarks.budgets import NoLedger
 from benchmarks.paper.aggregator_set_ups import DELTA, NO_COMPRESSION, TOPAGG, SetUp, place
-from benchmarks.paper.aggregators import Row, row_of, spread
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.paper_algorithm import PixelStudent
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
@@ -68,7 +68,8 @@ def table_6(dataset: str, budget: str) -> list[Row]:
             found.append((time.perf_counter() - started) / images)
         more = {**spread(found), "ours": statistics.median(found), "seconds": round(sum(found) * images, 1)}
         more["published"] = _PUBLISHED_6.get(dataset, {}).get(method)
-        rows.append(row_of("6", method, dataset, 1.0, "seconds an image (published: an epoch on a GPU)", **more))
+        setting = "seconds an image (published: an epoch on a GPU)"
+        rows.append(row_of("datalens", "6", method, dataset, 1.0, setting, **more))
     return rows
 
 
@@ -117,8 +118,8 @@ def directions(dataset: str, budget: str) -> list[Row]:
                 more = {**spread(tried[best]), "shared_by": shared_by, "teachers": sort}
                 more["strength"] = _strength(settings[best], sums[best])
                 setting = f"cosine with the exact mean gradient, {sort}, {shared_by} images share the budget"
-                more["seconds"] = round(time.monotonic() - started, 1)
-                rows.append(row_of("directions", method, dataset, 1.0, setting, **more))
+                more["seconds"] = since(started)
+                rows.append(row_of("datalens", "directions", method, dataset, 1.0, setting, **more))
     return rows
 
 
@@ -159,8 +160,8 @@ def figure_2(dataset: str, budget: str) -> list[Row]:
             together = (logs.cumsum(dim=1) > math.log(0.5)).sum(dim=1).double().mean()
             setting = f"log10 of the likeliest outcome's chance; k {k}, sigma {sigma:g}, beta {beta}"
             more = {**spread((logs.sum(dim=1) / math.log(10)).tolist()), "coordinates_together": float(together)}
-            more |= {"seeds": 1, "seconds": round(time.monotonic() - started, 1)}
-            rows.append(row_of("figure 2", "data-dependent bound", dataset, epsilon, setting, **more))
+            more |= {"seeds": 1, "seconds": since(started)}
+            rows.append(row_of("datalens", "figure 2", "data-dependent bound", dataset, epsilon, setting, **more))
     return rows
 
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from benchmarks.aggregators.topagg import TopAgg
 from benchmarks.paper.aggregator_set_ups import TOPAGG, Setting, SetUp, chosen, competitors, place, votes
+from benchmarks.paper.rows import Row, row_of, since, spread
 
-Row = dict[str, Any]
+_NOISELESS = "nearest without noise: "
 _SEEDS = {"quick": 20, "full": 3}
 _CLASSIFIERS = 5  # seeds with which a classifier learns, too
 _SAMPLES = {"quick": 10_000, "full": 60_000}
@@ -48,19 +49,6 @@ def set_ups(dataset: str, budget: str) -> list[SetUp]:
     return [SetUp(dataset, 10_000, 667), SetUp(dataset, 10_000, 667, coefficients=100, epsilon=0.5)]
 
 
-def row_of(table: str, method: str, dataset: str, epsilon: float | None, setting: str, **found: Any) -> Row:
-    """Return a row of a table; what was found replaces its blanks."""
-    row: Row = {"paper": "datalens", "table": table, "method": method, "dataset": dataset, "epsilon": epsilon}
-    empty = {"setting": setting, "ours": None, "sd": None, "seeds": 0, "published": None, "seconds": 0.0}
-    return row | empty | found
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean and standard deviation over seeds as a row has them; of one seed there is no deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"ours": statistics.mean(values), "sd": deviation, "seeds": len(values)}
-
-
 def _measured(
     table: str, method: str, set_up: SetUp, budget: str, tries: Sequence[Setting], published: Any = None
 ) -> list[Row]:
@@ -76,19 +64,19 @@ def _measured(
             found[kind].append(where.classifier_accuracy(learned, kind, _SAMPLES[budget], seed))
         found["cosine"].append(learned.cosine)
         found["ms an image"].append(1000 * learned.seconds)
-    seconds = round(time.monotonic() - started, 1)
+    seconds = since(started)
     noiseless = where.accuracy(where.run(best, noise=False))
     place_and_setting = f"{set_up.name}; {best.described()}; {len(tries)} tries"
     rows = []
     for measure, values in found.items():
         on_paper = published if measure == kind and set_up.epsilon == 1.0 else None
         setting = f"{measure}: {place_and_setting}"
-        more = {**spread(values), "runs": values, "published": on_paper, "seconds": seconds, "measure": measure}
-        rows.append(row_of(table, method, set_up.dataset, set_up.epsilon, setting, **more))
+        more = {**spread(values), "published": on_paper, "seconds": seconds, "measure": measure}
+        rows.append(row_of("datalens", table, method, set_up.dataset, set_up.epsilon, setting, **more))
     without = {"ours": noiseless, "seeds": 1, "measure": "nearest without noise"}
     return [
         *rows,
-        row_of(table, method, set_up.dataset, set_up.epsilon, f"nearest without noise: {set_up.name}", **without),
+        row_of("datalens", table, method, set_up.dataset, set_up.epsilon, _NOISELESS + set_up.name, **without),
     ]
 
 
@@ -125,7 +113,7 @@ def _effect(set_up: SetUp, part: int, cells: Mapping[tuple[int, ...], Sequence[f
     error = math.sqrt(sum(statistics.variance(found) / len(found) for found in cells.values())) / 4
     setting = f"nearest, with less without, over four pairs; sd is the standard error: {set_up.name}"
     more = {"ours": effect, "sd": error, "seeds": len(cells[1, 1, 1]), "measure": "effect"}
-    return row_of("7", f"effect of {_COMPONENTS[part]}", set_up.dataset, set_up.epsilon, setting, **more)
+    return row_of("datalens", "7", f"effect of {_COMPONENTS[part]}", set_up.dataset, set_up.epsilon, setting, **more)
 
 
 def table_4(dataset: str, budget: str) -> list[Row]:
@@ -139,8 +127,9 @@ def table_4(dataset: str, budget: str) -> list[Row]:
             where = place(set_up, held_out=False)
             learned = [where.run(Setting(TopAgg, {"k": k, "c": 1e-5, "beta": beta}, 0.15)) for _ in range(seeds)]
             more = {"published": published[dataset == "fashion-mnist"], **spread([where.accuracy(x) for x in learned])}
-            more["seconds"] = round(time.monotonic() - started, 1)
-            rows.append(row_of("4", f"{name} = {value:g}", dataset, 1.0, f"nearest: {set_up.name}, gamma 0.15", **more))
+            more["seconds"] = since(started)
+            setting = f"nearest: {set_up.name}, gamma 0.15"
+            rows.append(row_of("datalens", "4", f"{name} = {value:g}", dataset, 1.0, setting, **more))
     del budget
     return rows
 

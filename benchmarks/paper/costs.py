@@ -10,27 +10,17 @@ from typing import Any
 import torch
 
 from benchmarks.gradient_memory import measure, network
+from benchmarks.paper.rows import Row, row_of, since
 from privacy.gradients.gep import orthonormal_basis
 from privacy.plans.freezing import FreezeSchedule
 
-Row = dict[str, Any]
 _REPEATS = 5
 _STEPS_OF_AN_EPOCH = 50  # 50,000 images, batches of 1,000
 
 
-def _row(table: str, method: str, setting: str, ours: float, published: float | str | None, seconds: float) -> Row:
-    return {
-        "table": table,
-        "method": method,
-        "dataset": None,
-        "epsilon": None,
-        "setting": setting,
-        "ours": ours,
-        "sd": None,
-        "seeds": 1,
-        "published": published,
-        "seconds": round(seconds, 3),
-    }
+def _row(paper: str, table: str, method: str, setting: str, ours: float, **found: Any) -> Row:
+    """Return a row of what needs no data set."""
+    return row_of(paper, table, method, None, None, setting, ours=ours, seeds=1, **found)
 
 
 def _median_seconds(work: Callable[[], object]) -> float:
@@ -56,11 +46,11 @@ def gep_4(budget: str) -> list[Row]:
     grouped = _median_seconds(lambda: [orthonormal_basis(part, k // g, generator) for part in parts])
     formula = (2 * m * k * p / g + p * k**2 / g**2) / (2 * m * k * p + p * k**2)
     setting = f"m = {m}, k = {k}, p = {p}, g = {g}"
-    rows = [
-        _row("4", "GEP", f"{setting}: time", 1.0, 1.0, whole),
-        _row("4", "GEP+PG", f"{setting}: time", grouped / whole, formula, grouped),
+    found = (("GEP", 1.0, 1.0, whole), ("GEP+PG", grouped / whole, formula, grouped))
+    return [
+        _row("gep", "4", method, f"{setting}: time", ours, published=published, seconds=round(seconds, 3))
+        for method, ours, published, seconds in found
     ]
-    return [{"paper": "gep", **row} for row in rows]
 
 
 def rgp_1(budget: str) -> list[Row]:
@@ -74,8 +64,8 @@ def rgp_1(budget: str) -> list[Row]:
         found = measure(network(), records, rank)
         ratio = found["rgp"]["per_sample_bytes"] / found["dpsgd"]["per_sample_bytes"]
         setting = f"WRN28-4, {records} records, rank {rank}: bytes over DP-SGD's"
-        rows.append(_row("1", "RGP", setting, ratio, "O(mrd) / O(md^2)", time.monotonic() - started))
-    return [{"paper": "rgp", **row} for row in rows]
+        rows.append(_row("rgp", "1", "RGP", setting, ratio, published="O(mrd) / O(md^2)", seconds=since(started)))
+    return rows
 
 
 # Method, r*, cooling epochs, epochs, epochs of the dense baseline, published total density.
@@ -100,5 +90,5 @@ def freeze_densities(table: str) -> list[Row]:
             schedule = FreezeSchedule(rate, cooling * _STEPS_OF_AN_EPOCH, _STEPS_OF_AN_EPOCH)
             density = schedule.density(epochs * _STEPS_OF_AN_EPOCH) * epochs / dense
             setting = f"r* = {rate}, e* = {cooling}, {epochs} epochs over {dense} dense ones: total density"
-            rows.append({"paper": "freeze", **_row(table, method, setting, density, published, 0.0)})
+            rows.append(_row("freeze", table, method, setting, density, published=published))
     return rows

@@ -9,9 +9,8 @@ run stands at both epsilons.
 from __future__ import annotations
 
 import secrets
-import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from benchmarks.competitors.pate_gan import PateGan, train_pate_gan
 from benchmarks.paper import loop
 from benchmarks.paper.accuracies import FOLDERS
 from benchmarks.paper.loop_rows import PAID
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first, facts_of
 from benchmarks.small_folders import DELTA, OURS, train
 from models.dcgan import DcganGenerator
@@ -35,13 +35,12 @@ from privacy.mechanisms.noise import SecureNoise
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Means
 
-Row = dict[str, Any]
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels (n,), public stream -> images (n, pixels) in [0, 1]
 Method = Callable[[Folder, float, int, str], Draw]  # private folder, epsilon, public seed, quick or full
 EPSILONS = (1.0, 10.0)
 _QUICK, _FULL = "quick", "full"
 _SAMPLES = {_QUICK: 10_000, _FULL: 60_000}
-_SEEDS = {_QUICK: (0,), _FULL: (0, 1, 2)}
+SEEDS = {_QUICK: (0,), _FULL: (0, 1, 2)}
 _MERF = {_QUICK: (2000, 2000), _FULL: (10_000, 6000)}  # features, steps
 DEFAULT, PAPER, DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
 DC_GAN, DP_GAN, PATE_GAN, G_PATE, GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
@@ -148,26 +147,23 @@ def methods_for(folder: Folder) -> list[str]:
     return [method for method in METHODS if method != PAPER or folder.images.shape[1:] == (28, 28)]
 
 
-def table_1(dataset: str, budget: str) -> list[Row]:
-    """Make every row of a data set: those that are run, and those that have a published figure alone."""
-    folder = FOLDERS[dataset]()
-    run = methods_for(folder)
-    rows: list[Row] = []
-    for method in run:
+def table_1(dataset: str, budget: str, seeds: Sequence[int] | None = None) -> list[Row]:
+    """Make a row of every method that can learn a data set's images, at each epsilon."""
+    folder, rows = FOLDERS[dataset](), list[Row]()
+    for method in methods_for(folder):
         for epsilon in EPSILONS:
             if method == DC_GAN and epsilon != EPSILONS[0]:
-                rows.append({**rows[-1], "epsilon": epsilon, "seconds": 0.0})
+                published = _published(dataset, method, epsilon)
+                rows.append({**rows[-1], "epsilon": epsilon, "published": published, "seconds": 0.0})
             else:
-                rows.append(_row(dataset, folder, method, epsilon, budget))
-    others = [method for of, method in PUBLISHED if of == dataset and method not in run]
-    return rows + [
-        {**_empty(dataset, method, epsilon), "setting": "not run"} for method in others for epsilon in EPSILONS
-    ]
+                rows.append(_row(dataset, folder, method, epsilon, budget, seeds or SEEDS[budget]))
+                print(f"  {method} at {epsilon:g}: {rows[-1]['runs']}, {rows[-1]['seconds']} s", flush=True)
+    return rows
 
 
-def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str) -> Row:
+def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str, seeds: Sequence[int]) -> Row:
     started, found = time.monotonic(), []
-    for seed in _SEEDS[budget]:
+    for seed in seeds:
         images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
     setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
@@ -175,9 +171,8 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str)
         setting += f", {PAID[epsilon].described()}"
     if method in _SIZES[budget]:
         setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
-    ours = {"ours": statistics.mean(found), "sd": statistics.stdev(found) if len(found) > 1 else None}
-    more = {"setting": setting, "seeds": len(found), "seconds": round(time.monotonic() - started, 1)}
-    return {**_empty(dataset, method, epsilon), **ours, **more}
+    more = {**spread(found), "published": _published(dataset, method, epsilon), "seconds": since(started)}
+    return row_of("datalens", "1", method, dataset, epsilon, setting, **more)
 
 
 def drawn(method: str, folder: Folder, epsilon: float, seed: int, budget: str, samples: int) -> tuple[Tensor, Tensor]:
@@ -194,7 +189,5 @@ def _accuracy(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> floa
     return train_and_test("cnn", images, labels, test, truth, classes=len(folder.classes), seed=seed).accuracy
 
 
-def _empty(dataset: str, method: str, epsilon: float) -> Row:
-    published = PUBLISHED.get((dataset, method), (None, None))[EPSILONS.index(epsilon)]
-    row: Row = {"paper": "datalens", "table": "1", "method": method, "dataset": dataset, "epsilon": epsilon}
-    return row | {"ours": None, "sd": None, "seeds": 0, "published": published, "seconds": 0.0}
+def _published(dataset: str, method: str, epsilon: float) -> float | None:
+    return PUBLISHED.get((dataset, method), (None, None))[EPSILONS.index(epsilon)]

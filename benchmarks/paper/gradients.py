@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.classifier_runs import first, plan_of, trained, without_noise
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.rows import Row, row_of, since
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from models.public_patterns import public_patterns
@@ -23,7 +23,6 @@ from privacy.gradients.gep import Gep
 from privacy.gradients.per_sample import Traces, trace_gradients
 from workers.recipes.dp_classifier import losses
 
-Row = dict[str, Any]
 _RECORDS = 200
 _OPTIONS = {"expected_batch": 128, "clip": 1.0, "learning_rate": 2.0, "momentum": 0.0}
 _BUDGETS = {  # network, images, steps, sizes of bases, anchors
@@ -61,12 +60,11 @@ def gradient_rows(dataset: str, budget: str) -> list[Row]:
         if done:
             model = trained(folder, without_noise(plan_of(folder, options, 1.0, 0, done)))
         found = _measured(model, folder, sizes, anchors)
-        fixed = {"dataset": dataset, "epsilon": None, "sd": None, "seeds": 1, "published": None}
-        seconds = round(time.monotonic() - started, 1)
+        seconds = since(started)
         for figure, method, what, ours in found:
             setting = f"{architecture}, after {done} steps without noise, {what}"
-            one = {"paper": "gep", "figure": figure, "method": method, "setting": setting, "ours": ours}
-            rows.append({**one, **fixed, "seconds": seconds})
+            more = {"ours": ours, "seeds": 1, "seconds": seconds}
+            rows.append(row_of("gep", f"figure {figure}", method, dataset, None, setting, **more))
     return rows
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from benchmarks.classifier_runs import DELTA
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of, spread
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import channels_first, facts_of
 from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.networks import initialise, scatter_head
@@ -72,8 +72,8 @@ def linear_rows(dataset: str, budget: str) -> list[Row]:
                 f"{size['steps']} steps of {size['batch']}, delta {DELTA:g}"
             )
             more = {**spread(found), "published": published[column] if dataset == "cifar-10" else None}
-            more["seconds"] = round(time.monotonic() - started, 1)
-            rows.append(row_of("3", name, dataset, epsilon, setting, paper="gep", **more))
+            more["seconds"] = since(started)
+            rows.append(row_of("gep", "3", name, dataset, epsilon, setting, **more))
             print(f"  {name} at {epsilon:g}: {rows[-1]['ours']:.1f}, {rows[-1]['seconds']:.0f} s", flush=True)
     return rows
 

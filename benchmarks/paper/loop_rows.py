@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,8 +19,8 @@ from torch import Tensor
 
 from benchmarks.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of
 from benchmarks.paper.loop import judged, train
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.paper.rungs import (
     ALL,
     CLIPPED,
@@ -138,10 +137,7 @@ def figure_loop(dataset: str, budget: str) -> list[Row]:
 def _row(
     figure: str, name: str, dataset: str, epsilon: float | None, setting: str, found: Sequence[float], started: float
 ) -> Row:
-    sd = statistics.stdev(found) if len(found) > 1 else None
-    more = {"ours": statistics.mean(found), "sd": sd, "seeds": len(found), "runs": list(found)}
-    more["seconds"] = round(time.monotonic() - started, 1)
-    return row_of(figure, name, dataset, epsilon, setting, **more)
+    return row_of("datalens", figure, name, dataset, epsilon, setting, **spread(found), seconds=since(started))
 
 
 def papers_epsilon(images: int, k: int, stddev: float) -> float:

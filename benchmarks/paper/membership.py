@@ -9,12 +9,12 @@ import torch
 
 from benchmarks.classifier_runs import first, plan_of, trained, without_noise
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.rows import Row, row_of, since
 from benchmarks.small_data import channels_first
 from models.private_classifier import PrivateClassifier
 from workers.evaluation.membership import attack_by_loss
 from workers.recipes.dp_classifier import losses
 
-Row = dict[str, Any]
 _WIDE = 1e3
 _PUBLISHED = {"Full (N.P.)": 57.7, "RGP (N.P.)": 52.6, "RGP": 50.1}  # BERT on SST-2
 _METHODS: dict[str, dict[str, Any]] = {
@@ -45,13 +45,8 @@ def membership_rows(dataset: str, budget: str) -> list[Row]:
         attack = attack_by_loss(
             _losses(model, *inside), _losses(model, *outside), generator=torch.Generator().manual_seed(0)
         )
-        rows.append(
-            {
-                **{"paper": "rgp", "table": "4", "method": method, "dataset": dataset},
-                "epsilon": 8.0 if method == "RGP" else None,
-                "setting": f"{architecture}, {members:,} members, {steps} steps of 100: attack's success, its error",
-                **{"ours": 100 * attack.success_rate, "sd": 100 * attack.standard_error, "seeds": 1},
-                **{"published": _PUBLISHED[method], "seconds": round(time.monotonic() - started, 1)},
-            }
-        )
+        setting = f"{architecture}, {members:,} members, {steps} steps of 100: attack's success, its error"
+        more = {"ours": 100 * attack.success_rate, "sd": 100 * attack.standard_error, "seeds": 1}
+        more |= {"published": _PUBLISHED[method], "seconds": since(started)}
+        rows.append(row_of("rgp", "4", method, dataset, 8.0 if method == "RGP" else None, setting, **more))
     return rows

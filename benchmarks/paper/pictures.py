@@ -11,8 +11,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of
 from benchmarks.paper.datalens import DEFAULT, EPSILONS, PAPER, drawn, methods_for
+from benchmarks.paper.rows import Row, row_of, since
 from benchmarks.small_folders import tiled
 
 _COLUMNS, _GAP, _WHITE = 6, 8, 255
@@ -32,7 +32,7 @@ def figure_4(dataset: str, budget: str) -> list[Row]:
             images, labels = drawn(method, folder, epsilon, 0, budget, _COLUMNS * len(folder.classes))
             blocks.append(tiled(images, labels, len(folder.classes)))
             setting = f"columns {(len(blocks) - 1) * _COLUMNS + 1} to {len(blocks) * _COLUMNS} of {file}"
-            rows.append(row_of("4", method, dataset, epsilon, setting, seconds=round(time.monotonic() - started, 1)))
+            rows.append(row_of("datalens", "4", method, dataset, epsilon, setting, seconds=since(started)))
     gap = np.full((len(blocks[0]), _GAP, *blocks[0].shape[2:]), _WHITE, dtype=np.uint8)
     beside = [part for block in blocks for part in (block, gap)][:-1]
     file.parent.mkdir(parents=True, exist_ok=True)

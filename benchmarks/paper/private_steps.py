@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from benchmarks.paper.accuracies import FREEZE_1, FREEZE_3, FREEZE_4, GEP_1, RGP_2, accuracy_rows
 from benchmarks.paper.costs import freeze_densities, gep_4, rgp_1
 from benchmarks.paper.gradients import gradient_rows
 from benchmarks.paper.linear_rows import linear_rows
 from benchmarks.paper.membership import membership_rows
+from benchmarks.paper.rows import Row
 from benchmarks.paper.text_rows import sentence_rows
 
-Row = dict[str, Any]
 Maker = Callable[[str, str], list[Row]]  # (data set, quick or full) -> rows
 _ACCURACIES = {
     ("gep", "1"): GEP_1,

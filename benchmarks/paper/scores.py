@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of, spread
 from benchmarks.paper.datalens import (
     DC_GAN,
     DP_GAN,
@@ -28,15 +27,16 @@ from benchmarks.paper.datalens import (
     GS_WGAN,
     PAPER,
     PATE_GAN,
+    SEEDS,
     drawn,
     methods_for,
 )
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, build_classifier
 from workers.evaluation.utility import train_and_test
 
 _SAMPLES = {"quick": 5_000, "full": 10_000}
-_SEEDS = {"quick": (0,), "full": (0, 1, 2)}
 _EPOCHS, _BATCH, _RATE, _DECAY = 20, 100, 3e-3, 1e-3  # of the extractor
 _NEIGHBOURS, _COMPARED = 3, 2_000  # images of a side whose neighbours are looked for
 REAL = "real images"
@@ -147,17 +147,17 @@ def extractor_of(folder: Folder, seed: int) -> Extractor:
     return Extractor(images, labels, len(folder.classes), seed)
 
 
-def scores(table: str, dataset: str, budget: str) -> list[Row]:
+def scores(table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None) -> list[Row]:
     """Make the rows of Table 12; Table 3 has the Inception Score alone."""
     folder, rows = FOLDERS[dataset](), list[Row]()
-    extractors = {seed: extractor_of(folder, seed) for seed in _SEEDS[budget]}
+    extractors = {seed: extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
     for method in (REAL, *methods_for(folder)):
         for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
             started, found = time.monotonic(), list[dict[str, float]]()
             for seed, extractor in extractors.items():
                 images, labels = _of(method, folder, epsilon, seed, budget)
                 found.append(measures(images, labels, folder, extractor, seed))
-            seconds = round(time.monotonic() - started, 1)
+            seconds = since(started)
             print(
                 f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}, {seconds} s", flush=True
             )
@@ -165,7 +165,7 @@ def scores(table: str, dataset: str, budget: str) -> list[Row]:
                 more: dict[str, Any] = {**spread([of[measure] for of in found]), "measure": measure}
                 more |= {"seconds": seconds, "published": _published(dataset, measure, method, epsilon)}
                 setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
-                rows.append(row_of(table, method, dataset, epsilon, setting, **more))
+                rows.append(row_of("datalens", table, method, dataset, epsilon, setting, **more))
     return rows
 
 

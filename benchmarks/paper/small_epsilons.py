@@ -6,13 +6,11 @@ The evaluation's small CNN learns 8,000 synthetic images for ten epochs and is t
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_folders import DELTA, OURS, SAMPLES, accuracy_of, draw, train
 
 EPSILONS = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -46,11 +44,10 @@ def table_2(dataset: str, budget: str) -> list[Row]:
         for seed in range(1 if budget == "quick" else 3):
             generator, _, _ = train(folder, OURS, epsilon)
             found.append(accuracy_of(*draw(generator, SAMPLES, seed), folder, seed))
-        more: dict[str, Any] = {"ours": statistics.mean(found), "seeds": len(found)}
-        more |= {"sd": statistics.stdev(found) if len(found) > 1 else None}
-        more |= {"seconds": round(time.monotonic() - started, 1)}
-        rows.append(row_of("2", OUR_DEFAULT, dataset, epsilon, f"{SAMPLES:,} samples, delta {DELTA:g}", **more))
+        setting = f"{SAMPLES:,} samples, delta {DELTA:g}"
+        more = {**spread(found), "seconds": since(started)}
+        rows.append(row_of("datalens", "2", OUR_DEFAULT, dataset, epsilon, setting, **more))
     for method, values in PUBLISHED.get(dataset, {}).items():
         for epsilon, published in zip(EPSILONS, values, strict=True):
-            rows.append(row_of("2", method, dataset, epsilon, "not run", published=published))
+            rows.append(row_of("datalens", "2", method, dataset, epsilon, "not run", published=published))
     return rows

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.classifier_runs import DELTA
-from benchmarks.paper.aggregators import Row, row_of, spread
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.paper.sentences import LENGTH, rated_sentences
 from benchmarks.paper.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
@@ -132,5 +132,5 @@ def tuned(
 
 
 def _row(name: str, epsilon: float | None, setting: str, found: Sequence[float], started: float) -> Row:
-    more = {**spread(found), "runs": list(found), "seconds": round(time.monotonic() - started, 1)}
-    return row_of("3", name, "movie reviews", epsilon, setting, paper="rgp", **more)
+    more = {**spread(found), "seconds": since(started)}
+    return row_of("rgp", "3", name, "movie reviews", epsilon, setting, **more)

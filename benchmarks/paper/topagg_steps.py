@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.classifier_runs import DELTA, accuracy, plan_of, trained, tuning, without_noise
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.aggregators import Row, row_of
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder
 from privacy.plans.plan import Plan
 
@@ -122,9 +121,9 @@ def compared(table: str, dataset: str, budget: str, ways: Mapping[str, Way], eps
         told = ", ".join(f"rate {of:g}: {found:.1f} held out" for of, found in tries.items())
         noise = "" if way.noise == 1 else f", {way.noise:.3g} of its noise"
         setting = f"{size['steps']} steps of {size['batch']}, delta {DELTA:g}{noise}; {told}"
-        more: dict[str, Any] = {"ours": statistics.mean(runs), "sd": statistics.stdev(runs), "seeds": len(runs)}
-        more |= {"runs": runs, "seconds": round(time.monotonic() - started, 1)}
-        rows.append(row_of(table, name, dataset, None if math.isinf(epsilon) else epsilon, setting, **more))
+        at = None if math.isinf(epsilon) else epsilon
+        more = {**spread(runs), "seconds": since(started)}
+        rows.append(row_of("datalens", table, name, dataset, at, setting, **more))
     return rows
 
 
@@ -152,7 +151,7 @@ def table_9(dataset: str, budget: str) -> list[Row]:
         for keep, published in zip(_KEEPS, told, strict=True):
             name, why = f"TopAgg by coordinates, k = {keep:g}", "not run: not private at the published noise"
             value = published if dataset == "mnist" else None
-            rows.append(row_of("9", name, dataset, epsilon, why, published=value))
+            rows.append(row_of("datalens", "9", name, dataset, epsilon, why, published=value))
     return rows
 
 

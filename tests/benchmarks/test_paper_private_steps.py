@@ -21,7 +21,7 @@ from privacy.plans.dp_classifier import PRESETS, DpClassifierConfig
 from privacy.plans.options import read_options
 from tests.benchmarks.test_orders import pictures
 
-KEYS = {"paper", "method", "dataset", "epsilon", "setting", "ours", "sd", "seeds", "published", "seconds"}
+KEYS = {"paper", "table", "method", "dataset", "epsilon", "setting", "ours", "sd", "seeds", "published", "seconds"}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_table_has_a_row_for_each_method_and_epsilon_with_what_was_published(
         (2.0, "GEP", 59.7, 50, 2),
     ]
     assert len(rows) == 9
-    assert all(set(row) == KEYS | {"table"} for row in rows)
+    assert all(set(row) == KEYS | {"runs"} for row in rows)
 
 
 def test_every_method_s_options_are_a_training_s_quick_and_full() -> None:
@@ -128,10 +128,11 @@ def test_figures_and_the_attack_have_their_rows(small: None, monkeypatch: pytest
     monkeypatch.setattr(membership, "trained", untrained)
     rows = gradient_rows("cifar-10", "quick")
     assert len(rows) == 3 * (2 * 3 + 2)
-    assert all(set(row) == KEYS | {"figure"} for row in rows)
+    assert all(set(row) == KEYS for row in rows)
+    assert {row["table"] for row in rows} == {"figure 4", "figure 5", "figure 7"}
     attacked = membership_rows("cifar-10", "quick")
     assert [row["published"] for row in attacked] == [57.7, 52.6, 50.1]
-    assert all(set(row) == KEYS | {"table"} for row in attacked)
+    assert all(set(row) == KEYS for row in attacked)
 
 
 def test_the_command_prints_and_adds_rows_and_names_what_there_is(
@@ -143,6 +144,8 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
         main()
     assert [row["table"] for row in json.loads(file.read_text())] == ["2"] * 4 + ["9"] * 2
     assert "Handcrafted CNN: 0.7037 (published: 0.7)" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["paper", "--paper", "rgp", "--figure", "2"])
-    with pytest.raises(SystemExit):
-        main()
+    for refused in (["--paper", "rgp", "--figure", "2"], ["--paper", "freeze", "--table", "2", "--seeds", "1"]):
+        monkeypatch.setattr("sys.argv", ["paper", *refused])
+        with pytest.raises(SystemExit):
+            main()
+    assert "--seeds is for datalens 1, datalens 12, datalens 3" in capsys.readouterr().err
