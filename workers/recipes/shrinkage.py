@@ -114,6 +114,16 @@ def at_least(covariance: Array, pooled: Array) -> Array:
     return found
 
 
+def for_new_records(covariance: Array, count: float) -> Array:
+    """Widen a covariance (d, d) that so many records gave, for records that it has not seen.
+
+    In units of an estimate S of n Gaussian records a new one's squared distance is not d on average but
+    d n / (n - d - 1), because S is too narrow in the directions where chance made it narrow. To first order in d / n
+    that is d (1 + d / n), the factor here, and at most 2.
+    """
+    return covariance * (1.0 + min(1.0, len(covariance) / max(count, 1.0)))
+
+
 def _weight(mean_square: float, noise_variance: float) -> float:
     return max(0.0, 1.0 - noise_variance / max(mean_square, 1e-30))
 

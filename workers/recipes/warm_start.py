@@ -29,7 +29,7 @@ from privacy.plans.plan import PublicFacts
 from workers.recipes.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.coefficients import coefficients, exact_product, image_basis
 from workers.recipes.released_sums import Kept, Noise, release_means, release_scatter
-from workers.recipes.shrinkage import at_least, shrink, shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.shrinkage import at_least, for_new_records, shrink, shrink_counts, shrink_means, shrink_pooled
 from workers.recipes.texture import texture_basis, texture_coefficients
 
 Array = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ def warm_start(
     components = vectors[:, kept]  # (f, d)
     pooled = np.maximum(values[kept], _FLOOR)  # (d,)
     factor, clusters = _drawn(components.T, basis, of_texture).T, None
-    roots = [np.diag(np.sqrt(pooled))] * classes
+    roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if scales.by_class is not None:
         leading = config.class_size(facts)
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
@@ -150,11 +150,11 @@ def warm_start(
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]
         own = _own(rows, middle, counts, clip, scales.by_class, releases)
-        roots = [np.diag(np.sqrt(pooled)) for _ in own]
-        for root, each in zip(roots, own, strict=True):
-            positive = at_least(each, middle) if config.shrink else each
-            # Beyond the leading components the pooled covariance stands in.
-            root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
+        if own is not None:
+            for root, each, count in zip(roots, own, counts, strict=True):
+                positive = for_new_records(at_least(each, middle), count) if config.shrink else each
+                # Beyond the leading components the pooled covariance stands in.
+                root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
     mean = _drawn(means * shape, basis, of_texture)
@@ -174,8 +174,11 @@ def _own(
     clip: float,
     stddev: float,
     releases: Kept,
-) -> list[Array]:
-    """Release the scatter (d, d) of each class's rows, and pull its covariance towards the pooled one, diag(pooled)."""
+) -> list[Array] | None:
+    """Release the scatter of each class's rows, and pull its covariance (d, d) towards the pooled one, diag(pooled).
+
+    None: it cannot be paid.
+    """
 
     def scatters(drawn: Noise) -> Array:
         """(classes, d, d); a record is in one class only, so this is one release."""
@@ -184,7 +187,7 @@ def _own(
     try:
         own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
     except BudgetExceeded:
-        return [np.diag(pooled)] * len(counts)
+        return None
     noise_stddev = stddev * (clip / QUANTISATION) ** 2 / counts  # (classes,)
     return [shrink(each, pooled, noise) for each, noise in zip(own, noise_stddev, strict=True)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workers.recipes.shrinkage import at_least, shrink_counts, shrink_means, shrink_pooled
+from workers.recipes.shrinkage import Array, at_least, for_new_records, shrink_counts, shrink_means, shrink_pooled
 
 RNG = np.random.default_rng(0)
 
@@ -71,3 +71,18 @@ def test_a_covariance_gets_back_the_directions_that_noise_took() -> None:
     np.testing.assert_allclose(mended, mended.T, atol=1e-12)
     sound = np.diag(pooled) * 0.5
     np.testing.assert_allclose(at_least(sound, pooled), sound, atol=1e-12)
+
+
+def test_a_covariance_of_few_records_is_widened_for_new_ones() -> None:
+    d, n = 10, 100
+    seen, new = RNG.normal(size=(n, d)), RNG.normal(size=(100_000, d))
+    estimate = seen.T @ seen / n
+
+    def distance(covariance: Array) -> float:
+        """Mean squared distance of new records in units of a covariance, over d."""
+        return float((new @ np.linalg.inv(covariance) * new).sum(axis=1).mean() / d)
+
+    narrow, wide = distance(estimate), distance(for_new_records(estimate, n))
+    assert narrow > 1.08
+    assert abs(wide - 1) < 0.5 * (narrow - 1)
+    np.testing.assert_array_equal(for_new_records(estimate, 3.0), 2 * estimate)
