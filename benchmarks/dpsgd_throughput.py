@@ -42,7 +42,8 @@ from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import Means
-from workers.recipes.private_steps import PrivateSteps, Task, pass_size
+from workers.recipes.passes import pass_size
+from workers.recipes.private_steps import PrivateSteps, Task
 from workers.train.process import keep_freed_memory
 
 BATCH = 256

@@ -14,7 +14,6 @@ Privacy:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -28,14 +27,15 @@ from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator, places_alike
-from privacy.gradients.freeze import random_mask, ranked_mask
 from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.private_steps import STEPS, StepsConfig, paid_together, poisson_event
+from workers.recipes.freezing import Freezing
 from workers.recipes.interface import Piece
+from workers.recipes.passes import pass_size
 from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:
@@ -45,11 +45,6 @@ if TYPE_CHECKING:
     from workers.recipes.interface import Means, Run
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
-_PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
-_PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}  # on a CPU, they and activations should stay in its cache,
-_PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}
-_PASS_ROWS_GOOD = 8  # but fewer rows than these cost more than that saves
-_ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
 _GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
 
 
@@ -59,13 +54,11 @@ class StepsState:
 
     Attributes:
         step: steps done.
-        released_sum: (d,) sum of the epoch's released gradients, for ranked freeze.
         average: the weights' moving average, by parameter name; empty where none is kept.
         exhausted: the hold paid for no further step.
     """
 
     step: int = 0
-    released_sum: Tensor | None = None
     average: dict[str, Tensor] = field(default_factory=dict)
     exhausted: bool = False
 
@@ -144,6 +137,7 @@ class PrivateSteps:
         self.state = StepsState()
         if self.task.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
+        self._freezing = Freezing(self.config, self.schedule, self.estimator, self.means.device)
         self._size = 0  # of a pass, once that is known
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
@@ -174,15 +168,14 @@ class PrivateSteps:
     def step(self) -> None:
         """Make one step, which has been paid for."""
         step, estimator = self.state.step, self.estimator
-        if step % self.schedule.period == 0 or (estimator.active is None and self.config.freeze != "none"):
-            self._choose_mask(step)
+        self._freezing.begin_step(step)
         with exact_arithmetic():
             estimator.begin_step(self.task.model)
             self._size = self._size or self._pass_size()
             self._add_sample()
             self._add_public_rows()
         released = estimator.release(self.means.noise("noise", step))
-        self._remember(released, step)
+        self._freezing.remember(released, step)
         for name, parameter in trainable(self.task.model).items():
             parameter.grad = released[name].to(parameter)
         for group in self.optimiser.param_groups:
@@ -244,31 +237,6 @@ class PrivateSteps:
 
         return places_alike(self.estimator, trace, size)
 
-    def _choose_mask(self, step: int) -> None:
-        """Freeze for one period: by public randomness, or by what was released in the last one."""
-        if self.config.freeze == "none":
-            return
-        rate, d, period = self.schedule.at(step), self.estimator.coordinates, step // self.schedule.period
-        if self.config.freeze != "ranked" or self.state.released_sum is None:
-            mask = random_mask(d, rate, torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + period))
-        else:
-            mask = ranked_mask(self.state.released_sum, rate).cpu()
-        self.estimator.freeze(mask.to(self.means.device))
-        self.state.released_sum = None
-
-    def _remember(self, released: Mapping[str, Tensor], step: int) -> None:
-        """Sum what was released for the ranking of the next epoch; frozen coordinates get noise alone, public noise."""
-        if self.config.freeze != "ranked":
-            return
-        flat = torch.cat([value.detach().reshape(-1).cpu() for value in released.values()])
-        estimator = self.estimator
-        if estimator.active is not None:
-            frozen = ~estimator.active.cpu()
-            deviation = estimator.noise_multiplier * self.config.clip / estimator.expected_batch
-            stream = torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + 500_009 + step)
-            flat[frozen] = torch.randn(int(frozen.sum()), generator=stream) * deviation
-        self.state.released_sum = flat if self.state.released_sum is None else self.state.released_sum + flat
-
     def _move_average(self) -> None:
         if not self.task.ema:
             return
@@ -291,7 +259,7 @@ class PrivateSteps:
             "estimator": self.estimator.state(),
             "active": self.estimator.active,
             "step": self.state.step,
-            "released_sum": self.state.released_sum,
+            "released_sum": self._freezing.released_sum,
             "average": self.state.average,
         }
 
@@ -302,7 +270,7 @@ class PrivateSteps:
         self.estimator.restore(saved["estimator"])
         self.estimator.active = None if saved["active"] is None else saved["active"].to(self.means.device)
         self.state.step = int(saved["step"])
-        self.state.released_sum = saved["released_sum"]
+        self._freezing.released_sum = saved["released_sum"]
         self.state.average = {name: value.to(self.means.device) for name, value in saved["average"].items()}
 
 
@@ -340,17 +308,3 @@ def steps_work(plan: Plan, facts: PublicFacts, row_seconds: float, rows_each: fl
 def average_decay(most: float, step: int) -> float:
     """Return an EMA's decay after so many steps: it grows to its end, so that the start is forgotten."""
     return min(most, (1 + step) / (10 + step))
-
-
-def pass_size(estimator: Estimator, repeats: int, device: torch.device) -> int:
-    """Return how many units, of `repeats` rows each, go through the network together: a public number.
-
-    Large passes are quick, and the last one is half empty on average. So they are as large as memory and caches allow,
-    and no larger than nearly every sample, or each rank's part of one.
-    """
-    most, fitting = max(1, _PASS_ROWS_MAX[device.type] // repeats), _PASS_NUMBERS / estimator.coordinates
-    good = max(_PASS_NUMBERS_GOOD[device.type] / estimator.coordinates, _PASS_ROWS_GOOD / repeats)
-    room = min(fitting, good)
-    expected = estimator.expected_batch / ranks()
-    size = min(most, room, expected + 2 * math.sqrt(expected))
-    return round(size / _ROUND) * _ROUND if size > _ROUND else 2 ** max(0, round(math.log2(size)))

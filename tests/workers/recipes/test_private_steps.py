@@ -22,7 +22,8 @@ from privacy.plans.private_steps import StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
 from workers.recipes.interface import Means
-from workers.recipes.private_steps import PrivateSteps, Task, pass_size
+from workers.recipes.passes import pass_size
+from workers.recipes.private_steps import PrivateSteps, Task
 
 CPU = torch.device("cpu")
 
