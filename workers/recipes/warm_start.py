@@ -151,8 +151,8 @@ def warm_start(
         rows = [private[private_labels == label] for label in range(classes)]
         own = _own(rows, middle, counts, clip, scales.by_class, releases)
         if own is not None:
-            for root, each, count in zip(roots, own, counts, strict=True):
-                positive = for_new_records(at_least(each, middle), count) if config.shrink else each
+            for root, each in zip(roots, own, strict=True):
+                positive = for_new_records(at_least(each, middle), counts.mean()) if config.shrink else each
                 # Beyond the leading components the pooled covariance stands in.
                 root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
         if clusters is not None:
