@@ -158,7 +158,7 @@ def measure(folder: Path, data: Folder, samples: int, seed: int, device: torch.d
     found: dict[str, Any] = {"samples": samples, "images_a_second": round(samples / seconds, 1), "seed": seed}
     found["accuracy"] = accuracy(drawn)
     if isinstance(generator, EdmDenoiser) and generator.config.start_latent:  # what the diffusion must improve on
-        found["accuracy_of_moments"] = accuracy((generator.cpu().start(labels, stream) + 1) / 2)
+        found["accuracy_of_moments"] = accuracy(generator.cpu().first.sample(labels, stream))
     return found
 
 

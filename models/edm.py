@@ -10,20 +10,23 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.generator import GeneratorConfig
 from models.networks import plane, with_planes
 from models.released_files import write_released
+from models.textured import new_generator
 from models.unet import UNet
 
 NETWORK = "edm"
 SIGMA_DATA = 0.5  # Table 1; of images in [-1, 1]
 P_MEAN, P_STD = -1.2, 1.2  # Table 1: ln sigma of the training noise is normal
 SIGMA_MIN, SIGMA_MAX, RHO = 0.002, 80.0, 7.0  # Table 1: the sampler's noise levels
-_BLOCK = 64  # images drawn at once; part of the format: another value gives other images for the same seed
+_DRAWN_AT_ONCE = 64  # images drawn at once; part of the format: another value gives other images for the same seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +43,11 @@ class EdmConfig:
         sampling_steps: N of the sampler.
         churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
         guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 is none.
-        start_latent: numbers from which a class's Gaussian draws the image that the sampler starts from; 0: it starts
-            from noise alone.
+        start_latent: numbers in a latent of the generator whose image the sampler starts from; 0: it starts from noise
+            alone.
         start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.
+        start_clusters: of that generator's classes.
+        start_texture: whether that generator draws texture, too.
         patch: side of the squares of pixels that the U-Net sees as channels: 2 halves both sides of what it works on,
             for four times the channels, and a step costs about a third.
     """
@@ -59,22 +64,17 @@ class EdmConfig:
     start_latent: int = 0
     start_sigma: float = SIGMA_MAX
     patch: int = 1
-
-    @property
-    def pixels(self) -> int:
-        """Numbers in an image."""
-        return self.channels * self.height * self.width
+    start_clusters: int = 1
+    start_texture: bool = False
 
 
 class EdmDenoiser(nn.Module):
     """A denoiser, which is also the released generator.
 
     Input of `forward` is one tensor (n, c + 2, h, w): noisy images, a plane with each one's sigma and one with its
-    label (`pack`). It returns F, whose loss is `losses`. The Gaussians of `start` are released values, not learned.
+    label (`pack`). It returns F, whose loss is `losses`. The generator `first`, which draws the image that the sampler
+    starts from, holds released values, not learned ones.
     """
-
-    mean: Tensor
-    factor: Tensor
 
     def __init__(self, config: EdmConfig, seed: int = 0) -> None:
         """Build it with initial weights from a public seed."""
@@ -90,18 +90,10 @@ class EdmDenoiser(nn.Module):
             seed=seed,
         )
         if config.start_latent:
-            self.register_buffer("mean", torch.zeros(config.classes, config.pixels))
-            self.register_buffer("factor", torch.zeros(config.classes, config.pixels, config.start_latent))
-
-    def start(self, labels: Tensor, stream: torch.Generator) -> Tensor:
-        """Draw images (n, c, h, w) in [-1, 1] from the classes' Gaussians; the stream is the CPU's."""
-        z = torch.randn(len(labels), self.config.start_latent, generator=stream).to(labels.device)
-        images = self.mean[labels]
-        for label in range(self.config.classes):
-            rows = labels == label
-            images[rows] += z[rows] @ self.factor[label].T
-        shape = (len(labels), self.config.channels, self.config.height, self.config.width)
-        return (2 * images - 1).clamp_(-1, 1).view(shape)
+            sizes = (config.classes, config.channels, config.height, config.width, config.start_latent)
+            first = GeneratorConfig(*sizes, features=0, clusters=config.start_clusters)
+            self.first = new_generator(first, config.start_texture)
+            self.register_load_state_dict_pre_hook(_with_first)  # type: ignore[no-untyped-call]
 
     def forward(self, packed: Tensor) -> Tensor:
         """(n, c + 2, h, w) -> F (n, c, h, w)."""
@@ -124,7 +116,7 @@ class EdmDenoiser(nn.Module):
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
         """Draw one image for each label; see `models.released.ReleasedGenerator`."""
-        parts = [self._draw(block, stream) for block in torch.split(labels, _BLOCK)]
+        parts = [self._draw(block, stream) for block in torch.split(labels, _DRAWN_AT_ONCE)]
         return ((torch.cat(parts) + 1) / 2).clamp(0, 1)
 
     def _draw(self, labels: Tensor, stream: torch.Generator) -> Tensor:
@@ -137,7 +129,7 @@ class EdmDenoiser(nn.Module):
 
         t = noise_levels(cfg.sampling_steps, cfg.start_sigma)
         gamma = min(cfg.churn / cfg.sampling_steps, math.sqrt(2) - 1)
-        x = t[0] * normal() + (self.start(labels, stream) if cfg.start_latent else 0.0)
+        x = t[0] * normal() + (2 * self.first.sample(labels, stream) - 1 if cfg.start_latent else 0.0)
         for t_i, t_next in itertools.pairwise(t):
             t_hat = t_i * (1 + gamma)
             if cfg.start_latent:
@@ -159,6 +151,13 @@ class EdmDenoiser(nn.Module):
     def save(self, directory: Path) -> None:
         """Write weights and shape into an existing directory."""
         write_released(directory, self, dataclasses.asdict(self.config), NETWORK)
+
+
+def _with_first(denoiser: nn.Module, state: dict[str, Tensor], *_: Any) -> None:
+    """Let weights be loaded from releases made when the Gaussians were the denoiser's own."""
+    if "mean" in state:
+        names = [name for name in denoiser.state_dict() if name.startswith("first.")]
+        state.update({name: state.pop(name[6:], denoiser.state_dict()[name]) for name in names})
 
 
 def noise_levels(steps: int, largest: float = SIGMA_MAX) -> list[float]:

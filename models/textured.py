@@ -41,3 +41,8 @@ class TexturedGenerator(Generator):
     def save(self, directory: Path) -> None:
         """Write weights (safetensors) and shape (JSON) into an existing directory."""
         write_released(directory, self, dataclasses.asdict(self.config), NETWORK)
+
+
+def new_generator(config: GeneratorConfig, texture: bool) -> Generator:
+    """Return a generator of zeros, for Gaussians of images, or of images and their texture."""
+    return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config))) if texture else Generator(config)

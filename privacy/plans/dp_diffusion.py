@@ -101,7 +101,7 @@ class DpDiffusionConfig(StepsConfig):
         """Return the warm start that the moments' share of a budget buys, and that share in nano-units."""
         share_nano = math.floor(self.moments_share * budget_nano)
         mu = math.sqrt(share_nano / NANO)
-        return config_that_follows({"preset": "warm_start_only", "texture": False}, mu, facts), share_nano
+        return config_that_follows({"preset": "warm_start_only"}, mu, facts), share_nano
 
     def inner_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of what the U-Net works on."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +27,19 @@ from workers.train.drawing import SampleRequest, draw
 CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
 FOLDERS = folder_names(CLASSES)
 COUNT = 300  # more than a batch
-LINES_MAX = {"affine": 300, "dcgan": 290, "edm": 520, "textured": 450}
+LINES_MAX = {"affine": 300, "dcgan": 290, "edm": 800, "textured": 450}
 
 
-def started_edm() -> EdmDenoiser:
+def started_edm(width: int = 9, **first: int) -> EdmDenoiser:
     """A denoiser that starts from a warm start's Gaussians."""
-    shape = {"classes": 2, "channels": 3, "height": 8, "width": 9, "features": 4, "blocks": 1}
-    return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5, start_latent=2, start_sigma=3.0))
+    shape: dict[str, Any] = {"classes": 2, "channels": 3, "height": 8, "width": width, "features": 4, "blocks": 1}
+    drawing = {"sampling_steps": 3, "churn": 1.0, "guidance": 0.5, "start_latent": 2, "start_sigma": 3.0}
+    return EdmDenoiser(EdmConfig(**shape, **drawing, **first))
+
+
+def started_edm_with_texture() -> EdmDenoiser:
+    """A denoiser that starts from textured images of classes with clusters."""
+    return started_edm(width=8, start_clusters=3, start_texture=True)
 
 
 def gaussians() -> Generator:
@@ -41,7 +48,7 @@ def gaussians() -> Generator:
     return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
 
 
-EVERY = [affine, gaussians, textured, dcgan, edm, started_edm]
+EVERY = [affine, gaussians, textured, dcgan, edm, started_edm, started_edm_with_texture]
 
 
 @pytest.fixture(params=EVERY, ids=lambda make: make.__name__)

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.generator import Generator, GeneratorConfig
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
-from models.textured import TexturedConfig, TexturedGenerator
+from models.textured import new_generator
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens import VOTES, planned_iterations
 from privacy.plans.datalens_config import DataLensConfig
@@ -27,7 +27,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.coefficients import exact_product
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moment_votes import cosine_features, run_moment_votes
-from workers.recipes.paid_warm_start import release_gaussians, warm_start_work
+from workers.recipes.paid_warm_start import put_into, release_gaussians, warm_start_work
 from workers.recipes.student import LatentStudent, vote_stddev
 from workers.recipes.teacher_stage import (
     TeacherStageConfig,
@@ -67,11 +67,7 @@ def train(run: Run) -> Generator:
         generator.load_state_dict(state["generator"])
     else:
         gaussians = run.on_first(lambda: _start(run, cfg, state.get("start", {})))  # seconds of work
-        generator.mean.copy_(torch.from_numpy(gaussians.mean))
-        generator.factor.copy_(torch.from_numpy(gaussians.factor))
-        if gaussians.clusters is not None:
-            generator.centres.copy_(torch.from_numpy(gaussians.clusters.centres))
-            generator.shares.copy_(torch.from_numpy(gaussians.clusters.shares))
+        put_into(generator, gaussians)
         save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
     generator.to(run.device)
     if run.plan.stage(VOTES) is not None:
@@ -96,9 +92,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 
 def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
-    if cfg.texture:
-        return TexturedGenerator(TexturedConfig(*sizes, features=0, clusters=cfg.clusters))  # there are no votes
-    return Generator(GeneratorConfig(*sizes, features=cfg.features, clusters=cfg.clusters))
+    features = 0 if cfg.texture else cfg.features  # there are no votes on texture
+    return new_generator(GeneratorConfig(*sizes, features=features, clusters=cfg.clusters), cfg.texture)
 
 
 def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:

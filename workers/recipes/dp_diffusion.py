@@ -10,7 +10,6 @@ be where the sampler begins; the denoiser then learns small noise levels alone, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.paid_warm_start import release_gaussians, warm_start_work
+from workers.recipes.paid_warm_start import put_into, release_gaussians, warm_start_work
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of
@@ -47,11 +46,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 WARM_UP = "warm_up"  # a stage of reports
 WARM_UP_BATCH = 64
 _ROW_SECONDS = 3e-3  # of a step
-_WARM_UP_SEED = 3
+_WARM_UP_SEED, _EXAMPLES_SEED = 3, 4
+_EXAMPLES_MAX, _EXAMPLE_BYTES_MAX, _EXAMPLES_AT_ONCE = 60_000, 2**29, 2048
+_EXAMPLE_SECONDS = 3e-3  # to draw one of 28 x 28 with texture
 
 
 def train(run: Run) -> EdmDenoiser:
@@ -80,11 +80,12 @@ def train(run: Run) -> EdmDenoiser:
     state: Mapping[str, Any] = {} if saved is None else saved.state
     if "steps" not in state and _starts(run.plan):
         if config.moments_share:
-            draw = _release_moments(run, denoiser, state.get("moments", {}))
+            _release_moments(run, denoiser, state.get("moments", {}))
         else:
-            draw = _release_central(run, config, units, state.get("central"))
+            central = _release_central(run, config, units, state.get("central"))
         if rank() == 0:  # thousands of steps whose rounding differs between GPUs: every rank starts from one result
-            warm_up(denoiser, config, draw, run.progress)
+            examples = drawn_examples(denoiser, config, run.progress) if config.moments_share else central
+            warm_up(denoiser, config, *examples, run.progress)
         weights_from_first(denoiser)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
@@ -133,7 +134,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     config = plan.config_of(DpDiffusionConfig)
     steps = steps_work(plan, facts, _ROW_SECONDS, config.multiplicity)
     if config.moments_share:
-        free = 0.5 * _ROW_SECONDS * config.moments_batch * config.moments_steps * facts.size
+        rows = config.moments_batch * config.moments_steps
+        free = (0.5 * _ROW_SECONDS * rows + _EXAMPLE_SECONDS * min(rows, _EXAMPLES_MAX)) * facts.size
         return warm_start_work(plan, facts), Piece(WARM_UP, config.moments_steps, free), steps
     if plan.stage(CENTRAL) is None:
         return (steps,)
@@ -154,7 +156,7 @@ def _starts(plan: Plan) -> bool:
 
 def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
     config = plan.config_of(DpDiffusionConfig)
-    latent = config.moments(plan.budget_nano, facts)[0].latent_size(facts) if config.moments_share else 0
+    moments = config.moments(plan.budget_nano, facts)[0] if config.moments_share else None
     return EdmConfig(
         classes=len(facts.classes),
         channels=facts.channels,
@@ -165,35 +167,54 @@ def _shape(plan: Plan, facts: PublicFacts) -> EdmConfig:
         sampling_steps=config.sampling_steps,
         churn=config.churn,
         guidance=config.guidance,
-        start_latent=latent,
+        start_latent=0 if moments is None else moments.latent_size(facts),
         start_sigma=config.start_sigma or SIGMA_MAX,
         patch=config.patch,
+        start_clusters=1 if moments is None else moments.clusters,
+        start_texture=moments is not None and moments.texture,
     )
 
 
-def _release_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> Draw:
-    """Release the classes' Gaussians, put them into the denoiser, and return what draws from them."""
+def _release_moments(run: Run, denoiser: EdmDenoiser, released: Mapping[str, Any]) -> None:
+    """Release the classes' Gaussians, and put them into the generator that the denoiser starts from."""
     config, _ = run.plan.config_of(DpDiffusionConfig).moments(run.plan.budget_nano, run.facts)
 
     def keep(reached: Mapping[str, Any]) -> None:
         save_checkpoint(run.checkpoints, step=0, state={"moments": dict(reached)})
 
-    gaussians = run.on_first(lambda: release_gaussians(run, config, released, keep))
-    denoiser.mean.copy_(torch.from_numpy(gaussians.mean))
-    denoiser.factor.copy_(torch.from_numpy(gaussians.factor))
-
-    def draw(count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        labels = torch.randint(denoiser.config.classes, (count,), generator=stream)
-        return denoiser.start(labels.to(run.device), stream), labels.to(run.device)
-
-    return draw
+    put_into(denoiser.first, run.on_first(lambda: release_gaussians(run, config, released, keep)))
 
 
-def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None) -> Draw:
-    """Release the central images that are left, each paid for and kept alone, and return what picks from them.
+def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: Progress) -> tuple[Tensor, Tensor]:
+    """Draw what the warm-up learns from: images (n, c, h, w) uint8, and labels (n,), of all classes alike.
+
+    Texture takes longer to draw than the warm-up takes to learn from an image, so each is learned more than once.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+    first, device = denoiser.first, next(denoiser.parameters()).device
+    pixels, steps = first.config.pixels, config.moments_steps
+    count = min(steps * config.moments_batch, _EXAMPLES_MAX, _EXAMPLE_BYTES_MAX // pixels)
+    stream = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _EXAMPLES_SEED)
+    labels = (torch.arange(count) % first.config.classes).to(device)
+    images = []
+    for part in torch.split(labels, _EXAMPLES_AT_ONCE):
+        progress(stage=WARM_UP, step=0, steps=steps)
+        images.append((first.sample(part, stream) * 255).round().byte())
+    return torch.cat(images), labels
+
+
+def _release_central(
+    run: Run, config: DpDiffusionConfig, units: Units, released: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Release the central images that are left, each paid for and kept alone.
 
     Args:
         released: those of earlier attempts. After crashes there may be fewer than planned; one is enough to go on with.
+
+    Returns:
+        All of them at full size (n, c, h, w) uint8, and their labels (n,).
 
     Raises:
         BudgetExceeded: there is none, and none can be paid for.
@@ -226,23 +247,20 @@ def _release_central(run: Run, config: DpDiffusionConfig, units: Units, released
     assert released is not None  # a plan with this stage releases one image at least
     size = facts.height, facts.width
     images = functional.interpolate(released.flatten(0, 1), size=size, mode="bilinear", align_corners=False)
-    images = (2 * images - 1).to(run.device)
-    labels = torch.arange(len(facts.classes)).repeat(len(released)).to(run.device)
-
-    def draw(count: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(len(images), (count,), generator=stream).to(run.device)
-        return images[chosen], labels[chosen]
-
-    return draw
+    labels = torch.arange(len(facts.classes)).repeat(len(released))
+    return (images * 255).round().byte().to(run.device), labels.to(run.device)
 
 
-def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, draw: Draw, progress: Progress) -> None:
+def warm_up(
+    denoiser: EdmDenoiser, config: DpDiffusionConfig, images: Tensor, labels: Tensor, progress: Progress
+) -> None:
     """Train the denoiser, without privacy, on what was released, as fast as the device can.
 
     Args:
         denoiser: trained in place.
         config: public parameters.
-        draw: (count, CPU stream) -> images (count, c, h, w) in [-1, 1] and labels (count,), from releases alone.
+        images: (n, c, h, w) uint8, from releases alone; each step picks some at random.
+        labels: (n,).
         progress: of the job.
 
     Raises:
@@ -253,11 +271,12 @@ def warm_up(denoiser: EdmDenoiser, config: DpDiffusionConfig, draw: Draw, progre
     if config.moments_share:
         steps, batch = config.moments_steps, config.moments_batch
     optimiser = torch.optim.Adam(denoiser.parameters(), lr=config.central_learning_rate)
-    drawn = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
+    picked = torch.Generator().manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
     levels = torch.Generator(device).manual_seed(config.initial_seed * 1_000_003 + _WARM_UP_SEED)
     for step in range(steps):
-        images, labels = draw(batch, drawn)
-        rows, targets = noise_rows(denoiser, images, labels, drop=config.label_drop, stream=levels)
+        some = torch.randint(len(images), (batch,), generator=picked).to(device)
+        clean = images[some].float() / 127.5 - 1
+        rows, targets = noise_rows(denoiser, clean, labels[some], drop=config.label_drop, stream=levels)
         optimiser.zero_grad(set_to_none=True)
         with mixed_precision(device):
             outputs = denoiser(rows)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from models.generator import Generator
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens import BY_CLASS, CLUSTERS, MEANS, POOLED, WARM_START, warm_start_event
 from privacy.plans.datalens_config import DataLensConfig
@@ -82,6 +83,15 @@ def release_gaussians(
     scales = NoiseScales(noise_stddev[MEANS], *of_covariances, noise_stddev.get(CLUSTERS))
     kept = Kept({name: tensor.cpu().numpy() for name, tensor in released.items()}, noise, keep_arrays)
     return warm_start(private_images, private_labels, config, run.facts, scales, kept)
+
+
+def put_into(generator: Generator, gaussians: ClassGaussians) -> None:
+    """Give a generator what was released."""
+    generator.mean.copy_(torch.from_numpy(gaussians.mean))
+    generator.factor.copy_(torch.from_numpy(gaussians.factor))
+    if gaussians.clusters is not None:
+        generator.centres.copy_(torch.from_numpy(gaussians.clusters.centres))
+        generator.shares.copy_(torch.from_numpy(gaussians.clusters.shares))
 
 
 def warm_start_work(plan: Plan, facts: PublicFacts) -> Piece:

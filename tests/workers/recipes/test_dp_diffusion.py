@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens import BY_CLASS, MEANS, POOLED
 from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
+from privacy.plans.registry import build_plan
 from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
     FACTS,
@@ -37,7 +39,7 @@ from tests.workers.small_trainings import (
     zeros_and_ones,
 )
 from workers.recipes import dp_diffusion, private_steps
-from workers.recipes.dp_diffusion import WARM_UP, warm_up
+from workers.recipes.dp_diffusion import WARM_UP, drawn_examples, warm_up
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
 OPTIONS = SMALL["dp_diffusion"]
@@ -124,16 +126,11 @@ def test_the_rows_of_a_record_differ_in_noise_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_warm_up_alone_already_draws_the_classes() -> None:
-    released = torch.full((2, 1, 8, 8), -1.0)
-    released[0, 0, :2] = released[1, 0, 6:] = 1.0
+    released = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    released[0, 0, :2] = released[1, 0, 6:] = 255
     config = DpDiffusionConfig(**{**OPTIONS, "central_steps": 120, "central_learning_rate": 5e-3})
     denoiser = EdmDenoiser(EdmConfig(2, 1, 8, 8, 8, 1, 20, 0.0, 0.0))
-
-    def draw(count: int, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.randint(2, (count,), generator=stream)
-        return released[labels], labels
-
-    warm_up(denoiser, config, draw, lambda **_: None)
+    warm_up(denoiser, config, released, torch.arange(2), lambda **_: None)
     labels = torch.arange(20) % 2
     images = denoiser.sample(labels, torch.Generator().manual_seed(1))
     above = images[:, 0, :4].mean(dim=(1, 2)) > images[:, 0, 4:].mean(dim=(1, 2))
@@ -208,10 +205,42 @@ def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: floa
     plan = diffusion_plan(**{**MOMENTS, "start_sigma": start_sigma})
     denoiser = train(nearly_without_noise(plan), digits(1500), budget=Purse(2))
     labels = torch.arange(200) % 10
-    begun = (denoiser.start(labels, torch.Generator().manual_seed(0)) + 1) / 2
+    begun = denoiser.first.sample(labels, torch.Generator().manual_seed(0))
     drawn = denoiser.sample(labels, torch.Generator().manual_seed(0))
     own = [float((drawn[labels == a].mean(0) - begun[labels == a].mean(0)).square().mean()) for a in range(10)]
     assert (max(own) < 0.02) == (start_sigma > 0), "an untrained denoiser leaves an image nearly as it is"
+
+
+def test_moments_have_texture_where_datalens_has_it_at_their_price() -> None:
+    facts = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
+    names = []
+    for epsilon in (0.1, 10.0):
+        privacy_filter = open_filter(epsilon, 1e-5)
+        plan = build_plan(
+            "dp_diffusion",
+            {"preset": "fashion_mnist_moments"},
+            privacy_filter,
+            privacy_filter.capacity_nano,
+            facts,
+        )
+        moments, _ = plan.config_of(DpDiffusionConfig).moments(plan.budget_nano, facts)
+        names.append(([stage.name for stage in plan.stages], moments.texture))
+    assert names == [([MEANS, POOLED, BY_CLASS, STEPS], False), ([MEANS, POOLED, BY_CLASS, STEPS], True)]
+
+
+def test_examples_are_of_all_classes_and_within_their_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLES_AT_ONCE", 30)
+    config = DpDiffusionConfig(**{**OPTIONS, **MOMENTS, "moments_steps": 5})
+    denoiser = EdmDenoiser(EdmConfig(3, 1, 8, 8, 8, 1, 20, 0.0, 0.0, start_latent=2))
+    denoiser.first.mean += torch.tensor([0.2, 0.5, 0.8])[:, None]
+    seen: list[int] = []
+    images, labels = drawn_examples(denoiser, config, lambda **_: seen.append(1))
+    assert (images.shape, images.dtype, len(seen)) == ((100, 1, 8, 8), torch.uint8, 4)
+    assert torch.equal(images[:, 0, 0, 0], torch.tensor([51, 128, 204], dtype=torch.uint8)[labels])
+    monkeypatch.setattr(dp_diffusion, "_EXAMPLE_BYTES_MAX", 640)
+    assert len(drawn_examples(denoiser, config, lambda **_: None)[0]) == 10
+    with pytest.raises(Cancelled):
+        drawn_examples(denoiser, config, stop_at(0, WARM_UP))
 
 
 def test_noise_levels_above_the_start_are_not_learned() -> None:
