@@ -25,7 +25,7 @@ from benchmarks.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.competitors.pate_gan import PateGan, train_pate_gan
 from benchmarks.paper import loop
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.loop_rows import PAID
+from benchmarks.paper.loop_rows import paid_by
 from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first, facts_of
 from benchmarks.small_folders import DELTA, OURS, train
@@ -89,7 +89,7 @@ def _default(folder: Folder, epsilon: float, _seed: int, _budget: str) -> Draw:
 
 
 def _paper(folder: Folder, epsilon: float, seed: int, _budget: str) -> Draw:
-    generator = loop.train(PAID[epsilon], folder, seed)
+    generator = loop.train(paid_by(epsilon), folder, seed)
     return lambda labels, _: generator.sample(labels).flatten(1) / 255.0
 
 
@@ -166,13 +166,19 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str,
     for seed in seeds:
         images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
-    setting = f"{_SAMPLES[budget]:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
-    if method == PAPER:
-        setting += f", {PAID[epsilon].described()}"
-    if method in _SIZES[budget]:
-        setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
+    setting = setting_of(method, epsilon, budget, _SAMPLES[budget])
     more = {**spread(found), "published": _published(dataset, method, epsilon), "seconds": since(started)}
     return row_of("datalens", "1", method, dataset, epsilon, setting, **more)
+
+
+def setting_of(method: str, epsilon: float, budget: str, samples: int) -> str:
+    """Return what a row says of how a method was run."""
+    setting = f"{samples:,} samples, " + ("no privacy" if method == DC_GAN else f"delta {DELTA:g}")
+    if method == PAPER:
+        setting += f", {paid_by(epsilon).described()}"
+    if method in _SIZES[budget]:
+        setting += "".join(f", {name} {value:g}" for name, value in vars(_SIZES[budget][method]).items())
+    return setting
 
 
 def drawn(method: str, folder: Folder, epsilon: float, seed: int, budget: str, samples: int) -> tuple[Tensor, Tensor]:

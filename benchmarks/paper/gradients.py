@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmarks.classifier_runs import first, plan_of, trained, without_noise
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.rows import Row, row_of, since
+from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first, facts_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from models.public_patterns import public_patterns
@@ -47,23 +47,26 @@ def projected(estimator: Gep, rows: torch.Tensor, random: bool = False) -> torch
     return residual
 
 
-def gradient_rows(dataset: str, budget: str) -> list[Row]:
+def gradient_rows(dataset: str, budget: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Row]:
     """Return projection errors by size of the basis, and stable ranks, at three moments of a training."""
     architecture, records, steps, sizes, anchors = _BUDGETS[budget]
     folder = first(FOLDERS[dataset](), records)
     facts, options = facts_of(folder), {"architecture": architecture, **_OPTIONS}
+    shape = ClassifierConfig(architecture, folder.classes, facts.channels, facts.height, facts.width)
     rows: list[Row] = []
     for done in (0, steps // 2, steps):
         started = time.monotonic()
-        shape = ClassifierConfig(architecture, folder.classes, facts.channels, facts.height, facts.width)
-        model = PrivateClassifier(shape, 0)
-        if done:
-            model = trained(folder, without_noise(plan_of(folder, options, 1.0, 0, done)))
-        found = _measured(model, folder, sizes, anchors)
+        found: dict[tuple[str, str, str], list[float]] = {}
+        for seed in seeds:
+            model = PrivateClassifier(shape, seed)
+            if done:
+                model = trained(folder, without_noise(plan_of(folder, options, 1.0, seed, done)))
+            for *which, ours in _measured(model, folder, sizes, anchors):
+                found.setdefault(tuple(which), []).append(ours)
         seconds = since(started)
-        for figure, method, what, ours in found:
+        for (figure, method, what), values in found.items():
             setting = f"{architecture}, after {done} steps without noise, {what}"
-            more = {"ours": ours, "seeds": 1, "seconds": seconds}
+            more = {**spread(values), "seconds": seconds}
             rows.append(row_of("gep", f"figure {figure}", method, dataset, None, setting, **more))
     return rows
 

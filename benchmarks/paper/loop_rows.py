@@ -140,6 +140,14 @@ def _row(
     return row_of("datalens", figure, name, dataset, epsilon, setting, **spread(found), seconds=since(started))
 
 
+def paid_by(epsilon: float) -> Rung:
+    """Return the loop that a budget pays for: of `PAID`, or as many images as it affords at the noise of epsilon 1."""
+    if epsilon in PAID:
+        return PAID[epsilon]
+    afforded = [Rung(iterations=count) for count in range(1, PAID[1.0].iterations)]
+    return max((each for each in afforded if (each.epsilon or 0) <= epsilon), key=lambda each: each.iterations)
+
+
 def papers_epsilon(images: int, k: int, stddev: float) -> float:
     """Return the epsilon that the paper's Theorem 1 gives so many images: Renyi orders are not rounded here."""
     half = images * 2 * k / stddev**2  # mu^2 / 2

@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import small_folders
 from benchmarks.aggregators.gaussian import ClippedSum
 from benchmarks.aggregators.loop import learn, linear_teachers, nearest
 from benchmarks.budgets import NoLedger
 from benchmarks.paper import aggregator_costs as costs
 from benchmarks.paper import aggregator_set_ups as places
-from benchmarks.paper import aggregators, small_epsilons
+from benchmarks.paper import aggregators
 from benchmarks.paper.aggregator_set_ups import TRIES, Setting, SetUp, chosen, competitors, place, votes
 from benchmarks.small_data import Folder
 from privacy.accounting.filter import open_filter, release_nano
 from privacy.aggregation import topagg
-from tests.benchmarks.test_orders import pictures
 
 SECRET = bytes(range(32))
 
@@ -147,15 +145,3 @@ def test_the_data_dependent_bound_and_directions_have_their_rows(small: SetUp, m
     monkeypatch.setattr(costs, "_TEACHERS", 3)
     times = costs.table_6("fashion-mnist", "quick")
     assert all(row["ours"] > 0 for row in times)
-
-
-def test_small_epsilons_train_the_default_and_name_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(small_epsilons.FOLDERS, "fashion-mnist", lambda: pictures(True))
-    for module in (small_epsilons, small_folders):
-        monkeypatch.setattr(module, "SAMPLES", 40)
-    rows = small_epsilons.table_2("fashion-mnist", "quick")
-    ours, others = rows[:5], rows[5:]
-    assert [row["epsilon"] for row in ours] == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert all(0 <= row["ours"] <= 1 for row in ours)
-    assert {row["setting"] for row in others} == {"not run"}
-    assert {(row["method"], row["epsilon"]): row["published"] for row in others}["DataLens", 0.6] == 0.4314

@@ -126,13 +126,13 @@ def test_figures_and_the_attack_have_their_rows(small: None, monkeypatch: pytest
     monkeypatch.setattr(gradients, "plan_of", lambda *_: None)
     monkeypatch.setattr(gradients, "without_noise", lambda _plan: None)
     monkeypatch.setattr(membership, "trained", untrained)
-    rows = gradient_rows("cifar-10", "quick")
+    rows = gradient_rows("cifar-10", "quick", seeds=(0, 1))
     assert len(rows) == 3 * (2 * 3 + 2)
-    assert all(set(row) == KEYS for row in rows)
+    assert all(set(row) == {*KEYS, "runs"} and row["seeds"] == 2 for row in rows)
     assert {row["table"] for row in rows} == {"figure 4", "figure 5", "figure 7"}
-    attacked = membership_rows("cifar-10", "quick")
+    attacked = membership_rows("cifar-10", "quick", seeds=(0, 1))
     assert [row["published"] for row in attacked] == [57.7, 52.6, 50.1]
-    assert all(set(row) == KEYS for row in attacked)
+    assert all(set(row) == {*KEYS, "runs", "error_of_one"} and row["seeds"] == 2 for row in attacked)
 
 
 def test_the_command_prints_and_adds_rows_and_names_what_there_is(
@@ -148,4 +148,4 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
         monkeypatch.setattr("sys.argv", ["paper", *refused])
         with pytest.raises(SystemExit):
             main()
-    assert "--seeds is for datalens 1, datalens 12, datalens 3" in capsys.readouterr().err
+    assert "--seeds is for datalens 1, datalens 12, datalens 2, datalens 3" in capsys.readouterr().err
