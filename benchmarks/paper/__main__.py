@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--dataset", choices=sorted([*FOLDERS, *ABSENT]), default="cifar-10")
     parser.add_argument("--budget", choices=("quick", "full"), default="quick")
     parser.add_argument("--seeds", type=int, nargs="+", help="of DataLens' Tables 1 to 3 and 12; default: the budget's")
+    parser.add_argument("--extractor", type=Path, help="TorchScript file of the usual Inception network, for scores")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.dataset in ABSENT:
@@ -84,7 +85,10 @@ def main() -> None:
         )
     if options.seeds and key not in SEEDED:
         parser.error("--seeds is for " + ", ".join(f"{paper} {number}" for paper, number in sorted(SEEDED)))
-    rows = makers[key](options.dataset, options.budget, **({"seeds": options.seeds} if options.seeds else {}))
+    if options.extractor and key not in scores.TABLES:
+        parser.error("--extractor is for " + ", ".join(f"{paper} {number}" for paper, number in sorted(scores.TABLES)))
+    given = {name: value for name in ("seeds", "extractor") if (value := getattr(options, name))}
+    rows = makers[key](options.dataset, options.budget, **given)
     for row in rows:
         print(line_of(row))
     if key in NEEDS and options.table:

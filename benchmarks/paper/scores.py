@@ -5,6 +5,10 @@ other half, which neither it nor a generator has seen. As in the paper, the Ince
 set's own classes (the paper's learned all training images). The Frechet distance is between this CNN's last hidden
 layers (128 numbers); published FIDs are of a network of ImageNet's, so theirs and ours must not be compared. Precision
 and recall: Kynkaanniemi et al. 2019, arXiv:1904.06991, with three neighbours.
+
+`--extractor FILE` puts a network in the extractor's place that an operator has: the TorchScript file of the usual
+Inception network (inception-2015-12-05.pt, as StyleGAN's authors publish it), or any that is called alike. Distances
+are then those of that network, and with the usual one they are FIDs, for as many images as the row says.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,13 +60,24 @@ PUBLISHED: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]] = {
     ),
 }
 NEEDS = (
-    "The extractor is a CNN of half of the public test images. A Frechet distance that is comparable with published "
-    "FIDs needs the usual Inception weights, which are in no package. CelebA is in none either."
+    "Without --extractor it is a CNN of half of the public test images. A Frechet distance that is comparable with "
+    "published FIDs needs the usual Inception network's file, which is in no package. CelebA is in none either."
 )
 
 
-class Extractor:
-    """A classifier of public images: what it makes of others, and its last hidden layer."""
+class Extractor(Protocol):
+    """A public network that looks at images."""
+
+    name: str
+
+    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, c, h, w) uint8 -> features (n, d) and probabilities of classes (n, classes), float64."""
+
+
+class OwnExtractor:
+    """A small CNN that learns public images of the set's own classes; features are its last hidden layer."""
+
+    name = "a CNN of half of the test images"
 
     def __init__(self, images: Tensor, labels: Tensor, classes: int, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -82,14 +98,31 @@ class Extractor:
         self._hidden, self._head = nn.Sequential(*layers[:-2]), nn.Sequential(*layers[-2:])
 
     @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) uint8 -> (n, 128) float64."""
-        return torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)]).double()
+    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, c, h, w) uint8 -> (n, 128) and (n, classes)."""
+        features = torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)])
+        return features.double(), self._head(features).double().softmax(dim=1)
+
+
+class ScriptedExtractor:
+    """A TorchScript network that is called as the usual Inception network is.
+
+    It takes images (n, 3, h, w) uint8 of any size, and returns features with `return_features=True`, and probabilities
+    with `no_output_bias=True`, as the Inception Score's published code has them.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+        self.name = file.name
 
     @torch.no_grad()
-    def probabilities(self, features: Tensor) -> Tensor:
-        """(n, 128) -> (n, classes)."""
-        return self._head(features.float()).double().softmax(dim=1)
+    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, c, h, w) uint8, grey or in colour -> (n, d) and (n, classes)."""
+        features, probabilities = [], []
+        for part in images.expand(-1, 3, -1, -1).split(100):
+            features.append(self._network(part, return_features=True))
+            probabilities.append(self._network(part, no_output_bias=True))
+        return torch.cat(features).double(), torch.cat(probabilities).double()
 
 
 def inception_score(probabilities: Tensor) -> float:
@@ -130,9 +163,9 @@ def measures(images: Tensor, labels: Tensor, folder: Folder, extractor: Extracto
     """Measure images (n, c, h, w) uint8 and their labels (n,) against the second half of a folder's test images."""
     test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
     half, classes = len(test) // 2, len(folder.classes)
-    real, fake = extractor.features(test[half:]), extractor.features(images)
+    (real, _), (fake, probabilities) = extractor.look(test[half:]), extractor.look(images)
     precision, recall = precision_and_recall(real[:_COMPARED], fake[:_COMPARED])
-    found = {"IS": inception_score(extractor.probabilities(fake)), "FID": frechet(real, fake)}
+    found = {"IS": inception_score(probabilities), "FID": frechet(real, fake)}
     found |= {"precision": precision, "recall": recall}
     for kind in CLASSIFIER_KINDS:
         told = train_and_test(kind, images, labels, test[half:], truth[half:], classes=classes, seed=seed)
@@ -140,23 +173,26 @@ def measures(images: Tensor, labels: Tensor, folder: Folder, extractor: Extracto
     return found
 
 
-def extractor_of(folder: Folder, seed: int) -> Extractor:
+def extractor_of(folder: Folder, seed: int) -> OwnExtractor:
     """Train the extractor on the first half of a folder's test images."""
     half = len(folder.test_labels) // 2
     images, labels = channels_first(folder.test_images[:half]), torch.from_numpy(folder.test_labels[:half])
-    return Extractor(images, labels, len(folder.classes), seed)
+    return OwnExtractor(images, labels, len(folder.classes), seed)
 
 
-def scores(table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None) -> list[Row]:
+def scores(
+    table: str, dataset: str, budget: str, seeds: Sequence[int] | None = None, extractor: Path | None = None
+) -> list[Row]:
     """Make the rows of Table 12; Table 3 has the Inception Score alone."""
     folder, rows = FOLDERS[dataset](), list[Row]()
-    extractors = {seed: extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
+    given = None if extractor is None else ScriptedExtractor(extractor)
+    extractors: dict[int, Extractor] = {seed: given or extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
     for method in (REAL, *methods_for(folder)):
         for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
             started, found = time.monotonic(), list[dict[str, float]]()
-            for seed, extractor in extractors.items():
+            for seed, each in extractors.items():
                 images, labels = _of(method, folder, epsilon, seed, budget)
-                found.append(measures(images, labels, folder, extractor, seed))
+                found.append(measures(images, labels, folder, each, seed))
             seconds = since(started)
             print(
                 f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}, {seconds} s", flush=True
@@ -165,6 +201,7 @@ def scores(table: str, dataset: str, budget: str, seeds: Sequence[int] | None = 
                 more: dict[str, Any] = {**spread([of[measure] for of in found]), "measure": measure}
                 more |= {"seconds": seconds, "published": _published(dataset, measure, method, epsilon)}
                 setting = f"{measure}: {_SAMPLES[budget]:,} images against {len(folder.test_labels) // 2:,} real ones"
+                setting += f", seen by {each.name}" if given else ""
                 rows.append(row_of("datalens", table, method, dataset, epsilon, setting, **more))
     return rows
 

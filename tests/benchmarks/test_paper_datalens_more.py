@@ -77,6 +77,39 @@ def test_scores_have_a_row_for_every_method_and_measure_beside_the_published_one
     assert {row["measure"] for row in scores.scores("3", "fashion-mnist", "quick")} == {"IS"}
 
 
+class LikeInception(torch.nn.Module):
+    """Called as the usual Inception network is; its classes are dark and bright."""
+
+    def forward(
+        self, images: torch.Tensor, return_features: bool = False, no_output_bias: bool = False
+    ) -> torch.Tensor:
+        assert images.dtype == torch.uint8
+        assert images.shape[1] == 3
+        mean = images.float().mean(dim=(1, 2, 3)) / 255
+        if return_features:
+            return torch.stack([mean, mean.square()], dim=1)
+        assert no_output_bias
+        return torch.stack([(mean < 0.5).float(), (mean >= 0.5).float()], dim=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # the usual file is of this kind
+def test_an_operators_network_takes_the_extractors_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "inception.pt"
+    torch.jit.script(LikeInception()).save(str(file))
+    given = scores.ScriptedExtractor(file)
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 1, 8, 8)
+    features, probabilities = given.look(images)
+    torch.testing.assert_close(features[:, 0], torch.tensor([0, 0.2, 1]).double())
+    assert scores.inception_score(probabilities[[0, 2]]) == pytest.approx(2)
+    monkeypatch.setitem(scores.FOLDERS, "fashion-mnist", _larger)
+    monkeypatch.setattr(scores, "methods_for", lambda _folder: [])
+    (row,) = scores.scores("3", "fashion-mnist", "quick", extractor=file)
+    assert row["setting"].endswith("seen by inception.pt")
+    monkeypatch.setattr("sys.argv", ["paper", "--paper", "gep", "--table", "4", "--extractor", str(file)])
+    with pytest.raises(SystemExit):
+        main()
+
+
 def test_figure_4_has_a_block_of_each_method_and_epsilon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(pictures.FOLDERS, "fashion-mnist", _larger)
     monkeypatch.setattr(pictures, "_PLACE", tmp_path / "new")
