@@ -50,7 +50,11 @@ NEEDS: Mapping[tuple[str, str], str] = {
     **dict.fromkeys(scores.TABLES, scores.NEEDS),
     ("datalens", "9"): topagg_steps.NEEDS,
 }
-SEEDED = {("datalens", "1"), ("datalens", "2"), *scores.TABLES}  # tables whose makers take seeds
+# Options that some tables' makers take, and none of the figures', whose numbers are other ones.
+FOR_TABLES: Mapping[str, set[tuple[str, str]]] = {
+    "seeds": {("datalens", "1"), ("datalens", "2"), *scores.TABLES},
+    "extractor": set(scores.TABLES),
+}
 
 # Sets of the papers that are in no package, with what DataLens' Table 1 has of itself at epsilon 1 and 10.
 ABSENT: Mapping[str, str] = {
@@ -83,11 +87,11 @@ def main() -> None:
         parser.error(
             (f"{NEEDS[key]} " if key in NEEDS and options.table else "") + f"Of {options.paper} there are {known}"
         )
-    if options.seeds and key not in SEEDED:
-        parser.error("--seeds is for " + ", ".join(f"{paper} {number}" for paper, number in sorted(SEEDED)))
-    if options.extractor and key not in scores.TABLES:
-        parser.error("--extractor is for " + ", ".join(f"{paper} {number}" for paper, number in sorted(scores.TABLES)))
-    given = {name: value for name in ("seeds", "extractor") if (value := getattr(options, name))}
+    given = {name: value for name in FOR_TABLES if (value := getattr(options, name))}
+    for name in given:
+        if options.figure or key not in FOR_TABLES[name]:
+            known = ", ".join(f"{paper} {number}" for paper, number in sorted(FOR_TABLES[name]))
+            parser.error(f"--{name} is for {known}")
     rows = makers[key](options.dataset, options.budget, **given)
     for row in rows:
         print(line_of(row))

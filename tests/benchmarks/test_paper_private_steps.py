@@ -144,7 +144,11 @@ def test_the_command_prints_and_adds_rows_and_names_what_there_is(
         main()
     assert [row["table"] for row in json.loads(file.read_text())] == ["2"] * 4 + ["9"] * 2
     assert "Handcrafted CNN: 0.7037 (published: 0.7)" in capsys.readouterr().out
-    for refused in (["--paper", "rgp", "--figure", "2"], ["--paper", "freeze", "--table", "2", "--seeds", "1"]):
+    for refused in (
+        ["--paper", "rgp", "--figure", "2"],
+        ["--paper", "datalens", "--figure", "2", "--seeds", "1"],
+        ["--paper", "freeze", "--table", "2", "--seeds", "1"],
+    ):
         monkeypatch.setattr("sys.argv", ["paper", *refused])
         with pytest.raises(SystemExit):
             main()
