@@ -70,8 +70,11 @@ class Extractor(Protocol):
 
     name: str
 
-    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, c, h, w) uint8 -> features (n, d) and probabilities of classes (n, classes), float64."""
+    def features(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8 -> (n, d) float64."""
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8 -> probabilities of classes (n, classes) float64."""
 
 
 class OwnExtractor:
@@ -98,10 +101,14 @@ class OwnExtractor:
         self._hidden, self._head = nn.Sequential(*layers[:-2]), nn.Sequential(*layers[-2:])
 
     @torch.no_grad()
-    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, c, h, w) uint8 -> (n, 128) and (n, classes)."""
-        features = torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)])
-        return features.double(), self._head(features).double().softmax(dim=1)
+    def features(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8 -> (n, 128) float64."""
+        return torch.cat([self._hidden(part.float() / 255) for part in images.split(1000)]).double()
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8 -> (n, classes) float64."""
+        return self._head(self.features(images).float()).double().softmax(dim=1)
 
 
 class ScriptedExtractor:
@@ -115,14 +122,18 @@ class ScriptedExtractor:
         self._network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
         self.name = file.name
 
+    def features(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8, grey or in colour -> (n, d) float64."""
+        return self._seen(images, return_features=True)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) uint8, grey or in colour -> (n, classes) float64."""
+        return self._seen(images, no_output_bias=True)
+
     @torch.no_grad()
-    def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, c, h, w) uint8, grey or in colour -> (n, d) and (n, classes)."""
-        features, probabilities = [], []
-        for part in images.expand(-1, 3, -1, -1).split(100):
-            features.append(self._network(part, return_features=True))
-            probabilities.append(self._network(part, no_output_bias=True))
-        return torch.cat(features).double(), torch.cat(probabilities).double()
+    def _seen(self, images: Tensor, **wanted: bool) -> Tensor:
+        parts = images.expand(-1, 3, -1, -1).split(100)
+        return torch.cat([self._network(part, **wanted) for part in parts]).double()
 
 
 def inception_score(probabilities: Tensor) -> float:
@@ -159,16 +170,32 @@ def _covered(points: Tensor, by: Tensor, neighbours: int) -> float:
     return float((torch.cdist(points, by) <= radius).any(dim=1).double().mean())
 
 
-def measures(images: Tensor, labels: Tensor, folder: Folder, extractor: Extractor, seed: int) -> dict[str, float]:
-    """Measure images (n, c, h, w) uint8 and their labels (n,) against the second half of a folder's test images."""
-    test, truth = channels_first(folder.test_images), torch.from_numpy(folder.test_labels)
-    half, classes = len(test) // 2, len(folder.classes)
-    (real, _), (fake, probabilities) = extractor.look(test[half:]), extractor.look(images)
+def second_half(folder: Folder) -> tuple[Tensor, Tensor]:
+    """Return the test images (n, c, h, w) uint8 and labels (n,) that no extractor has learned."""
+    half = len(folder.test_labels) // 2
+    return channels_first(folder.test_images[half:]), torch.from_numpy(folder.test_labels[half:])
+
+
+def measures(
+    images: Tensor, labels: Tensor, folder: Folder, extractor: Extractor, real: Tensor, seed: int
+) -> dict[str, float]:
+    """Measure images (n, c, h, w) uint8 and their labels (n,) against the second half of a folder's test images.
+
+    Args:
+        images: what is measured.
+        labels: of it.
+        folder: whose test images it is measured against.
+        extractor: the network that looks at images.
+        real: the extractor's features of that half, (n, d).
+        seed: public; of the classifiers.
+    """
+    test, truth = second_half(folder)
+    fake = extractor.features(images)
     precision, recall = precision_and_recall(real[:_COMPARED], fake[:_COMPARED])
-    found = {"IS": inception_score(probabilities), "FID": frechet(real, fake)}
+    found = {"IS": inception_score(extractor.probabilities(images)), "FID": frechet(real, fake)}
     found |= {"precision": precision, "recall": recall}
     for kind in CLASSIFIER_KINDS:
-        told = train_and_test(kind, images, labels, test[half:], truth[half:], classes=classes, seed=seed)
+        told = train_and_test(kind, images, labels, test, truth, classes=len(folder.classes), seed=seed)
         found[f"accuracy, {kind.replace('_', ' ')}"] = told.accuracy
     return found
 
@@ -187,12 +214,13 @@ def scores(
     folder, rows = FOLDERS[dataset](), list[Row]()
     given = None if extractor is None else ScriptedExtractor(extractor)
     extractors: dict[int, Extractor] = {seed: given or extractor_of(folder, seed) for seed in seeds or SEEDS[budget]}
+    real = {each: each.features(second_half(folder)[0]) for each in set(extractors.values())}
     for method in (REAL, *methods_for(folder)):
         for epsilon in (None,) if method in (REAL, DC_GAN) else EPSILONS:  # those two have no privacy
             started, found = time.monotonic(), list[dict[str, float]]()
             for seed, each in extractors.items():
                 images, labels = _of(method, folder, epsilon, seed, budget)
-                found.append(measures(images, labels, folder, each, seed))
+                found.append(measures(images, labels, folder, each, real[each], seed))
             seconds = since(started)
             print(
                 f"  {method} at {epsilon}: IS {found[0]['IS']:.2f}, FID {found[0]['FID']:.1f}, {seconds} s", flush=True
