@@ -32,7 +32,7 @@ def figure_4(dataset: str, budget: str) -> list[Row]:
             images, labels = drawn(method, folder, epsilon, 0, budget, _COLUMNS * len(folder.classes))
             blocks.append(tiled(images, labels, len(folder.classes)))
             setting = f"columns {(len(blocks) - 1) * _COLUMNS + 1} to {len(blocks) * _COLUMNS} of {file}"
-            rows.append(row_of("datalens", "4", method, dataset, epsilon, setting, seconds=since(started)))
+            rows.append(row_of("datalens", "figure 4", method, dataset, epsilon, setting, seconds=since(started)))
     gap = np.full((len(blocks[0]), _GAP, *blocks[0].shape[2:]), _WHITE, dtype=np.uint8)
     beside = [part for block in blocks for part in (block, gap)][:-1]
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -123,6 +123,7 @@ def test_figure_4_has_a_block_of_each_method_and_epsilon(monkeypatch: pytest.Mon
     assert [(row["method"], row["epsilon"]) for row in rows] == [
         (method, epsilon) for method in (PAPER, DEFAULT) for epsilon in (1.0, 10.0)
     ]
+    assert {row["table"] for row in rows} == {"figure 4"}
     assert rows[1]["setting"].startswith("columns 7 to 12 of ")
     with Image.open(tmp_path / "new" / "datalens_figure_4_fashion-mnist.png") as picture:
         assert picture.size == (4 * 6 * 8 + 3 * 8, 8 * len(_larger().classes))
