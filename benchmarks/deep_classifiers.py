@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.classifiers import logits_in_batches
 from workers.evaluation.utility import ClassifierTraining, fit
 
-_WIDTH_MIN = 8
+_WIDTH_MIN = 16
 _TRAINING = ClassifierTraining(0, learning_rate=2e-3, weight_decay=1e-3)  # epochs say how many images are seen
 
 
@@ -39,11 +39,12 @@ class Shape:
     def __post_init__(self) -> None:
         """Refuse blocks of so few channels that training them breaks memory.
 
-        With torch 2.15 on a CPU that has AVX2 and no AVX-512, the gradient of a 1 x 1 convolution with stride 2 of four
-        channels in `channels_last` order writes beyond its memory, and the process ends; eight channels do not.
+        On CPUs the gradient of a 1 x 1 convolution with stride 2, in `channels_last` order, writes beyond its memory
+        where there are fewer channels than a vector register holds floats: 8 with AVX2, where it was seen to end the
+        process with torch 2.15, and 16 with AVX-512 (https://github.com/uxlfoundation/oneDNN/issues/6035).
 
         Raises:
-            ValueError: the width is below 8.
+            ValueError: the width is below 16.
         """
         if self.width < _WIDTH_MIN:
             raise ValueError(f"a residual network's first stage needs {_WIDTH_MIN} channels or more, not {self.width}")

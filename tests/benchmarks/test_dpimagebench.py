@@ -37,11 +37,11 @@ def test_networks_have_the_depth_and_the_size_that_their_names_say(
 
 
 def test_a_network_of_too_few_channels_is_refused() -> None:
-    with pytest.raises(ValueError, match="8 channels or more, not 4"):
-        Shape(1, 4)
+    with pytest.raises(ValueError, match="16 channels or more, not 8"):
+        Shape(1, 8)
 
 
-@pytest.mark.parametrize("shape", [Shape(1, 8), Shape(1, 8, 4)], ids=["two convolutions", "groups"])
+@pytest.mark.parametrize("shape", [Shape(1, 16), Shape(1, 16, 4)], ids=["two convolutions", "groups"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_any_image_gives_as_many_numbers_as_there_are_classes(shape: Shape, channels: int) -> None:
     network = residual_network(shape, channels, 7).eval()
@@ -52,10 +52,10 @@ def test_any_image_gives_as_many_numbers_as_there_are_classes(shape: Shape, chan
 
 def test_a_network_learns_synthetic_images_and_is_tested_on_others() -> None:
     sizes = {"classes": 2, "epochs": 10, "seed": 0, "device": CPU}
-    learnt = judged(Shape(1, 8), stripes(1500, 0), stripes(200, 1), **sizes)  # type: ignore[arg-type]
+    learnt = judged(Shape(1, 16), stripes(1500, 0), stripes(200, 1), **sizes)  # type: ignore[arg-type]
     assert learnt > 0.95
     images, labels = stripes(200, 1)
-    wrong = judged(Shape(1, 8), stripes(1500, 0), (images, 1 - labels), **sizes)  # type: ignore[arg-type]
+    wrong = judged(Shape(1, 16), stripes(1500, 0), (images, 1 - labels), **sizes)  # type: ignore[arg-type]
     assert wrong == pytest.approx(1 - learnt)  # equal seeds train equal networks
 
 
@@ -67,7 +67,7 @@ def test_the_command_keeps_a_row_for_each_epsilon_and_goes_on_where_it_was(tmp_p
     monkeypatch.setitem(dpimagebench.SETS, "fashion", lambda: folder)
     monkeypatch.setattr(dpimagebench, "_VALIDATION", 100)
     monkeypatch.setattr(dpimagebench, "SAMPLES", 300)
-    monkeypatch.setattr(dpimagebench, "SHAPES", {"quick": {"tiny": Shape(1, 8), "grouped": Shape(1, 8, 2)}})
+    monkeypatch.setattr(dpimagebench, "SHAPES", {"quick": {"tiny": Shape(1, 16), "grouped": Shape(1, 16, 2)}})
     path = tmp_path / "rows.json"
     for epsilons in (["10"], ["10", "100"]):
         monkeypatch.setattr(sys, "argv", ["dpimagebench", "--epsilons", *epsilons, "--json", str(path)])
