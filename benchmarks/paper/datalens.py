@@ -25,8 +25,8 @@ from benchmarks.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.competitors.pate_gan import PateGan, train_pate_gan
 from benchmarks.paper import loop
 from benchmarks.paper.accuracies import FOLDERS
-from benchmarks.paper.loop_rows import paid_by
 from benchmarks.paper.rows import Row, row_of, since, spread
+from benchmarks.paper.rungs import paid_by
 from benchmarks.small_data import Folder, channels_first, facts_of
 from benchmarks.small_folders import DELTA, OURS, train
 from models.dcgan import DcganGenerator
@@ -153,8 +153,8 @@ def table_1(dataset: str, budget: str, seeds: Sequence[int] | None = None) -> li
     for method in methods_for(folder):
         for epsilon in EPSILONS:
             if method == DC_GAN and epsilon != EPSILONS[0]:
-                published = _published(dataset, method, epsilon)
-                rows.append({**rows[-1], "epsilon": epsilon, "published": published, "seconds": 0.0})
+                theirs = published(dataset, method, epsilon)
+                rows.append({**rows[-1], "epsilon": epsilon, "published": theirs, "seconds": 0.0})
             else:
                 rows.append(_row(dataset, folder, method, epsilon, budget, seeds or SEEDS[budget]))
                 print(f"  {method} at {epsilon:g}: {rows[-1]['runs']}, {rows[-1]['seconds']} s", flush=True)
@@ -167,7 +167,7 @@ def _row(dataset: str, folder: Folder, method: str, epsilon: float, budget: str,
         images, labels = drawn(method, folder, epsilon, seed, budget, _SAMPLES[budget])
         found.append(_accuracy(images, labels, folder, seed))
     setting = setting_of(method, epsilon, budget, _SAMPLES[budget])
-    more = {**spread(found), "published": _published(dataset, method, epsilon), "seconds": since(started)}
+    more = {**spread(found), "published": published(dataset, method, epsilon), "seconds": since(started)}
     return row_of("datalens", "1", method, dataset, epsilon, setting, **more)
 
 
@@ -195,5 +195,6 @@ def _accuracy(images: Tensor, labels: Tensor, folder: Folder, seed: int) -> floa
     return train_and_test("cnn", images, labels, test, truth, classes=len(folder.classes), seed=seed).accuracy
 
 
-def _published(dataset: str, method: str, epsilon: float) -> float | None:
+def published(dataset: str, method: str, epsilon: float) -> float | None:
+    """Return what the paper's Table 1 has of a method at epsilon 1 or 10, where it has anything."""
     return PUBLISHED.get((dataset, method), (None, None))[EPSILONS.index(epsilon)]

@@ -42,8 +42,8 @@ class Taught(Protocol):
     def learn(self, images: Tensor, labels: Tensor, updates: int) -> None:
         """Tell own records from public images (m, d) of classes (m,)."""
 
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """How each would have public images look more real, (N, m, d)."""
+    def gradients(self, images: Tensor, labels: Tensor, asked: slice) -> Tensor:
+        """How each that is asked would have public images look more real, (N, m, d)."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -53,8 +53,9 @@ class _Linear:
     def learn(self, images: Tensor, labels: Tensor, updates: int) -> None:
         """A step from zero is taken anew for every image."""
 
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        return torch.where(self.private.private_there[:, labels], self.private.private_means[:, labels] - images, 0.0)
+    def gradients(self, images: Tensor, labels: Tensor, asked: slice) -> Tensor:
+        there, means = self.private.private_there[asked], self.private.private_means[asked]
+        return torch.where(there[:, labels], means[:, labels] - images, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -64,9 +65,9 @@ class _Dense:
     def learn(self, images: Tensor, labels: Tensor, updates: int) -> None:
         self.private.learn(images, labels, updates)
 
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, images: Tensor, labels: Tensor, asked: slice) -> Tensor:
         found = [part for _, part in self.private.ensemble.image_gradients(images, labels)]
-        return torch.cat(found) * self.private.active[:, None, None]
+        return (torch.cat(found) * self.private.active[:, None, None])[asked]
 
 
 def _teachers(rung: Rung, folder: Folder, secret: bytes, seed: int) -> Taught:
@@ -151,7 +152,7 @@ def train(rung: Rung, folder: Folder, seed: int) -> LoopGenerator:
         labels = torch.randint(CLASSES, (IMAGES,), generator=public)
         with torch.no_grad():
             images = generator.images(latents, labels)
-        direction = released(rung, teachers.gradients(images, labels), coins, secret, iteration)
+        direction = released(rung, teachers.gradients(images, labels, rung.asked(iteration)), coins, secret, iteration)
         generator.follow(latents, labels, images + GAMMA * direction, rung.updates)
     return generator
 

@@ -3,7 +3,8 @@
 `--figure ablation` trains on 55,000 training images and judges a generator on the other 5,000 (4,000 samples, the CNN,
 five epochs), with one seed, or three for `full`. `--figure loop` trains on all 60,000 with 4,000 linear teachers and
 the noise that is paid for, three seeds, draws 10,000 samples and tests once, as `--table 1 --budget quick` does for
-every method. `full` also trains 4,000 published teachers: 36 GB, on a processor days.
+every method, and does the same with what others release in TopAgg's place at the same epsilon. `full` also trains
+4,000 published teachers: 36 GB, on a processor days.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from benchmarks.competitors.dc_gan import DcGan, train_dc_gan
 from benchmarks.paper.accuracies import FOLDERS
+from benchmarks.paper.datalens import PAPER, published
 from benchmarks.paper.loop import judged, train
 from benchmarks.paper.rows import Row, row_of, since, spread
 from benchmarks.paper.rungs import (
@@ -32,6 +34,7 @@ from benchmarks.paper.rungs import (
     IMAGES,
     LINEAR,
     MEAN,
+    PAID,
     PUBLISHED,
     SIGNS,
     THRESHOLD,
@@ -46,15 +49,21 @@ _SEEDS = {"quick": (0,), "full": (0, 1, 2)}
 _FEW = {PUBLISHED: 30, DENSE: 400, LINEAR: ALL}  # teachers that train on a processor in two minutes
 _MANY = {PUBLISHED: 3500, DENSE: ALL, LINEAR: ALL}  # that have their records among 55,000
 _CEILING = (86, 300, 1000)  # generator steps
-_PUBLISHED = {1.0: 0.6478, 10.0: 0.7061}
-# By epsilon: as many images as the exact accounting affords. The paper's own affords 1,290 at epsilon 1.
-PAID: Mapping[float, Rung] = {
-    1.0: Rung(iterations=149),
-    10.0: Rung(k=350, stddev=900.0, beta=0.2, iterations=154),
-}
-REAL: Mapping[str, tuple[float, Rung]] = {
-    "the paper's 1,290 images": (1.0, Rung()),
-    **{f"as many images as epsilon {of:g} pays for": (of, rung) for of, rung in PAID.items()},
+# By name: the method of Table 1, the epsilon that a row is put beside, and the loop.
+REAL: Mapping[str, tuple[str, float, Rung]] = {
+    "Algorithms 1-3, the paper's 1,290 images": (PAPER, 1.0, Rung()),
+    **{f"Algorithms 1-3, as many images as epsilon {of:g} pays for": (PAPER, of, rung) for of, rung in PAID.items()},
+    # What others release, of the same teachers in as many iterations. Where one teacher is asked at a time a record
+    # pays for the visits to its own alone, so that each has a visit.
+    **{
+        f"{release}, epsilon {of:g}": (
+            method,
+            of,
+            Rung(release=release, iterations=ALL if release == GS_WGAN else rung.iterations, budget=of),
+        )
+        for method, release in (("no compression", CLIPPED), ("G-PATE", G_PATE), ("GS-WGAN", GS_WGAN))
+        for of, rung in PAID.items()
+    },
 }
 
 
@@ -120,16 +129,20 @@ def figure_loop(dataset: str, budget: str) -> list[Row]:
     folder, rows = FOLDERS[dataset](), list[Row]()
     real = dict(REAL)
     if budget == "full":
-        wide = {name: (of, dataclasses.replace(rung, teachers=PUBLISHED)) for name, (of, rung) in REAL.items()}
-        real |= {f"{name}, published teachers": each for name, each in wide.items()}
-    for name, (of, rung) in real.items():
+        real |= {
+            f"{name}, published teachers": (method, of, dataclasses.replace(rung, teachers=PUBLISHED))
+            for name, (method, of, rung) in REAL.items()
+            if method == PAPER
+        }
+    for name, (method, of, rung) in real.items():
         started, found = time.monotonic(), []
         for seed in (0, 1, 2):
             found.append(judged(train(rung, folder, seed).sample, folder, _TESTED_BY, seed, None))
-        setting = f"{rung.described()}, k {rung.k}, sigma {rung.stddev:g}, beta {rung.beta:g}, "
-        setting += f"{rung.iterations * IMAGES:,} images, {_TESTED_BY:,} samples, delta {DELTA:g}"
-        row = _row("loop", f"Algorithms 1-3, {name}", dataset, rung.epsilon, setting, found, started)
-        rows.append(row | {"published": _PUBLISHED[of] if dataset == "fashion-mnist" else None})
+        noise = f"k {rung.k}, sigma {rung.stddev:g}, beta {rung.beta:g}" if method == PAPER else f"epsilon {of:g}"
+        setting = f"{rung.described()}, {noise}, {rung.iterations * IMAGES:,} images, "
+        setting += f"{_TESTED_BY:,} samples, delta {DELTA:g}"
+        row = _row("loop", name, dataset, rung.epsilon, setting, found, started)
+        rows.append(row | {"published": published(dataset, method, of)})
         print(rows[-1]["method"], found, flush=True)
     return rows
 
@@ -138,14 +151,6 @@ def _row(
     figure: str, name: str, dataset: str, epsilon: float | None, setting: str, found: Sequence[float], started: float
 ) -> Row:
     return row_of("datalens", figure, name, dataset, epsilon, setting, **spread(found), seconds=since(started))
-
-
-def paid_by(epsilon: float) -> Rung:
-    """Return the loop that a budget pays for: of `PAID`, or as many images as it affords at the noise of epsilon 1."""
-    if epsilon in PAID:
-        return PAID[epsilon]
-    afforded = [Rung(iterations=count) for count in range(1, PAID[1.0].iterations)]
-    return max((each for each in afforded if (each.epsilon or 0) <= epsilon), key=lambda each: each.iterations)
 
 
 def papers_epsilon(images: int, k: int, stddev: float) -> float:

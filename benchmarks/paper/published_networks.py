@@ -120,12 +120,12 @@ class PublishedTeachers:
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimiser.step()
 
-    def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Return how each teacher would have public images (m, SIDE^2) look more real, (N, m, SIDE^2). PRIVATE."""
+    def gradients(self, images: Tensor, labels: Tensor, asked: slice = slice(None)) -> Tensor:
+        """Return how each that is asked would have images (m, SIDE^2) look more real, (N, m, SIDE^2). PRIVATE."""
         shown = images[:, None].repeat(1, self.count, 1).requires_grad_()
         said = self.logits(shown, labels[:, None].expand(-1, self.count))
         (slope,) = torch.autograd.grad(-functional.softplus(-said).mean(dim=0).sum(), shown)
-        return slope.transpose(0, 1)
+        return slope.transpose(0, 1)[asked]
 
     def _of_all(self, images: Tensor, labels: Tensor) -> Tensor:
         n = self.count

@@ -9,7 +9,7 @@ from benchmarks.competitors.dp_gan import DpGan
 from benchmarks.competitors.g_pate import GPate
 from benchmarks.competitors.gs_wgan import GsWgan
 from benchmarks.competitors.pate_gan import PateGan
-from benchmarks.paper import datalens, loop_rows, rungs, small_epsilons
+from benchmarks.paper import datalens, rungs, small_epsilons
 from tests.benchmarks.test_orders import pictures
 from tests.benchmarks.test_paper_loop import folder
 
@@ -46,7 +46,7 @@ def test_full_has_sizes_for_every_competitor_too() -> None:
 
 
 def test_algorithms_1_to_3_draw_from_the_loop_that_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(loop_rows.PAID, 1.0, rungs.Rung(count=40, iterations=1))
+    monkeypatch.setitem(rungs.PAID, 1.0, rungs.Rung(count=40, iterations=1))
     images, labels = datalens.drawn("DataLens, Algorithms 1-3", folder(), 1.0, 0, "quick", 20)
     assert (images.shape, images.dtype) == ((20, 1, 28, 28), torch.uint8)
     assert labels.tolist() == [*range(10)] * 2
@@ -67,10 +67,10 @@ def test_small_epsilons_have_every_private_method_beside_what_was_published(monk
 
 
 def test_a_loop_takes_as_many_images_as_its_budget_pays_for() -> None:
-    fewer, more = loop_rows.paid_by(0.2), loop_rows.paid_by(0.8)
+    fewer, more = rungs.paid_by(0.2), rungs.paid_by(0.8)
     for epsilon, rung in ((0.2, fewer), (0.8, more)):
         assert 0 < (rung.epsilon or 0) <= epsilon
         one_more = rungs.Rung(iterations=rung.iterations + 1).epsilon
         assert one_more is not None
         assert one_more > epsilon
-    assert fewer.iterations < more.iterations < loop_rows.paid_by(1.0).iterations
+    assert fewer.iterations < more.iterations < rungs.paid_by(1.0).iterations
