@@ -162,6 +162,15 @@ class LimitRequestRecord(ApiRecord):
     )
 
 
+class CountRecord(ApiRecord):
+    """A noisy count of records that was paid for: whoever has the records may draw its noise now, once."""
+
+    account_id: str
+    sequence: int = Field(description="Of its ledger entry.")
+    price_nano: int
+    noise_stddev: float = Field(description="Parameter of the discrete Gaussian that the price pays for.")
+
+
 class EntryRecord(ApiRecord):
     """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
 

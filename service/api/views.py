@@ -14,7 +14,15 @@ from privacy.plans.plan import Plan
 from service import admins, ledger
 from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
 from service.api.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
-from service.api.schemas import AccountRecord, ApiRecord, BalanceFacts, DatasetRecord, EntryRecord, LimitRequestRecord
+from service.api.schemas import (
+    AccountRecord,
+    ApiRecord,
+    BalanceFacts,
+    CountRecord,
+    DatasetRecord,
+    EntryRecord,
+    LimitRequestRecord,
+)
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import LimitRequest
@@ -58,6 +66,16 @@ def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
         introduction=None if row.key_id is None else f"{row.key_id}:{row.key_hash}",
         state="expired" if admins.has_expired(row, now) else row.state,
         expires_at=row.asked_at + admins.REQUEST_LIFETIME,
+    )
+
+
+def count(paid: ledger.Entry) -> CountRecord:
+    """A noisy count of records that was paid for."""
+    return CountRecord(
+        account_id=paid.account_id,
+        sequence=paid.sequence,
+        price_nano=paid.amount_nano,
+        noise_stddev=paid.details["noise_stddev"],
     )
 
 

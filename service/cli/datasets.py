@@ -9,6 +9,7 @@ import typer
 
 from service.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
 from service.cli.console import CliError, Exit
+from service.client.preparing.choices import BACKGROUND_USUAL
 from service.client.progress import preparation_progress
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
@@ -29,28 +30,29 @@ def push(
     account: Annotated[str | None, typer.Option(help="Account (name or id) of a private dataset.")] = None,
     public: Annotated[bool, typer.Option("--public", help="Public data: costs nothing and protects nothing.")] = False,
     classes: Annotated[str | None, typer.Option(help="Class names in label order, separated by commas.")] = None,
-    records: Annotated[
-        int | None, typer.Option(help="Public upper bound on the records; the count, rounded up, by default.")
+    at_most: Annotated[
+        int | None, typer.Option("--at-most", min=1, help="Public upper bound on the records; private data need one.")
     ] = None,
-    subjects: Annotated[
+    subjects_at_most: Annotated[
         int | None,
-        typer.Option(
-            help="Public upper bound on the subjects, where the account protects subjects; rounded up likewise."
-        ),
+        typer.Option("--subjects-at-most", min=1, help="The same on the subjects, where the account protects those."),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Which part of what comes in parts, e.g. train, test or t10k; train by default.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="Bring every picture to 64 x 64 (64) or to width x height (64x48), 8 to 128.")
+        str | None,
+        typer.Option(
+            help="Bring every picture to 64 x 64 (64) or to width x height (64x48), 8 to 128; 32 if not said."
+        ),
     ] = None,
     fit: Annotated[
         str,
-        typer.Option(help="crop: cut off what stands out on both sides; pad: fill up with the background or black."),
+        typer.Option(help="crop: cut off what stands out on both sides; pad: fill up with the background."),
     ] = "crop",
     background: Annotated[
-        str | None, typer.Option(help="What transparent pictures are laid on: white, or a hex number such as #ffeedd.")
-    ] = None,
+        str, typer.Option(help="What transparent pictures are laid on: white, or a hex number such as #ffeedd.")
+    ] = BACKGROUND_USUAL,
     grey: Annotated[bool, typer.Option("--grey", help="Give colours up.")] = False,
     labels: Annotated[
         Path | None, typer.Option(help="A CSV with the columns file and label, instead of class folders.")
@@ -65,7 +67,8 @@ def push(
     """Prepare pictures, declare a dataset and send them. File names stay here; declared facts become public.
 
     Pictures are made to fit on this machine: stood upright, brought to one size and to grey or colour, laid on a
-    background. What needs a choice of yours is not guessed: the error names the option. Nothing is written to the disk.
+    background. What is declared is what you state, or fixed: it is not read off the pictures, so that no single one
+    shows in it. Nothing is written to the disk.
 
     For an account whose unit is the subject, the files say whose each record is: one folder for each subject inside
     the class folders, a column 'subject' of the table, an array 'subjects' in an .npz, or a third IDX file
@@ -84,8 +87,8 @@ def push(
                 public=public,
                 name=name,
                 classes=classes.split(",") if classes else None,
-                records=records,
-                subjects=subjects,
+                at_most=at_most,
+                subjects_at_most=subjects_at_most,
                 split=split,
                 size=size,
                 fit=fit,

@@ -1,13 +1,18 @@
-"""`obscura quickstart FOLDER`: from one's own pictures to private synthetic ones, asking once."""
+"""`obscura quickstart FOLDER`: from one's own pictures to private synthetic ones.
+
+What becomes public is stated before the pictures are looked at, or fixed, or counted with noise that is paid for.
+"""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import click
 import typer
 
 from privacy.units import UNIT_WORDS
@@ -15,16 +20,18 @@ from privacy.wording import odds_sentence, show_epsilon
 from service.cli.connection import Target, Yes, address
 from service.cli.console import CliError, Exit, Output, reporting
 from service.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
-from service.client import ChoiceNeeded, Client, Dataset, JobFailed
+from service.client import Account, Client, Dataset, JobFailed
 from service.client.client import RECIPE
 from service.client.contents import require_room
+from service.client.counting import DELTA, counted_bound
 from service.client.datasets import default_name
 from service.client.local import LocalService
 from service.client.one_step import account_for, open_account, usual_delta
 from service.client.preparing import Package, prepare, read_choices
+from service.client.preparing.choices import SIDE_USUAL
 from service.client.progress import preparation_progress
 
-TAKEN_AS_SUGGESTED = {"size", "background", "skip_broken"}
+COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 
 
 def quickstart(
@@ -35,24 +42,40 @@ def quickstart(
     ] = 1.0,
     out: Annotated[Path, typer.Option("--out", help="A new folder for the synthetic images.")] = Path("synthetic"),
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")] = 1000,
-    size: Annotated[str | None, typer.Option(help="Pixels, 64 or 64x48; what suits the pictures by default.")] = None,
+    at_most: Annotated[
+        int | None,
+        typer.Option("--at-most", min=1, help="Public upper bound on the pictures; asked for, or with --yes counted."),
+    ] = None,
+    size: Annotated[str, typer.Option(help="Pixels, 64 or 64x48.")] = str(SIDE_USUAL),
+    grey: Annotated[bool, typer.Option("--grey", help="Give colours up.")] = False,
     yes: Yes = False,
 ) -> None:
     """From a folder of pictures to private synthetic ones: prepare, open an account, plan, train and download.
 
-    Says what it does, each step with the command that does it by itself, and asks once, before anything is sent. Where
-    no service runs on this machine, one runs for as long as this command does.
+    Says what it does, each step with the command that does it by itself, and asks before anything is sent. What becomes
+    public is stated before the pictures are looked at. With --yes and no --at-most they are counted, with noise that
+    their account pays for. Where no service runs on this machine, one runs for as long as this command does.
     """
     target: Target = context.obj
     with reporting(as_json=False) as output, ExitStack() as stack:
         if not yes and not somebody_there():
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
-        package, choices = _prepared(output, folder, size)
+        if at_most is None and not yes:
+            at_most = _asked()
+        with preparation_progress(output.err) as (on_picture, _):
+            choices = read_choices(size=size, grey=grey, skip_broken=True)
+            package = prepare(folder, choices, on_picture=on_picture)
+        if at_most is not None:
+            package.require_within(at_most, None)
         client = stack.enter_context(_service(target, output))
-        dataset = _agreed(client, output, folder, package, choices, epsilon, yes)
+        account, bound = _stated(client, output, folder, package, epsilon, at_most)
+        if at_most is None:
+            epsilon = _left_of(account, epsilon)
+        flags = f" --at-most {bound} --size {size}{' --grey' if grey else ''} --skip-broken"
+        dataset = _agreed(client, output, folder, package, (account, bound, flags), epsilon, yes)
         serve = "" if _elsewhere(target) else "obscura up, and beside it: "
-        repeat = f"obscura quickstart {_quoted(folder)} --epsilon {epsilon:g}"
+        repeat = f"obscura quickstart {_quoted(folder)} --epsilon {epsilon:g}{flags.removesuffix(' --skip-broken')}"
         with _step(output, repeat), preparation_progress(output.err) as (_, on_bytes):
             dataset = client.datasets.send(dataset, package, on_bytes)
         train = f"obscura train {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --wait"
@@ -73,18 +96,63 @@ def quickstart(
         output.notice(f"More images, at no cost: {serve}obscura download {release.id} --count 10000 --out more.zip")
 
 
-def _prepared(output: Output, folder: Path, size: str | None) -> tuple[Package, dict[str, Any]]:
-    """Prepare the pictures; what they need is taken as suggested, and said."""
-    choices: dict[str, Any] = {} if size is None else {"size": size}
-    with preparation_progress(output.err) as (on_picture, _):
-        try:
-            package = prepare(folder, read_choices(**choices), on_picture=on_picture)
-        except ChoiceNeeded as needed:
-            if not set(needed.suggested) <= TAKEN_AS_SUGGESTED:
-                raise
-            choices |= needed.suggested
-            package = prepare(folder, read_choices(**choices), on_picture=on_picture)
-    return package, choices
+def _asked() -> int:
+    """Ask for the bound, before anything is known of the pictures."""
+    stated: int = typer.prompt(
+        "How many pictures can there be at most? The number becomes public: round it up",
+        type=click.IntRange(min=1),
+        err=True,
+    )
+    return stated
+
+
+def _stated(
+    client: Client, output: Output, folder: Path, package: Package, epsilon: float, at_most: int | None
+) -> tuple[Account, int]:
+    """Return the account that pays, opened where there is none, and the bound: as stated, else counted with noise.
+
+    Raises:
+        CliError: Too little is left of the account to count and train.
+        MoreThanStated: The count came out too low, as one in millions does.
+    """
+    name = default_name(folder)
+    account = account_for(client, name)
+    if account is None:
+        delta = DELTA if at_most is None else usual_delta(at_most)
+        command = f"obscura accounts create {_quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit record"
+        _say(output, "Opening an account: the budget of these pictures, for life", command)
+        account = open_account(client, name, epsilon=epsilon, delta=delta)
+    if at_most is not None:
+        return account, at_most
+    if account.balance.affordable_epsilon < (1 - COUNT_SHARE_MAX) * epsilon:
+        raise _spent(account)
+    before = account.balance.spent_nano
+    bound = counted_bound(client, account.id, package.private_records)
+    account = client.account(account.id)
+    output.notice("")
+    output.notice(
+        f"No --at-most was given, so the pictures were counted with noise, for {account.balance.spent_nano - before:,} "
+        f"of the account's {account.balance.capacity_nano:,} nano-units. There are {bound} at most."
+    )
+    package.require_within(bound, None)
+    return account, bound
+
+
+def _left_of(account: Account, epsilon: float) -> float:
+    """What a training may spend when the records were counted first: what was asked for, or all that is left of it."""
+    left = account.balance.affordable_epsilon
+    if left >= epsilon:
+        return epsilon
+    unit = 10.0 ** (math.floor(math.log10(left)) - 3)  # four digits, rounded down
+    return float(f"{math.floor(left / unit) * unit:.6g}")
+
+
+def _spent(account: Account) -> CliError:
+    return CliError(
+        f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
+        "What was made then is free to use: obscura up, and beside it: obscura releases list",
+        Exit.BUDGET,
+    )
 
 
 def _elsewhere(target: Target) -> bool:
@@ -108,35 +176,28 @@ def _service(target: Target, output: Output) -> Iterator[Client]:
 
 
 def _agreed(
-    client: Client, output: Output, folder: Path, package: Package, choices: dict[str, Any], epsilon: float, yes: bool
+    client: Client,
+    output: Output,
+    folder: Path,
+    package: Package,
+    stated: tuple[Account, int, str],
+    epsilon: float,
+    yes: bool,
 ) -> Dataset:
-    """Open an account, declare, plan and ask; a declined declaration is taken back.
+    """Declare what was stated, plan and ask; a declined declaration is taken back.
 
     Raises:
         CliError: The account cannot pay, or the person at the terminal said no.
     """
-    name = default_name(folder)
-    account = account_for(client, name)
-    if account is None:
-        delta = usual_delta(package.records)
-        command = f"obscura accounts create {_quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit record"
-        _say(output, "Opening an account: the budget of these pictures, for life", command)
-        account = open_account(client, name, epsilon=epsilon, records=package.records)
-    flags = "".join(
-        f" --{option.replace('_', '-')}" + ("" if value is True else f" {value}") for option, value in choices.items()
-    )
+    account, bound, flags = stated
     free_name = client.datasets.free_name(account.id, None, folder)
     _say(output, "Preparing", f"obscura datasets push {_quoted(folder)} --account {_quoted(account.name)}{flags}")
-    dataset = client.datasets.declare(package, name=free_name, account_id=account.id, say=output.notice)
+    dataset = client.datasets.declare(package, name=free_name, account_id=account.id, at_most=bound, say=output.notice)
     try:
         _say(output, "Planning", f"obscura plan {_quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g}")
         plan = client.plan(dataset.id, recipe=RECIPE, epsilon=epsilon)
         if not plan.budget.affordable:
-            raise CliError(
-                f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
-                "What was made then is free to use: obscura up, and beside it: obscura releases list",
-                Exit.BUDGET,
-            )
+            raise _spent(account)
         left = show_epsilon(plan.budget.left_epsilon, up=False)
         odds = odds_sentence(account.balance.sure_at_most, account.delta, account.unit)
         output.notice(

@@ -1,7 +1,7 @@
 """Python SDK: the same verbs as the HTTP interface and the command line.
 
 with Client("http://127.0.0.1:8420", token) as client:
-    dataset = client.datasets.push("images/", account_id=account_id, size=64, background="white", say=print)
+    dataset = client.datasets.push("images/", account_id=account_id, at_most=2000, size=64, say=print)
     job = client.start_training(dataset.id, recipe="datalens", epsilon=1.0).wait()
     job.release().sample(1000).to_imagefolder("synthetic")
 """
@@ -35,7 +35,7 @@ from service.client.errors import (
 )
 from service.client.extras import MissingExtra
 from service.client.holdings import Account, Dataset
-from service.client.preparing import Arrays, BrokenPictures, ChoiceNeeded, PackingError
+from service.client.preparing import Arrays, BrokenPictures, ChoiceNeeded, MoreThanStated, PackingError
 from service.client.resources import Evaluation, Job, Preview, Release, Sample, Sweep
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "MissingExtra",
+    "MoreThanStated",
     "NoSuchName",
     "NotFoundError",
     "ObscuraClientError",

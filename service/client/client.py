@@ -68,6 +68,15 @@ class Client(AdminClient):
         """The ledger of an account, oldest first."""
         return self.transport.pages(schemas.EntryRecord, f"/v1/accounts/{account_id}/entries")
 
+    def pay_for_count(self, account_id: str, *, idempotency_key: str | None = None) -> schemas.CountRecord:
+        """Pay for one noisy count of records. Draw its noise afterwards, once (`propose_bound`).
+
+        Raises:
+            BudgetError: The account cannot pay.
+        """
+        path = f"/v1/accounts/{account_id}/counts"
+        return schemas.CountRecord.model_validate_json(self.transport.create(path, {}, idempotency_key))
+
     def lower_limit(self, account_id: str, *, epsilon: float, reason: str) -> Account:
         """Lower the lifetime limit at once; below what is spent and held the account freezes."""
         body = {"epsilon": epsilon, "reason": reason}
@@ -175,10 +184,10 @@ class Client(AdminClient):
             recipe: How it is trained.
             options: Of the recipe.
             show: Show on stderr what goes on.
-            preparing: Further arguments of `datasets.push`, such as `size=64`.
+            preparing: Further arguments of `datasets.push`: `at_most=2000`, which is needed, `size=64`, ...
 
         Raises:
-            ChoiceNeeded: The pictures need a choice that was not made; the message names it. Nothing was done.
+            ChoiceNeeded: The layout needs a choice that was not made; the message names it. Nothing was done.
             PackingError: The pictures cannot be pushed as they are. Nothing was done.
             BudgetError: The account cannot pay. What was pushed stays, and can be trained on for less.
             JobFailed: The training failed; the message says why.

@@ -1,9 +1,8 @@
-"""Datasets by way of the SDK: `client.datasets()` lists them, `client.datasets.push(folder, size=64)` makes one."""
+"""Datasets by way of the SDK: `client.datasets()` lists, `client.datasets.push(folder, at_most=2000)` makes one."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from service.client.errors import NoSuchName, ObscuraClientError, RequestError
 from service.client.holdings import Account, Dataset
 from service.client.preparing import Arrays, Package, PackingError, prepare, read_choices
+from service.client.preparing.choices import BACKGROUND_USUAL
 
 if TYPE_CHECKING:
     from service.client.client import Client
@@ -40,12 +40,12 @@ class Datasets:
         public: bool = False,
         name: str | None = None,
         classes: Sequence[str] | None = None,
-        records: int | None = None,
-        subjects: int | None = None,
+        at_most: int | None = None,
+        subjects_at_most: int | None = None,
         split: str | None = None,
         size: str | int | tuple[int, int] | None = None,
         fit: str = "crop",
-        background: str | None = None,
+        background: str = BACKGROUND_USUAL,
         grey: bool = False,
         labels: str | Path | None = None,
         attribute: str | None = None,
@@ -57,7 +57,8 @@ class Datasets:
         """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
 
         Everything that changes pictures happens on this machine, before anything is declared; nothing is written here.
-        Where sending fails, the declared dataset is deleted again.
+        Where sending fails, the declared dataset is deleted again. What is declared becomes public, so none of it is
+        read off single pictures: it is what you state here, or fixed.
 
         Args:
             path: A folder of class folders, a data set in its official layout, an .npz, a .zip, IDX files, or arrays.
@@ -65,12 +66,12 @@ class Datasets:
             public: Public data instead: costs nothing and protects nothing.
             name: For people, and no other dataset's of the account; by default that of the folder or file, with a
                 number where it is taken.
-            classes: Names in label order, where those that were found will not do.
-            records: Public upper bound on the records; their number, rounded up, by default.
-            subjects: Public upper bound on the subjects, where the account protects subjects; rounded up likewise.
+            classes: Their names, in label order. Without it, those of the class folders or labels, made public.
+            at_most: Public upper bound on the records, stated before they are counted. Public data need none.
+            subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
             split: Which part of what comes in parts: train, test, t10k, ...
-            size: Pixels, 64 or "64x48" or (64, 48): width, then height. Each 8 to 128.
-            fit: "crop" cuts off what stands out on both sides; "pad" fills up with the background, or with black.
+            size: Pixels, 64 or "64x48" or (64, 48): width, then height. Each 8 to 128. 32 where the pictures are files.
+            fit: "crop" cuts off what stands out on both sides; "pad" fills up with the background.
             background: What transparent pictures are laid on: "white", "#ffeedd", ...
             grey: Give colours up.
             labels: A table with the columns file and label, instead of class folders.
@@ -81,21 +82,22 @@ class Datasets:
             on_bytes: Called with (bytes sent, 0).
 
         Raises:
-            ChoiceNeeded: The pictures need a choice that was not made; `flags` and the message name what to add.
+            ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
             BrokenPictures: Some cannot be read; the message names them.
-            PackingError: Nothing that can be pushed is there, or the name is taken.
+            MoreThanStated: There are more records or subjects than were stated.
+            PackingError: Nothing that can be pushed is there, the name is taken, or a bound was not stated.
             RequestError: The service refused the declaration or the content.
         """
         if public == (account_id is not None):
             raise PackingError("Give an account for private data, or say that it is public; not both.")
         by_subject = account_id is not None and self._client.account(account_id).unit == "subject"
-        if subjects is not None and not by_subject:
-            raise PackingError("A number of subjects is for accounts whose unit is the subject.")
+        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
         choices = read_choices(
             size=size,
             fit=fit,
             background=background,
             grey=grey,
+            classes=classes,
             labels=labels,
             attribute=attribute,
             split=split,
@@ -108,9 +110,8 @@ class Datasets:
             package,
             name=free_name,
             account_id=account_id,
-            classes=classes,
-            records=records,
-            subjects=subjects,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
             say=say,
         )
         return self.send(dataset, package, on_bytes)
@@ -121,33 +122,35 @@ class Datasets:
         *,
         name: str,
         account_id: str | None,
-        classes: Sequence[str] | None = None,
-        records: int | None = None,
-        subjects: int | None = None,
+        at_most: int | None,
+        subjects_at_most: int | None = None,
         say: Say = lambda _text: None,
     ) -> Dataset:
-        """Declare what `service.client.preparing.prepare` has made; see `push`. Public without an account."""
+        """Declare what `service.client.preparing.prepare` has made; see `push`. Public without an account.
+
+        Raises:
+            MoreThanStated: It holds more than was stated; nothing was declared.
+        """
         say(package.summary)
-        names = list(classes or package.classes)
-        declared = records if records is not None else rounded_up(package.records)
-        owners = None
-        if package.subjects is not None:
-            owners = subjects if subjects is not None else min(rounded_up(package.subjects), declared)
+        by_subject = package.private_subjects is not None
+        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
+        declared = package.private_records if at_most is None else at_most  # None only of public pictures
+        package.require_within(declared, subjects_at_most)
         say(
-            f"Declaring, and thereby making public: classes {', '.join(names)}; images {package.height} x "
+            f"Declaring, and thereby making public: classes {', '.join(package.classes)}; images {package.height} x "
             f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
-            + (f" of at most {owners} subjects." if owners is not None else ".")
+            + (f" of at most {subjects_at_most} subjects." if by_subject else ".")
         )
         return self._client.declare_dataset(
             name=name,
             visibility="public" if account_id is None else "private",
             account_id=account_id,
-            classes=names,
+            classes=list(package.classes),
             height=package.height,
             width=package.width,
             channels=package.channels,
             records_declared=declared,
-            subjects_declared=owners,
+            subjects_declared=subjects_at_most,
         )
 
     def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
@@ -226,10 +229,27 @@ def default_name(place: Path | Arrays) -> str:
     return "images" if isinstance(place, Arrays) else place.resolve().name
 
 
-def rounded_up(count: int) -> int:
-    """Round a count up to two significant digits, so that a default declaration does not give the exact number away."""
-    unit: int = 10 ** max(math.floor(math.log10(max(count, 1))) - 1, 0)
-    return math.ceil(count / unit) * unit
+def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
+    """Let pass what was stated about private pictures before they are looked at.
+
+    Raises:
+        PackingError: A bound is missing, or is for other accounts.
+    """
+    if subjects_at_most is not None and not by_subject:
+        raise PackingError("A number of subjects is for accounts whose unit is the subject.")
+    if min(at_most or 1, subjects_at_most or 1) < 1:
+        raise PackingError("What is stated to be there at most is a number above 0.")
+    if private and at_most is None:
+        raise PackingError(
+            "State how many pictures there are at most: --at-most 2000 (in Python: at_most=2000), for example. The "
+            "number becomes public and the noise follows from it, so it is not counted for you: a single picture would "
+            "show in it. Round up to what would hold with some more or fewer pictures, too."
+        )
+    if by_subject and subjects_at_most is None:
+        raise PackingError(
+            "State how many subjects there are at most as well: --subjects-at-most 500 (in Python: "
+            "subjects_at_most=500), for example. The number becomes public, so it is not counted for you."
+        )
 
 
 def _counted(package: Package, on_bytes: OnBytes) -> Iterator[bytes]:

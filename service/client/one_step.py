@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from service.client.datasets import default_name, rounded_up
+from service.client.datasets import default_name, require_statements
 from service.client.holdings import Account, Dataset
 from service.client.preparing import Arrays, PackingError, prepare, read_choices
 from service.client.progress import preparation_progress
@@ -36,10 +36,10 @@ def push_for(
 ) -> Dataset:
     """Prepare pictures, find or open the account that pays, declare a dataset and send them.
 
-    Nothing is opened or declared before the pictures are known to be good.
+    Nothing is opened or declared before the pictures are known to be good, and what is declared was stated before.
 
     Raises:
-        ChoiceNeeded, PackingError: As `prepare`; nothing was done.
+        ChoiceNeeded, PackingError: As `datasets.push`; nothing was done.
         NoSuchName: There is no such account.
         RequestError: The service refused the account, the declaration or the content.
     """
@@ -51,15 +51,18 @@ def push_for(
         place: Path | Arrays = Arrays(pictures, labels, facts.pop("subjects", None))
     else:
         place, choices["labels"] = Path(pictures), labels
-    name = facts.pop("name", None)
+    name, at_most, subjects_at_most = (facts.pop(fact, None) for fact in ("name", "at_most", "subjects_at_most"))
     payer = client.find_account(account) if account is not None else account_for(client, name or default_name(place))
+    by_subject = payer is not None and payer.unit == "subject"
+    require_statements(at_most, subjects_at_most, private=True, by_subject=by_subject)
     free_name = client.datasets.free_name(payer.id if payer else None, name, place)
     with preparation_progress(console) as (on_picture, on_bytes):
-        subjects = payer is not None and payer.unit == "subject"
-        package = prepare(place, read_choices(**choices), subjects=subjects, on_picture=on_picture)
-        payer = payer or open_account(client, name or default_name(place), epsilon=epsilon, records=package.records)
-        say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-        dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **({"say": say} | facts))
+        package = prepare(place, read_choices(**choices), subjects=by_subject, on_picture=on_picture)
+        package.require_within(at_most, subjects_at_most)
+        payer = payer or open_account(client, name or default_name(place), epsilon=epsilon, delta=usual_delta(at_most))
+        bounds = {"at_most": at_most, "subjects_at_most": subjects_at_most}
+        facts = {"say": partial(console.print, highlight=False, markup=False, soft_wrap=True)} | bounds | facts
+        dataset = client.datasets.declare(package, name=free_name, account_id=payer.id, **facts)
         return client.datasets.send(dataset, package, on_bytes)
 
 
@@ -71,11 +74,11 @@ def account_for(client: Client, name: str) -> Account | None:
     return next((account for account in client.accounts() if account.name == name), None)
 
 
-def open_account(client: Client, name: str, *, epsilon: float, records: int) -> Account:
+def open_account(client: Client, name: str, *, epsilon: float, delta: float) -> Account:
     """Open an account for the records of one dataset: they are protected one by one, for life, by `epsilon`."""
-    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=usual_delta(records), unit="record")
+    return client.create_account(name=name, owner="owner", epsilon=epsilon, delta=delta, unit="record")
 
 
-def usual_delta(records: int) -> float:
-    """The largest power of ten below a tenth of one in the declared number of records."""
-    return float(10.0 ** -(math.floor(math.log10(10 * rounded_up(records))) + 1))
+def usual_delta(at_most: int) -> float:
+    """The largest power of ten below a tenth of one in the stated number of records."""
+    return float(10.0 ** -(math.floor(math.log10(10 * at_most)) + 1))

@@ -31,6 +31,7 @@ class EntryKind(enum.StrEnum):
     LIMIT = "limit"
     FREEZE = "freeze"
     FACT = "fact"
+    COUNT = "count"
 
 
 class HoldState(enum.StrEnum):

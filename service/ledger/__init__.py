@@ -19,6 +19,7 @@ from service.ledger.accounts import (
     require_unfrozen,
 )
 from service.ledger.chain import Entry
+from service.ledger.counting import charge_count
 from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
 from service.ledger.holds import arm, capture, charge, fence, hold, released, return_hold, settle
 from service.ledger.limits import (
@@ -52,6 +53,7 @@ __all__ = [
     "balance_of",
     "capture",
     "charge",
+    "charge_count",
     "decline_raise",
     "entries",
     "entry_of_hold",

@@ -8,14 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
-from service import ledger
+from service import jobs, ledger
 from service.api import views
 from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, READ, Admin, Paging, Running, Service
+from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.api.schemas import (
     AccountRecord,
     AccountRequest,
+    CountRecord,
     EntryRecord,
     Identifier,
     LimitChangeRequest,
@@ -69,6 +70,28 @@ def list_entries(service: Running, request: Request, account_id: AccountId, page
         shown = [views.entry(row) for row in rows[: page.limit]]
     cursor = encode_cursor([shown[-1].sequence]) if len(rows) > page.limit else None
     return answer(request, Page[EntryRecord](items=shown, next_cursor=cursor))
+
+
+@router.post(
+    "/{account_id}/counts",
+    status_code=201,
+    response_model=CountRecord,
+    summary="Pay for a noisy count of records",
+)
+def pay_for_count(
+    service: Running, uploader: Uploader, request: Request, account_id: AccountId, key: IdempotencyKey
+) -> Response:
+    """Spend the price of one noisy count, for whoever declares a dataset without stating how many records it has.
+
+    The count is made where the records are: draw the noise after this has answered, once, and declare no less. 409 with
+    all numbers when the account cannot pay; 422 where it protects subjects.
+    """
+    with transaction(service.factory) as session:
+        paid = jobs.pay_for_count(
+            session, principal=uploader.id, idempotency_key=key, account_id=account_id, now=service.clock()
+        )
+        record = views.count(paid)
+    return answer(request, record, status_code=201)
 
 
 @router.post("/{account_id}/lower-limit", response_model=AccountRecord, summary="Lower an account's limit")

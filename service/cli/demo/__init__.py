@@ -71,7 +71,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
     data_dir = _fresh_folder(out)
     found = find_images(out.parent / "cache", output.notice, images)
     output.notice(
-        f"Images: {found.name} ({found.source}), {found.private.records} private, {found.public.records} public."
+        f"Images: {found.name} ({found.source}), {found.private_at_most} private, {found.public_at_most} public at most."
     )
     with DemoService(data_dir, log=out / "service.log") as service:
         output.notice(f"Service: {service.url} (log: {out / 'service.log'}). The dashboard is at {service.url}/")
@@ -130,7 +130,7 @@ def _push(client: Client, output: Output, found: DemoImages, package: Package, *
         height=package.height,
         width=package.width,
         channels=package.channels,
-        records_declared=package.records,
+        records_declared=found.private_at_most if private else found.public_at_most,
     )
     output.notice(f"Uploading {dataset.visibility} dataset {dataset.id} ...")
     return dataset.push(package.open(), format=package.format)

@@ -69,6 +69,7 @@ class DemoImages:
         classes: In label order.
         private: The training images.
         public: The evaluation images.
+        private_at_most, public_at_most: How many there are of each at most, known of these sets before they are read.
         delta: For the account; at most 1 / records.
         options: Of the recipe.
     """
@@ -78,6 +79,8 @@ class DemoImages:
     classes: tuple[str, ...]
     private: Package
     public: Package
+    private_at_most: int
+    public_at_most: int
     delta: float
     options: dict[str, Any]
 
@@ -122,6 +125,8 @@ def _fashion_mnist(folder: Path, source: str) -> DemoImages:
         classes=FASHION_CLASSES,
         private=prepare(folder, Choices(split="train")),
         public=prepare(folder, Choices(split="t10k")),
+        private_at_most=60_000,
+        public_at_most=10_000,
         delta=1e-5,
         options={},
     )
@@ -138,6 +143,8 @@ def _digits(folder: Path) -> DemoImages:
         classes=tuple("0123456789"),
         private=prepare(folder / "private.npz"),
         public=prepare(folder / "public.npz"),
+        private_at_most=1500,
+        public_at_most=400,
         delta=1e-4,
         options=dict(DIGITS_OPTIONS),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from service.client.preparing.classes import require_stated
 from service.client.preparing.errors import PackingError
 from service.client.preparing.package import Member, Package, zip_stream
 from service.client.preparing.sources import Pixels, Record, Source, Tally
@@ -30,7 +31,7 @@ class Arrays:
     labels: np.ndarray[Any, Any] | Sequence[int | str]
     subjects: Sequence[SubjectId] | None = None
 
-    def source(self, *, subjects: bool) -> Source:
+    def source(self, *, subjects: bool, classes: tuple[str, ...] | None = None) -> Source:
         """Check the arrays and hand them on.
 
         Raises:
@@ -58,10 +59,13 @@ class Arrays:
         if self.subjects is not None and len(self.subjects) != len(images):
             raise PackingError(f"There are {len(images):,} images and {len(self.subjects):,} subjects.")
         if labels.dtype.kind == "U":
-            classes = tuple(map(str, np.unique(labels)))
+            require_stated(map(str, np.unique(labels)), classes)
+            names = classes or tuple(map(str, np.unique(labels)))
         else:
-            classes = tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
-        return Source("Arrays", self._walk, classes, lambda: self._package(classes))
+            names = tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
+        height, width, *channels = images.shape[1:]
+        shape = (height, width, (channels or [1])[0])
+        return Source("Arrays", self._walk, names, lambda: self._package(names), shape)
 
     def _walk(self, tally: Tally) -> Iterator[Record]:
         del tally  # nothing is passed over
@@ -73,7 +77,7 @@ class Arrays:
 
     def _package(self, classes: tuple[str, ...]) -> Package:
         labels = np.asarray(self.labels)
-        numbers = np.searchsorted(classes, labels) if labels.dtype.kind == "U" else labels
+        numbers = np.array([classes.index(str(label)) for label in labels]) if labels.dtype.kind == "U" else labels
         arrays: dict[str, np.ndarray[Any, Any]] = {"images": self.images, "labels": numbers.astype(np.int64)}
         owners = None
         if self.subjects is not None:

@@ -17,15 +17,23 @@ class ChoiceNeeded(PackingError):
     """Something about the pictures is their owner's to decide; nothing was declared or sent.
 
     Attributes:
-        flags: What to add to the command, for example `("--size 64", "--background white")`.
-        suggested: The same as arguments in Python, `{"size": "64", "background": "white"}`.
+        flags: What to add to the command, for example `("--skip-broken",)`.
     """
 
     def __init__(self, why: str, flags: Sequence[str]) -> None:
         self.flags = tuple(flags)
-        self.suggested = dict(_as_argument(flag) for flag in flags)
         words = ", ".join(_in_python(flag) for flag in flags)
         super().__init__(f"{why} Add {' '.join(flags)} (in Python: {words}).")
+
+
+class MoreThanStated(PackingError):
+    """There are more records or subjects than their owner has stated; nothing was declared or sent."""
+
+    def __init__(self, what: str, flag: str) -> None:
+        super().__init__(
+            f"There are more {what} than you stated. What you state is public, and a promise from which the noise is "
+            f"computed: state a number that no {what[:-1]} more or less would change ({flag}), or leave some out."
+        )
 
 
 class BrokenPictures(ChoiceNeeded):

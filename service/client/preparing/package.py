@@ -9,6 +9,7 @@ from io import RawIOBase
 from pathlib import Path
 
 from service.api.schemas import UploadFormat
+from service.client.preparing.errors import MoreThanStated
 
 CHUNK_BYTES = 1 << 20
 
@@ -17,9 +18,10 @@ CHUNK_BYTES = 1 << 20
 class Package:
     """An upload that is ready to stream.
 
-    `classes`, `height`, `width`, `channels`, `records` and `subjects` (None where the upload carries none) were read
-    from the files; whatever of them goes into a declaration becomes public. `summary` is one line about what was done
-    to the pictures, for their owner.
+    `classes`, `height`, `width` and `channels` become public with its declaration: they were stated, are fixed, or
+    follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
+    were counted, and are compared with what their owner states, no more. `summary` is one line about what was done to
+    the pictures, for their owner.
     """
 
     format: UploadFormat
@@ -27,10 +29,21 @@ class Package:
     height: int
     width: int
     channels: int
-    records: int
-    subjects: int | None
+    private_records: int
+    private_subjects: int | None
     open: Callable[[], Iterator[bytes]]
     summary: str = ""
+
+    def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
+        """Let a statement pass that the files keep.
+
+        Raises:
+            MoreThanStated: They hold more.
+        """
+        if self.private_records > at_most:
+            raise MoreThanStated("pictures", "--at-most")
+        if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
+            raise MoreThanStated("subjects", "--subjects-at-most")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Turn a folder or file on this machine into an upload, and read off what its owner is about to declare public.
+"""Turn a folder or file on this machine into an upload that is what its owner states.
 
 Runs on the owner's side only, and writes nothing to the disk. Pictures are walked over twice, one at a time: once to
 see what all of them need, and once, while they are sent, to do it. File names never leave: pictures are numbered anew
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from service.client.preparing.arrays import Arrays
 from service.client.preparing.choices import Choices, fits
+from service.client.preparing.classes import require_stated, stated_classes
 from service.client.preparing.errors import PackingError, Unreadable
 from service.client.preparing.folders import class_folders, labelled_by_table
 from service.client.preparing.layouts import find_layout
@@ -23,8 +24,6 @@ from service.client.preparing.subjects import canonical_id, number_subjects
 from service.client.preparing.summary import counted, summarise
 from service.client.preparing.survey import OnPicture, Survey, survey
 from service.client.preparing.trees import FolderTree, ZipTree
-
-_BLACK = (0, 0, 0)
 
 
 def prepare(
@@ -46,7 +45,7 @@ def prepare(
         on_picture: Called with the number of pictures that were looked at.
 
     Raises:
-        ChoiceNeeded: The pictures need choices that were not made; the message names the flags.
+        ChoiceNeeded: Their owner must choose something; the message names the flags.
         PackingError: Nothing that can be pushed is there, or it carries subjects exactly where none are wanted.
     """
     chosen = choices or Choices()
@@ -54,27 +53,35 @@ def prepare(
     if source.package is not None and not chosen.touch_every_picture:
         package = source.package()
         if fits(package.width, package.height):
-            as_they_are = f"{source.title}: {counted(package.records, 'picture')}, as they are."
-            return replace(package, summary=as_they_are)
+            as_they_are = f"{source.title}: {counted(package.private_records, 'picture')}, as they are."
+            return replace(package, classes=stated_classes(package.classes, chosen.classes), summary=as_they_are)
     tally = Tally()
     found = survey(source, chosen, tally, on_picture)
-    classes = source.classes or tuple(sorted(found.labels))
+    names = _names(source, found, chosen)
     return Package(
         "zip",
-        classes,
+        chosen.classes or source.classes or tuple(sorted(found.labels)),
         found.height,
         found.width,
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda members=_Members(source, found, chosen): zip_stream(members),  # type: ignore[misc]
+        lambda members=_Members(source, found, chosen, names): zip_stream(members),  # type: ignore[misc]
         summarise(found, chosen, tally, source.title),
     )
 
 
+def _names(source: Source, found: Survey, choices: Choices) -> dict[str, str]:
+    """Return what the owner calls each class of a layout that numbers or names its classes itself."""
+    if source.classes is not None:
+        return dict(zip(source.classes, stated_classes(source.classes, choices.classes), strict=False))
+    require_stated(found.labels, choices.classes)
+    return {}
+
+
 def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     if isinstance(path, Arrays):
-        return path.source(subjects=subjects)
+        return path.source(subjects=subjects, classes=choices.classes)
     if not path.exists():
         raise PackingError(
             f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
@@ -99,10 +106,9 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
 class _Members:
     """The files of the zip, made one after the other; the same again each time."""
 
-    def __init__(self, source: Source, found: Survey, choices: Choices) -> None:
-        self._source, self._found = source, found
-        background = choices.background or _BLACK
-        self._target = Target(found.width, found.height, found.channels, choices.fit, background)
+    def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
+        self._source, self._found, self._names = source, found, names
+        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
         self._numbers = number_subjects(found.subjects)
 
     def __iter__(self) -> Iterator[Member]:
@@ -114,7 +120,7 @@ class _Members:
                 suffix, data = prepare_picture(record.read(), self._target)
             except Unreadable as error:
                 raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
-            folder = record.label
+            folder = self._names.get(record.label, record.label)
             if record.subject is not None:
                 number = self._numbers.get(canonical_id(record.subject))
                 if number is None:

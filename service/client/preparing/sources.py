@@ -54,9 +54,12 @@ class Source:
         walk: Yields the records, and counts what it passes over.
         classes: In label order, where the layout has one; None takes the labels that occur, sorted.
         package: Makes an upload of the files as they are, where the layout is one that the service reads.
+        shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
+            record can change it; None where each picture is a file with a size of its own.
     """
 
     title: str
     walk: Callable[[Tally], Iterator[Record]]
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
+    shape: tuple[int, int, int] | None = None

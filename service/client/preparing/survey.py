@@ -1,4 +1,4 @@
-"""Look at every picture once, decide what all of them become, or say what their owner must choose."""
+"""Look at every picture once and count what will be done to them. What they become follows from none of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.client.preparing.choices import SIDE_MAX, SIDE_MIN, Choices, fits
+from service.client.preparing.choices import SIDE_USUAL, Choices, Size, fits
 from service.client.preparing.errors import (
     NAMES_SHOWN_MAX,
     BrokenPictures,
-    ChoiceNeeded,
     PackingError,
     Unreadable,
     some,
@@ -20,7 +19,6 @@ from service.client.preparing.sources import Record, Source, Tally
 from service.client.preparing.subjects import canonical_id
 from service.client.stopping import go_on
 
-_SUGGESTED = (128, 64, 32, 28, 16, 8)  # sides that generators are usually made for
 _LABEL_CHARACTERS_MAX = 100  # service.api.schemas.Name
 OnPicture = Callable[[int], None]
 
@@ -43,7 +41,6 @@ class Survey:
     width: int = 0  # of the images of the dataset
     height: int = 0
     channels: int = 3
-    sizes: set[tuple[int, int]] = field(default_factory=set)
     labels: Counter[str] = field(default_factory=Counter)
     subjects: set[int | str] = field(default_factory=set)
     broken_files: set[str] = field(default_factory=set)
@@ -54,10 +51,11 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
     """Look at every picture, one at a time.
 
     Raises:
-        ChoiceNeeded: Their owner must choose something; all flags that are needed are named together.
+        BrokenPictures: Some cannot be read, and were not said to be left out.
         PackingError: There are none.
     """
     found = Survey()
+    (found.width, found.height), found.channels = _size(source, choices), _channels(source, choices)
     for record in source.walk(tally):
         go_on()
         try:
@@ -71,25 +69,31 @@ def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture
         _count(found, record, seen, choices)
         on_picture(found.records)
     _require(found, choices)
-    if choices.size is not None:
-        found.width, found.height = choices.size
-    else:
-        ((found.width, found.height),) = found.sizes
-    found.channels = 1 if choices.grey or not found.colour else 3
     return found
+
+
+def _size(source: Source, choices: Choices) -> Size:
+    """What was stated, else what the format of arrays says of all of them, else a fixed size."""
+    if choices.size is not None:
+        return choices.size
+    if source.shape is not None and fits(source.shape[1], source.shape[0]):
+        return source.shape[1], source.shape[0]
+    return SIDE_USUAL, SIDE_USUAL
+
+
+def _channels(source: Source, choices: Choices) -> int:
+    return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
 
 
 def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
     laid = seen.transparent
-    if choices.size is not None and (seen.width, seen.height) != choices.size:
-        if has_shape(seen.width, seen.height, choices.size):
+    if (seen.width, seen.height) != (found.width, found.height):
+        if has_shape(seen.width, seen.height, (found.width, found.height)):
             found.scaled += 1
         else:
             found.reshaped += 1
             laid = laid or choices.fit == "pad"
-    elif choices.size is None and len(found.sizes) < 10_000:  # more of them say nothing new
-        found.sizes.add((seen.width, seen.height))
-    coloured = laid and choices.background is not None and len(set(choices.background)) > 1
+    coloured = laid and len(set(choices.background)) > 1
     grey = seen.grey and not coloured
     found.records += 1
     found.grey += grey
@@ -115,38 +119,9 @@ def _check_label(label: str) -> None:
 
 
 def _require(found: Survey, choices: Choices) -> None:
-    """Ask for every choice that the pictures need, all at once."""
-    why, flags = [], []
-    if choices.size is None and found.sizes:
-        sides = sorted(min(size) for size in found.sizes)
-        small, large = min(found.sizes, key=_area), max(found.sizes, key=_area)
-        if len(found.sizes) > 1:
-            why.append(
-                f"The pictures have different sizes, from {small[0]} x {small[1]} to {large[0]} x {large[1]} (width x "
-                "height), and the images of a dataset have one."
-            )
-        elif not fits(*small):
-            why.append(
-                f"The pictures are {small[0]} x {small[1]} (width x height), and images have sides of {SIDE_MIN} to "
-                f"{SIDE_MAX} pixels."
-            )
-        if why:
-            why.append("What stands out over the size is cut off on both sides (--fit pad fills up instead).")
-            usual = max(sides[len(sides) // 2], SIDE_MIN)
-            flags.append(f"--size {next(side for side in _SUGGESTED if side <= usual)}")
-    if choices.background is None and found.transparent:
-        which = "One picture has" if found.transparent == 1 else f"{found.transparent:,} pictures have"
-        why.append(f"{which} transparent parts: say what colour lies behind them.")
-        flags.append("--background white")
     if found.broken and not choices.skip_broken:
         which = "One picture cannot be read:" if found.broken == 1 else f"{found.broken:,} pictures cannot be read:"
-        why.append(f"{which} {some(found.broken_shown, found.broken)}. Mend them, or leave them out.")
-        raise BrokenPictures(" ".join(why), [*flags, "--skip-broken"], found.broken, found.broken_shown)
+        why = f"{which} {some(found.broken_shown, found.broken)}. Mend them, or leave them out."
+        raise BrokenPictures(why, ["--skip-broken"], found.broken, found.broken_shown)
     if not found.records:
         raise PackingError("There is no picture to send.")
-    if flags:
-        raise ChoiceNeeded(" ".join(why), flags)
-
-
-def _area(size: tuple[int, int]) -> int:
-    return size[0] * size[1]

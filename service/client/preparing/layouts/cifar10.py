@@ -40,7 +40,9 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     parts = [part for part, files in batches.items() if files]
     chosen = choose_part("CIFAR-10", parts, choices.split)
     names = _names(at / "batches.meta")
-    return Source(title_of("CIFAR-10", parts, chosen), partial(_walk, batches[chosen], names), names)
+    return Source(
+        title_of("CIFAR-10", parts, chosen), partial(_walk, batches[chosen], names), names, shape=(_SIDE, _SIDE, 3)
+    )
 
 
 def _walk(batches: list[Path], names: tuple[str, ...], tally: Tally) -> Iterator[Record]:

@@ -47,6 +47,9 @@ class _Pair:
     def classes(self) -> tuple[str, ...]:
         return tuple(str(label) for label in range(max(self.private_labels, default=0) + 1))
 
+    def source(self, title: str) -> Source:
+        return Source(title, self.walk, self.classes, self.package, (self.height, self.width, 1))
+
     def package(self) -> Package:
         files = [path for path in (self.images, self.labels, self.owners) if path is not None]
         return Package(
@@ -85,7 +88,13 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     splits = {_split_of(path): path for path in _images(at)}
     chosen = choose_part(f"{folder.name} (IDX files)", sorted(splits), choices.split)
     pair = _read(at, chosen, splits[chosen], subjects)
-    return Source(title_of("IDX files", sorted(splits), chosen), pair.walk, pair.classes, pair.package)
+    return Source(
+        title_of("IDX files", sorted(splits), chosen),
+        pair.walk,
+        pair.classes,
+        pair.package,
+        (pair.height, pair.width, 1),
+    )
 
 
 def find_file(path: Path, subjects: bool) -> Source | None:
@@ -94,7 +103,7 @@ def find_file(path: Path, subjects: bool) -> Source | None:
         return None
     split = _split_of(path)
     pair = _read(path.parent, split, path, subjects)
-    return Source(f"IDX files, {split}", pair.walk, pair.classes, pair.package)
+    return pair.source(f"IDX files, {split}")
 
 
 def _read(folder: Path, split: str, images: Path, subjects: bool) -> _Pair:

@@ -89,7 +89,7 @@ def find_file(path: Path, subjects: bool) -> Source | None:
             "use an account whose unit is the subject."
         )
     found = _Arrays(path, shape, plain, labels, ids)
-    return Source("Arrays", found.walk, found.classes, found.package)
+    return Source("Arrays", found.walk, found.classes, found.package, (shape[1], shape[2], (*shape, 1)[3]))
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool]:

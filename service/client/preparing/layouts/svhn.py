@@ -21,6 +21,7 @@ from service.client.preparing.sources import Pixels, Record, Source, Tally
 _SUFFIX = "_32x32.mat"
 _NUMBERS_MAX = 2**31  # the largest part, extra, has 1.6 billion
 _DIGITS = tuple("0123456789")
+_SHAPE = (32, 32, 3)
 
 
 def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
@@ -34,7 +35,7 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
         return None
     no_subjects("SVHN", subjects)
     chosen = choose_part("SVHN", list(files), choices.split)
-    return Source(title_of("SVHN", list(files), chosen), partial(_walk, files[chosen]), _DIGITS)
+    return Source(title_of("SVHN", list(files), chosen), partial(_walk, files[chosen]), _DIGITS, shape=_SHAPE)
 
 
 def find_file(path: Path, subjects: bool) -> Source | None:
@@ -42,7 +43,7 @@ def find_file(path: Path, subjects: bool) -> Source | None:
     if path.suffix != ".mat":
         return None
     no_subjects("SVHN", subjects)
-    return Source(f"SVHN, {path.name}", partial(_walk, path), _DIGITS)
+    return Source(f"SVHN, {path.name}", partial(_walk, path), _DIGITS, shape=_SHAPE)
 
 
 def _walk(path: Path, tally: Tally) -> Iterator[Record]:

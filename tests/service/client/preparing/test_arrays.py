@@ -35,7 +35,7 @@ def test_ids_of_subjects_stay_here():
 @pytest.mark.parametrize("images", [np.zeros((3, 9, 12, 3), np.uint8), np.zeros((3, 9, 12, 1), np.uint8)])
 def test_a_size_can_be_chosen(images):
     package = prepare(Arrays(images, [0, 1, 1]), read_choices(size=8))
-    assert (package.height, package.width, package.channels, package.records) == (8, 8, images.shape[3], 3)
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 8, images.shape[3], 3)
     assert package.classes == ("0", "1")
     assert len(b"".join(package.open())) > 100
 

@@ -49,7 +49,7 @@ def test_junk_is_skipped_and_counted(fill):
     (root / "a" / "readme.md").write_text("")
     assert names(root) == ["a 0", "b 1"]
     summary = prepare(root).summary
-    assert summary.startswith("2 pictures: as they are; left out ")
+    assert summary.startswith("2 pictures: 2 scaled to 32 x 32; left out ")
     for part in (
         "5 hidden or system files", "1 empty class folder", "1 picture outside of the class folders",
         "1 other file (.md)",
@@ -60,7 +60,7 @@ def test_junk_is_skipped_and_counted(fill):
 def test_of_train_and_test_train_is_taken_and_said(fill):
     root = fill("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png", "test/b/2.png")
     assert names(root) == ["a 0", "b 1"]
-    assert prepare(root).summary == "train/ (not test/; --split chooses): 2 pictures: as they are."
+    assert prepare(root).summary == "train/ (not test/; --split chooses): 2 pictures: 2 scaled to 32 x 32."
     assert names(root, split="test") == ["a 2", "b 3", "b 4"]
     with pytest.raises(PackingError, match="test, train"):
         prepare(root, read_choices(split="val"))
@@ -81,7 +81,7 @@ def test_a_table_of_labels(fill, tmp_path):
     table.write_text("\ufefffile,label,age\n1.png,boat,3\n./2.png,car,4\ndeep\\er\\3.png,boat,5\n", encoding="utf-8")
     assert names(root, labels="labels.csv") == ["boat 0", "boat 2", "car 1"]
     summary = prepare(root, read_choices(labels=table)).summary
-    assert summary.startswith("labels from labels.csv: 3 pictures: as they are; left out ")
+    assert summary.startswith("labels from labels.csv: 3 pictures: 3 scaled to 32 x 32; left out ")
     assert "1 picture not named in the table" in summary
 
 
@@ -89,7 +89,7 @@ def test_a_table_with_subjects(fill):
     root = fill("1.png", "2.png", "3.png")
     (root / "labels.csv").write_text("file,label,subject\n1.png,a,anna\n2.png,b,anna\n3.png,b,carl\n")
     package = prepare(root, read_choices(labels="labels.csv"), subjects=True)
-    assert (package.records, package.subjects) == (3, 2)
+    assert (package.private_records, package.private_subjects) == (3, 2)
     body = b"".join(package.open())
     assert b"anna" not in body
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
@@ -161,7 +161,7 @@ def test_linked_class_folders_count(fill, tmp_path):
 
 def test_a_class_whose_accent_is_written_in_two_ways(fill):
     package = prepare(fill("Zo\u00e9/1.png", "Zoe\u0301/2.png"))
-    assert (package.classes, package.records) == (("Zo\u00e9",), 2)
+    assert (package.classes, package.private_records) == (("Zo\u00e9",), 2)
 
 
 def test_what_is_said_of_nothing(tmp_path):

@@ -50,9 +50,9 @@ def assert_refused(path: Path, match: str, *choices: Choices, **given: Any) -> N
 
 
 def test_class_folders(folders):
-    package = prepare(folders)
+    package = prepare(folders, Choices(size=(12, 8)))
     assert (package.format, package.classes) == ("zip", ("cat", "dog"))
-    assert (package.height, package.width, package.channels, package.records) == (8, 12, 3, 5)
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 12, 3, 5)
     body = b"".join(package.open())
     assert b"CANARY" not in body
     assert sorted(name.split("/")[0] for name in members(body)) == ["cat", "cat", "cat", "dog", "dog"]
@@ -64,25 +64,25 @@ def test_idx_pairs(tmp_path, packed):
     idx(tmp_path, "train", 7, packed=packed)
     package = prepare(tmp_path)
     assert (package.format, package.classes) == ("idx", ("0", "1", "2"))
-    assert (package.height, package.width, package.channels, package.records) == (8, 12, 1, 7)
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 12, 1, 7)
     assert len(members(b"".join(package.open()))) == 2
     idx(tmp_path, "t10k", 5, packed=packed)
     assert "not t10k" in prepare(tmp_path).summary  # train is taken, and said
     assert_refused(tmp_path, "t10k, train", Choices(split="val"))
-    assert prepare(tmp_path, Choices(split="t10k")).records == 5
+    assert prepare(tmp_path, Choices(split="t10k")).private_records == 5
     (images,) = tmp_path.glob("train-images*")
-    assert prepare(images).records == 7
+    assert prepare(images).private_records == 7
 
 
 def test_npz_and_zip(tmp_path, folders):
     arrays, archive = tmp_path / "a.npz", tmp_path / "a.zip"
     np.savez(arrays, images=np.zeros((9, 8, 12, 3), np.uint8), labels=np.arange(9) % 4)
     package = prepare(arrays)
-    assert (package.format, package.records, package.channels) == ("npz", 9, 3)
+    assert (package.format, package.private_records, package.channels) == ("npz", 9, 3)
     assert package.classes == ("0", "1", "2", "3")
     assert b"".join(package.open()) == arrays.read_bytes()
     archive.write_bytes(sent(folders))
-    assert (prepare(archive).classes, prepare(archive).records) == (("cat", "dog"), 5)
+    assert (prepare(archive).classes, prepare(archive).private_records) == (("cat", "dog"), 5)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not this", b"PK\x03\x04"])
@@ -121,7 +121,7 @@ def owners_in(body: bytes) -> Counter[tuple[str, str]]:
 
 def test_folders_of_subjects_are_numbered_and_their_names_stay(people):
     package = prepare(people, subjects=True)
-    assert (package.records, package.subjects, package.classes) == (7, 3, ("cat", "dog"))
+    assert (package.private_records, package.private_subjects, package.classes) == (7, 3, ("cat", "dog"))
     body = b"".join(package.open())
     for name in (b"CANARY", b"carl", "Zoë".encode()):
         assert name not in body
@@ -145,8 +145,8 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
     np.savez(tmp_path / "without.npz", **arrays)
     np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", " a", "c"]))
     np.savez(tmp_path / "blank.npz", **arrays, subjects=np.array(["a", "b", "", "c"]))
-    assert prepare(tmp_path / "with.npz", subjects=True).subjects == 3
-    assert prepare(tmp_path / "without.npz").subjects is None
+    assert prepare(tmp_path / "with.npz", subjects=True).private_subjects == 3
+    assert prepare(tmp_path / "without.npz").private_subjects is None
     assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
     assert_refused(tmp_path / "with.npz", "Leave 'subjects' out")
     assert_refused(tmp_path / "blank.npz", "is no id", subjects=True)
@@ -155,7 +155,7 @@ def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(peop
 def test_zip_and_idx_files_with_subjects(people, tmp_path):
     archive, folder = tmp_path / "a.zip", tmp_path / "idx"
     archive.write_bytes(sent(people, subjects=True))
-    assert (prepare(archive, subjects=True).subjects, prepare(archive, subjects=True).records) == (3, 7)
+    assert (prepare(archive, subjects=True).private_subjects, prepare(archive, subjects=True).private_records) == (3, 7)
     with zipfile.ZipFile(archive, "a") as more:
         more.writestr("cat/1.png", b"")
     assert_refused(archive, "class/subject/picture", subjects=True)
@@ -165,8 +165,8 @@ def test_zip_and_idx_files_with_subjects(people, tmp_path):
     third = folder / "train-subjects-idx1-int"
     third.write_bytes(struct.pack(">2I4i", 0xC01, 4, 7, 7, 9, 7))
     package = prepare(folder, subjects=True)
-    assert (package.records, package.subjects) == (4, 2)
+    assert (package.private_records, package.private_subjects) == (4, 2)
     assert len(members(b"".join(package.open()))) == 3
-    assert prepare(folder).subjects is None  # the pair alone is sent
+    assert prepare(folder).private_subjects is None  # the pair alone is sent
     third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
     assert_refused(folder, "damaged", subjects=True)

@@ -1,4 +1,4 @@
-"""What the pictures of a folder need: asked for all at once by name, and said in one line when it is done."""
+"""What becomes of the pictures of a folder: what was stated or is fixed, and said in one line when it is done."""
 
 import io
 import zipfile
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.client.preparing import BrokenPictures, ChoiceNeeded, PackingError, prepare, read_choices
+from service.client.preparing import Arrays, BrokenPictures, PackingError, prepare, read_choices
 from service.client.preparing.choices import Choices
 from service.client.preparing.preparation import _Members
 from service.client.preparing.sources import Record, Source, Tally
@@ -38,15 +38,10 @@ def folder_of(root: Path, **pictures: Image.Image) -> Path:
     return root
 
 
-def test_a_motley_folder_works_with_the_two_flags_that_the_error_names(motley):
+def test_a_motley_folder_goes_in_as_it_is(motley):
     before = sorted(motley.rglob("*"))
-    with pytest.raises(ChoiceNeeded) as error:
-        prepare(motley)
-    assert error.value.flags == ("--size 32", "--background white")
-    assert "--size 32 --background white" in str(error.value)
-    assert 'size="32", background="white"' in str(error.value)
-    package = prepare(motley, asked(error.value.flags))
-    assert (package.classes, package.records, package.channels) == (("cat", "dog"), 13, 3)
+    package = prepare(motley)
+    assert (package.classes, package.private_records, package.channels) == (("cat", "dog"), 13, 3)
     pictures = sent(package)
     assert len(pictures) == 13
     assert {picture.size for picture in pictures.values()} == {(32, 32)}
@@ -54,7 +49,7 @@ def test_a_motley_folder_works_with_the_two_flags_that_the_error_names(motley):
 
 
 def test_the_line_says_what_was_done_to_how_many(motley):
-    package = prepare(motley, read_choices(size="48", background="white"))
+    package = prepare(motley, read_choices(size="48"))
     assert package.summary == (
         "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
         "1 brought from 16 bits to 8, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
@@ -67,17 +62,18 @@ def test_the_line_says_what_was_done_to_how_many(motley):
     assert "12 turned to grey" in package.summary
 
 
-def test_every_need_is_named_at_once(motley):
+def test_broken_pictures_are_named_before_anything_is_done(motley):
     (motley / "cat" / "torn.png").write_bytes((motley / "cat" / "plain.png").read_bytes()[:200])
     (motley / "dog" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
     with pytest.raises(BrokenPictures) as error:
         prepare(motley)
-    assert error.value.flags == ("--size 32", "--background white", "--skip-broken")
+    assert error.value.flags == ("--skip-broken",)
     assert error.value.count == 2
+    assert "skip_broken=True" in str(error.value)
     assert "cat/torn.png" in str(error.value)
     assert "dog/phone.heic" in str(error.value)
     package = prepare(motley, asked(error.value.flags))
-    assert package.records == 13
+    assert package.private_records == 13
     assert "left out 2 unreadable pictures" in package.summary
     assert len(sent(package)) == 13
 
@@ -93,37 +89,40 @@ def test_of_many_broken_pictures_a_few_are_named(tmp_path):
         prepare(folder.parent, read_choices(skip_broken=True))
 
 
-@pytest.mark.parametrize(("side", "flags"), [(7, ("--size 8",)), (8, ()), (128, ()), (129, ("--size 128",))])
-def test_sizes_from_8_to_128_go_in_as_they_are(tmp_path, colours, side, flags):
-    root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, 16)), b=Image.fromarray(colours(side, 16)))
-    if flags:
-        with pytest.raises(ChoiceNeeded) as error:
-            prepare(root)
-        assert error.value.flags in (flags, ("--size 16",))
-        return
+@pytest.mark.parametrize("side", [7, 8, 32, 128, 129])
+def test_the_size_is_the_same_whatever_the_pictures_are(tmp_path, colours, side):
+    root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, side)), b=Image.fromarray(colours(side, side)))
     package = prepare(root)
-    assert (package.height, package.width) == (side, 16)
-    assert package.summary == "2 pictures: as they are."
+    assert (package.height, package.width) == (32, 32)
+    assert package.summary == ("2 pictures: as they are." if side == 32 else "2 pictures: 2 scaled to 32 x 32.")
+
+
+@pytest.mark.parametrize("side", [7, 8, 128, 129])
+def test_arrays_of_a_size_that_images_may_have_keep_it(colours, side):
+    package = prepare(Arrays(np.stack([colours(16, side)]), ["cat"]))
+    assert (package.height, package.width) == ((16, side) if 8 <= side <= 128 else (32, 32))
 
 
 def test_grey_and_colour(tmp_path, colours):
     grey = Image.fromarray(colours()).convert("L")
-    assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey)).channels == 1
+    usual, same = read_choices(), read_choices(size=48)
+    assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey), usual).channels == 3
     mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
-    package = prepare(mixed)
+    package = prepare(mixed, same)
     assert (package.channels, package.summary) == (3, "2 pictures: 1 turned to colour.")
-    package = prepare(mixed, read_choices(grey=True))
+    package = prepare(mixed, read_choices(size=48, grey=True))
     assert (package.channels, package.summary) == (1, "2 pictures: 1 turned to grey.")
     assert {picture.mode for picture in sent(package).values()} == {"L"}
 
 
-def test_grey_pictures_on_a_coloured_ground_are_colour(tmp_path):
+def test_transparent_pictures_are_laid_on_the_background(tmp_path):
     clear = Image.new("LA", (16, 16), (90, 0))
     root = folder_of(tmp_path / "clear", a=clear, b=clear)
-    assert prepare(root, read_choices(background="grey")).channels == 1
+    assert all(picture.getpixel((0, 0)) == (255, 255, 255) for picture in sent(prepare(root)).values())
     package = prepare(root, read_choices(background="red"))
-    assert package.channels == 3
     assert all(picture.getpixel((0, 0)) == (255, 0, 0) for picture in sent(package).values())
+    assert "turned to grey" not in prepare(root, read_choices(grey=True)).summary
+    assert "2 turned to grey" in prepare(root, read_choices(background="red", grey=True)).summary
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
     source, choices = Source("", walk), Choices()
     found = survey(source, choices, Tally(), lambda _: None)
     assert (read, found.records) == (200, 200)
-    members = iter(_Members(source, found, choices))
+    members = iter(_Members(source, found, choices, {}))
     next(members)
     assert read == 201
 

@@ -17,5 +17,5 @@ def received(package: Package) -> list[tuple[str, np.ndarray]]:
         for name in archive.namelist():
             with Image.open(io.BytesIO(archive.read(name))) as picture:
                 found.append((name.split("/")[0], np.asarray(picture)))
-    assert len(found) == package.records
+    assert len(found) == package.private_records
     return found

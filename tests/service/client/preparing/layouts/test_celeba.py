@@ -44,13 +44,12 @@ def faces(root: Path, **choices: str) -> list[tuple[str, int]]:
     return [(label, round(np.mean(pixels) / 20)) for label, pixels in found]
 
 
-def test_the_attribute_and_the_size_are_asked_for(root):
+def test_the_attribute_is_asked_for_and_the_size_is_fixed(root):
     with pytest.raises(ChoiceNeeded) as error:
         prepare(root)
     assert error.value.flags == ("--attribute Male",)
-    with pytest.raises(ChoiceNeeded) as error:
-        prepare(root, read_choices(attribute="Male"))
-    assert error.value.flags == ("--size 128",)
+    usual = prepare(root, read_choices(attribute="Male"))
+    assert (usual.width, usual.height, usual.channels) == (32, 32, 3)
     package = prepare(root, read_choices(attribute="Male", size="64"))
     assert package.classes == ("not Male", "Male")
     assert package.summary == "CelebA, train (not test; --split chooses): 5 pictures: 5 cropped to 64 x 64."
@@ -73,7 +72,7 @@ def test_several_attributes_make_a_class_each_and_faces_with_just_one_count(root
 
 def test_whose_faces_they_are(root):
     package = prepare(root, read_choices(attribute="Male", size="32"), subjects=True)
-    assert (package.records, package.subjects) == (5, 3)
+    assert (package.private_records, package.private_subjects) == (5, 3)
     (root / "identity_CelebA.txt").unlink()
     with pytest.raises(PackingError, match="identity_CelebA"):
         prepare(root, read_choices(attribute="Male", size="32"), subjects=True)
@@ -90,7 +89,7 @@ def test_what_cannot_be(root):
     with pytest.raises(PackingError, match=r"no attribute 'male'\. It has Bald, Black_Hair"):
         prepare(root, Choices(attributes=("male",)))
     (root / "img_align_celeba" / "000002.jpg").unlink()
-    with pytest.raises(ChoiceNeeded, match=r"000002\.jpg .*--size 128 --skip-broken"):
+    with pytest.raises(ChoiceNeeded, match=r"000002\.jpg .*--skip-broken"):
         prepare(root, Choices(attributes=("Male",)))
     (root / "list_attr_celeba.txt").write_text("1\nBald Male\n000001.jpg 1\n")
     with pytest.raises(PackingError, match="too short"):

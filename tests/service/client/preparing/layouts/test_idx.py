@@ -29,9 +29,9 @@ def test_where_they_lie(tmp_path, inside, packed):
     write_pair(tmp_path / inside, "train", images, packed=packed)
     write_pair(tmp_path / inside, "t10k", images[:12], packed=packed)
     package = prepare(tmp_path)
-    assert (package.format, package.records, package.classes) == ("idx", 20, tuple("0123456789"))
+    assert (package.format, package.private_records, package.classes) == ("idx", 20, tuple("0123456789"))
     assert package.summary == "IDX files, train (not t10k; --split chooses): 20 pictures, as they are."
-    assert prepare(tmp_path, Choices(split="t10k")).records == 12
+    assert prepare(tmp_path, Choices(split="t10k")).private_records == 12
 
 
 def test_another_size(tmp_path):

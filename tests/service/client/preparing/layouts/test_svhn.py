@@ -33,8 +33,8 @@ def test_parts_and_digits(root, images):
     found = received(package)
     assert [label for label, _ in found] == [*"0123456789", "0", "1"]
     assert (np.stack([pixels for _, pixels in found]) == images).all()
-    assert prepare(root, Choices(split="test")).records == 5
-    assert prepare(root / "test_32x32.mat").records == 5
+    assert prepare(root, Choices(split="test")).private_records == 5
+    assert prepare(root / "test_32x32.mat").private_records == 5
     with pytest.raises(PackingError, match="test, train"):
         prepare(root, Choices(split="extra"))
     with pytest.raises(PackingError, match="does not say whose"):
