@@ -1,4 +1,5 @@
-// Fills a declaration from a chosen file, and sends the file with its progress shown. Without it, two plain forms do.
+// Sends a file with its progress shown. Without it, two plain forms do. Of a declaration it fills in what the format of
+// a file says of all its records alike, and the names of the class folders: never their number, nor what pictures are.
 "use strict";
 (() => {
   const declaring = document.querySelector("[data-declare]");
@@ -54,11 +55,6 @@
     return new Blob(parts);
   }
 
-  function roundedUp(count) {
-    const unit = Math.max(10 ** (Math.floor(Math.log10(Math.max(count, 1))) - 1), 1);
-    return Math.ceil(count / unit) * unit;
-  }
-
   function fill(values) {
     for (const [name, value] of Object.entries(values)) {
       const field = form.elements.namedItem(name);
@@ -72,24 +68,14 @@
       const images = entries.find((entry) => entry.name === "images.npy");
       const head = await (await member(file, images, 4096)).slice(0, 4096).text();
       const shape = /'shape': \(([\d, ]+)\)/.exec(head)[1].split(",").filter((part) => part.trim()).map(Number);
-      fill({ records_declared: roundedUp(shape[0]), height: shape[1], width: shape[2], channels: shape[3] ?? 1 });
-      return "Filled from the arrays. Name the classes, in the order of their labels.";
+      fill({ height: shape[1], width: shape[2], channels: shape[3] ?? 1 });
+      return "The size is filled in from the arrays. Name the classes, in the order of their labels.";
     }
+    const names = form.elements.namedItem("classes");
+    if (names.value) return "";
     const files = entries.filter((entry) => !entry.name.endsWith("/") && !/(^|\/)(\.|__MACOSX)/.test(entry.name));
-    const classes = [...new Set(files.map((entry) => entry.name.split("/")[0]))].sort();
-    const picture = await createImageBitmap(await member(file, files[0], Infinity));
-    const canvas = new OffscreenCanvas(picture.width, picture.height);
-    const context = canvas.getContext("2d");
-    context.drawImage(picture, 0, 0);
-    const pixels = context.getImageData(0, 0, picture.width, picture.height).data;
-    let grey = true;
-    for (let at = 0; at < pixels.length && grey; at += 4) {
-      grey = pixels[at] === pixels[at + 1] && pixels[at] === pixels[at + 2];
-    }
-    fill({ classes: classes.join(", "), records_declared: roundedUp(files.length), channels: grey ? "1" : "3" });
-    fill({ width: picture.width, height: picture.height });
-    return `Filled from the folders' names, the number of files rounded up, and the first picture. ` +
-      `If the pictures differ in size, the command beside this brings them to one.`;
+    fill({ classes: [...new Set(files.map((entry) => entry.name.split("/")[0]))].sort().join(", ") });
+    return "The classes are filled in from the folders' names: they become public, so see that each may.";
   }
 
   async function chosen() {

@@ -63,7 +63,8 @@ def public_facts(client: Client, dataset: Dataset) -> dict[str, Any]:
     """Everything that anybody may read about a dataset, its account and its log, and what trainings would be."""
     account = client.account(str(dataset.account_id))
     entries = [
-        {"kind": entry.kind, "spent": entry.spent_nano, "details": entry.details} for entry in client.entries(account.id)
+        {"kind": entry.kind, "spent": entry.spent_nano, "details": entry.details}
+        for entry in client.entries(account.id)
     ]
     plan = client.plan(dataset.id, recipe="dp_classifier", epsilon=0.5)
     everything = {"dataset": dataset.refresh(), "account": account, "plan": plan}
@@ -106,7 +107,7 @@ WAYS = {
 def test_neighbouring_folders_are_declared_paid_for_and_planned_alike(
     served: Served, client: Client, albums: list[Path], bring: Bring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A counted folder is shown through its noisy count alone: with one noise, all within a step of the grid are alike."""
+    """A counted folder shows through its noisy count alone: with one noise, all within a step of the grid are alike."""
 
     def no_training(*_: object, **__: object) -> None:
         raise CliError("no training here")

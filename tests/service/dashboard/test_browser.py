@@ -1,11 +1,15 @@
 """The dashboard in a real browser: everybody can use it, the policy blocks nothing of ours, a page follows its jobs."""
 
+import io
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvicorn
+from PIL import Image
 
 from service.db.job_tables import Job
 from service.db.session import transaction
@@ -34,6 +38,39 @@ def test_an_open_page_follows_its_jobs(site, stock, live):
         with transaction(site.factory) as session:
             session.get_one(Job, stock.running).progress = {"stage": "teacher_votes", "step": 1449, "steps": 1450}
         page.get_by_text("1,449 of 1,450 steps").first.wait_for()
+    assert said == []
+
+
+def zipped(path: Path, count: int, odd: Image.Image | None = None) -> Path:
+    """A ZIP of grey pictures in two class folders, and perhaps one that is unlike them, which is found first."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(count):
+            held = io.BytesIO()
+            picture = odd if odd is not None and number == 0 else Image.new("L", (8, 8), number % 256)
+            picture.save(held, "PNG")
+            archive.writestr(f"{('cat', 'dog')[number % 2]}/{number}.png", held.getvalue())
+    return path
+
+
+def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
+    """Only the folders' names: neither how many pictures there are, nor what any of them is."""
+    odd = [Image.new("RGB", (8, 8), "red"), Image.new("L", (40, 17)), Image.new("RGBA", (8, 8))]
+    files = [zipped(tmp_path / f"{count}.zip", count) for count in (99, 100, 101, 109, 110, 1400, 1401)]
+    files += [zipped(tmp_path / f"odd{number}.zip", 100, one) for number, one in enumerate(odd)]
+    found = []
+    with a_page(base_url=live) as (page, said):
+        page.goto("/login")
+        page.fill("#key", site.key("admin"))
+        page.click("main button[type=submit]")
+        page.wait_for_url("**/")
+        for file in files:
+            page.goto("/datasets/new")
+            page.set_input_files("#file", file)
+            page.wait_for_function("document.querySelector('#classes').value !== ''")
+            fields = ("classes", "width", "height", "channels", "records_declared", "subjects_declared")
+            found.append({name: page.input_value(f"#{name}") for name in fields})
+    assert found == [found[0]] * len(files)
+    assert (found[0]["classes"], found[0]["records_declared"]) == ("cat, dog", "")
     assert said == []
 
 

@@ -3,13 +3,14 @@
 import io
 import re
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from service import jobs, ledger
+from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
 from service.db.dataset_tables import Dataset
@@ -27,14 +28,20 @@ DATASET |= {"records_declared": "100", "once": "b" * 32}
 PROBLEM = {"Accept": "application/problem+json", "Origin": "http://127.0.0.1:8420"}
 
 
-def zipped(size: tuple[int, int] = (6, 4)) -> bytes:
-    """A ZIP with three pictures in each of three class folders."""
+def zipped(
+    size: tuple[int, int] = (6, 4), *, count: int = 9, odd: tuple[int, int] | None = None, broken: bool = False
+) -> bytes:
+    """A ZIP with pictures in three class folders; the last may have another size, or be none."""
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as archive:
-        for number in range(9):
+        for number in range(count):
             picture = io.BytesIO()
-            Image.fromarray(np.full(size[::-1], 20 * number, np.uint8)).save(picture, "PNG")
-            archive.writestr(f"{('cat', 'dog', 'owl')[number % 3]}/{number}.png", picture.getvalue())
+            last = number == count - 1
+            shape = (odd if odd and last else size)[::-1]
+            Image.fromarray(np.full(shape, 20 * number, np.uint8)).save(picture, "PNG")
+            archive.writestr(
+                f"{('cat', 'dog', 'owl')[number % 3]}/{number}.png", b"none" if broken and last else picture.getvalue()
+            )
     return held.getvalue()
 
 
@@ -82,12 +89,34 @@ def test_images_are_declared_and_sent_by_forms_alone(site, declared):
     assert uploader.post(f"{declared}/content", data=fields).status_code == 422
     refused = uploader.post(f"{declared}/content", data=fields, files={"file": ("x.zip", zipped((5, 4)))})
     assert refused.status_code == 422
-    assert_shown(refused.text, "is not 6 x 4 pixels", "obscura datasets push images/ --size 6x4 --grey")
+    assert_shown(refused.text, "is not 6 x 4 pixels", "obscura datasets push images/ --at-most 100 --size 6x4 --grey")
     assert site.row(Dataset, row.id).state is DatasetState.DECLARED
     sent = uploader.post(f"{declared}/content", data=fields, files=file)
     assert (sent.status_code, sent.headers["location"]) == (303, declared)
     assert site.row(Dataset, row.id).state is DatasetState.READY
     assert "Plan a training" in uploader.get(declared).text
+
+
+def test_neighbouring_files_are_declared_as_their_owner_states_and_received_or_refused_without_a_trace(
+    site, open_account
+):
+    """The page's script fills in no number of records and opens no picture; the forms take what their owner wrote."""
+    script = (Path(dashboard.__file__).parent / "static" / "upload.js").read_text("utf-8")
+    assert not re.findall("records_declared|createImageBitmap|getImageData", script)
+    make_fingerprint_key(site.settings)
+    account = open_account(site.factory)
+    uploader, shown = site.signed_in("data", "read"), []
+    for number, content in enumerate((zipped(), zipped(count=10), zipped(odd=(7, 4)), zipped(odd=None, broken=True))):
+        fields = DATASET | {"name": f"scans {number}", "once": str(number) * 32, "account_id": account}
+        place = send(uploader, "/datasets/new", "/datasets", **fields).headers["location"]
+        token = {"token": token_of(uploader, place), "format": "zip"}
+        answer = uploader.post(f"{place}/content", data=token, files={"file": ("x.zip", content)})
+        row = site.row(Dataset, place.rpartition("/")[2])
+        assert (answer.status_code, row.state) in {(303, DatasetState.READY), (422, DatasetState.DECLARED)}
+        shown.append((row.classes, row.width, row.height, row.channels, row.records_declared, row.subjects_declared))
+    assert shown == [shown[0]] * 4
+    (paying,) = site.rows(AccountRow)
+    assert (paying.spent_nano, paying.held_nano) == (0, 0)
 
 
 def test_images_are_sent_by_the_pages_script(site, declared):

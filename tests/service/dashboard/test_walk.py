@@ -59,8 +59,11 @@ def test_private_images_are_made_by_clicks_alone(tmp_path):
 
         page.goto("/")
         page.click("main a:has-text('Bring images') >> nth=0")
+        for field, value in (("name", "digits"), ("width", "8"), ("height", "8"), ("records_declared", "2000")):
+            page.fill(f"#{field}", value)
+        page.select_option("#channels", label="grey")
         page.set_input_files("#file", digits(tmp_path / "digits.zip"))
-        expect(page.locator("#records_declared")).to_have_value("1400", timeout=PATIENCE_MS)
+        expect(page.locator("#classes")).to_have_value(", ".join("0123456789"), timeout=PATIENCE_MS)
         page.select_option("#account_id", label="writers")
         page.click("[data-declare] button[type=submit]")
         page.click("a:has-text('Plan a training')")
