@@ -52,9 +52,8 @@ def run(place: Path, *command: str) -> str:
 
 def run_command(place: Path) -> str:
     """Run `obscura quickstart`."""
-    return "$ obscura quickstart digits --yes\n" + run(
-        place, "-P", "-m", "service.cli", "quickstart", "digits", "--yes"
-    )
+    words = ("quickstart", "digits", "--at-most", "2000", "--size", "28", "--grey", "--yes")
+    return f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "service.cli", *words)
 
 
 def run_program(place: Path) -> str:

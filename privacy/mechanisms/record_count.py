@@ -26,6 +26,15 @@ def count_event(stddev: float) -> GaussianEvent:
     return GaussianEvent.of_discrete_noise(1.0, stddev)
 
 
+def noisy_count(records: int, stddev: float, noise: SecureNoise) -> int:
+    """Return the number of records with exact discrete Gaussian noise.
+
+    Privacy:
+        Costs `count_event(stddev)`, to be paid before.
+    """
+    return records + int(noise.discrete_gaussian(1, stddev)[0])
+
+
 def propose_bound(records: int, stddev: float, noise: SecureNoise) -> int:
     """Return a number that is very likely no less than the number of records, and that may be declared.
 
@@ -35,10 +44,9 @@ def propose_bound(records: int, stddev: float, noise: SecureNoise) -> int:
         noise: secret, and fresh for each call.
 
     Privacy:
-        Only the sum of the count and exact discrete Gaussian noise is looked at, which costs `count_event(stddev)`;
-        `bound_above` is post-processing.
+        A post-processing of `noisy_count`, and of nothing else that is private.
     """
-    return bound_above(records + int(noise.discrete_gaussian(1, stddev)[0]), stddev)
+    return bound_above(noisy_count(records, stddev, noise), stddev)
 
 
 def bound_above(noisy_count: int, stddev: float) -> int:

@@ -127,6 +127,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "file_name": ("Name of the file.", "generator.safetensors"),
     "next_cursor": ("Send it as `cursor` for the next page; null on the last one.", None),
     "noise_multiplier": ("Standard deviation of the noise over the sensitivity.", 100.0),
+    "noise_stddev": ("Parameter of the discrete Gaussian that the price pays for.", 300.0),
     "noisy_counts": ("One for each class.", [5121, 879]),
     "notes": ("Remarks for people.", ["Choosing by public data costs nothing."]),
     "options": ("Of the recipe; what is absent takes the recipe's own value.", {"vote_share": 0.1}),

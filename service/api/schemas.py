@@ -168,7 +168,7 @@ class CountRecord(ApiRecord):
     account_id: str
     sequence: int = Field(description="Of its ledger entry.")
     price_nano: int
-    noise_stddev: float = Field(description="Parameter of the discrete Gaussian that the price pays for.")
+    noise_stddev: float
 
 
 class EntryRecord(ApiRecord):

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from privacy.units import UNIT_WORDS
@@ -100,9 +99,11 @@ def _asked() -> int:
     """Ask for the bound, before anything is known of the pictures."""
     stated: int = typer.prompt(
         "How many pictures can there be at most? The number becomes public: round it up",
-        type=click.IntRange(min=1),
+        type=int,
         err=True,
     )
+    if stated < 1:
+        raise CliError("What is stated to be there at most is a number above 0.", Exit.USAGE)
     return stated
 
 

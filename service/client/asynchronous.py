@@ -1,7 +1,7 @@
 """The same verbs for asyncio. Each is the synchronous one in a thread; waiting for a job takes none.
 
 async with obscura.connect_async("https://obscura.example.org", token) as service:
-    release = await service.train("images/", epsilon=1)
+    release = await service.train("images/", epsilon=1, at_most=2000)
     images, labels = await (await release.sample(1000)).to_numpy()
 """
 

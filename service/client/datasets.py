@@ -241,14 +241,14 @@ def require_statements(at_most: int | None, subjects_at_most: int | None, *, pri
         raise PackingError("What is stated to be there at most is a number above 0.")
     if private and at_most is None:
         raise PackingError(
-            "State how many pictures there are at most: --at-most 2000 (in Python: at_most=2000), for example. The "
-            "number becomes public and the noise follows from it, so it is not counted for you: a single picture would "
-            "show in it. Round up to what would hold with some more or fewer pictures, too."
+            "How many pictures there are at most becomes public, and the noise follows from it: so it is not counted "
+            "for you, for a single picture would show in it. State a number that would hold with some more or fewer "
+            "pictures, too, such as --at-most 2000 (in Python: at_most=2000)."
         )
     if by_subject and subjects_at_most is None:
         raise PackingError(
-            "State how many subjects there are at most as well: --subjects-at-most 500 (in Python: "
-            "subjects_at_most=500), for example. The number becomes public, so it is not counted for you."
+            "How many subjects there are at most becomes public, so it is not counted for you. State it as well, such "
+            "as --subjects-at-most 500 (in Python: subjects_at_most=500)."
         )
 
 

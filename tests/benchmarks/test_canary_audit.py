@@ -55,6 +55,7 @@ def test_every_place_that_draws_noise_is_audited():
     """A new one belongs into an audit, and then into this list."""
     audited = {
         "privacy/aggregation/topagg.py",  # votes on images, latents and moments
+        "privacy/mechanisms/record_count.py",
         "privacy/gradients/release.py",  # every gradient estimator
         "workers/recipes/class_histogram.py",
         "workers/recipes/paid_warm_start.py",  # hands on what the warm start asks for

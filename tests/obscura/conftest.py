@@ -34,4 +34,4 @@ def images() -> tuple[np.ndarray, list[str]]:
 
 @pytest.fixture(scope="module")
 def release(service: Client, images: tuple[np.ndarray, list[str]]) -> Release:
-    return service.train(*images, epsilon=1, options=SMALL, show=False)
+    return service.train(*images, epsilon=1, at_most=200, options=SMALL, show=False)

@@ -38,7 +38,10 @@ def test_trainings_are_awaited_together_and_block_nobody(service, data_dir):
         async with connected(data_dir) as asynchronous:
             watch = asyncio.create_task(longest_pause(pauses))
             trained = await asyncio.gather(
-                *(asynchronous.train(*two_classes(200), epsilon=1, name=name, options=SMALL) for name in ("one", "two"))
+                *(
+                    asynchronous.train(*two_classes(200), epsilon=1, at_most=200, name=name, options=SMALL)
+                    for name in ("one", "two")
+                )
             )
             watch.cancel()
             accounts = [await asynchronous.find_account(name) for name in ("one", "two")]
@@ -80,7 +83,7 @@ def test_the_verbs_do_what_the_synchronous_ones_do(service, data_dir, images, re
 @pytest.mark.slow
 def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
     account = service.create_account(name="long", owner="clinic", epsilon=2, delta=1e-5, unit="record")
-    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, name="long")
+    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, at_most=200, name="long")
 
     async def program() -> None:
         async with connected(data_dir) as asynchronous:
@@ -112,7 +115,7 @@ def test_progress_is_iterated_and_awaiting_is_cancelled(service, data_dir):
 
 def test_a_program_that_stops_awaiting_a_job_ends_at_once(service, data_dir):
     account = service.create_account(name="left", owner="clinic", epsilon=2, delta=1e-5, unit="record")
-    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, name="left")
+    dataset = service.datasets.push(Arrays(*two_classes(200)), account_id=account.id, at_most=200, name="left")
 
     async def program() -> str:
         async with connected(data_dir) as asynchronous:
@@ -144,7 +147,9 @@ def test_a_push_that_nobody_awaits_stops_and_leaves_nothing(service, data_dir, t
         async with connected(data_dir) as asynchronous:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
-                    await asynchronous.datasets.push(tmp_path, account_id=account.id, name="slow", on_picture=look)
+                    await asynchronous.datasets.push(
+                        tmp_path, account_id=account.id, at_most=200, name="slow", on_picture=look
+                    )
 
     asyncio.run(program())
     assert 0 < len(looked_at) < 100

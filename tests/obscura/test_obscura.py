@@ -31,7 +31,7 @@ def test_training_opens_an_account_that_pays_for_these_images_once(service, rele
     assert (account.name, account.epsilon, account.delta, account.unit) == ("images", 1, 1e-4, "record")
     assert 0 < account.balance.spent_epsilon <= 1
     with pytest.raises(BudgetError):
-        service.train(*images, epsilon=1, options=SMALL, show=False)
+        service.train(*images, epsilon=1, at_most=200, options=SMALL, show=False)
     assert [dataset.name for dataset in service.datasets()] == ["images-2", "images"]
     (job,) = service.jobs()
     assert job.wait().release() == release == next(service.releases())

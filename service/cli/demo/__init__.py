@@ -70,9 +70,8 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
     clock = _Clock()
     data_dir = _fresh_folder(out)
     found = find_images(out.parent / "cache", output.notice, images)
-    output.notice(
-        f"Images: {found.name} ({found.source}), {found.private_at_most} private, {found.public_at_most} public at most."
-    )
+    at_most = f"{found.private_at_most} private and {found.public_at_most} public at most"
+    output.notice(f"Images: {found.name} ({found.source}), {at_most}.")
     with DemoService(data_dir, log=out / "service.log") as service:
         output.notice(f"Service: {service.url} (log: {out / 'service.log'}). The dashboard is at {service.url}/")
         clock.done("setup")

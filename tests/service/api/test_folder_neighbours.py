@@ -152,5 +152,5 @@ def test_a_bound_that_is_missing_is_asked_for_before_the_folder_is_looked_at(
         lambda: client.datasets.push(tmp_path / missing, account_id=account.id),
         lambda: client.train(tmp_path / missing, epsilon=1, show=False),
     ):
-        with pytest.raises(Exception, match="State how many pictures there are at most: --at-most 2000"):
+        with pytest.raises(Exception, match=r"not counted for you.* --at-most 2000"):
             ask()

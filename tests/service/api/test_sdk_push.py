@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.client import BrokenPictures, ChoiceNeeded, PackingError
+from service.client import BrokenPictures, PackingError
 
 
 @pytest.fixture
@@ -39,22 +39,19 @@ def album(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_folder_goes_in_with_what_the_error_named(served, client, album, tmp_path, monkeypatch):
+def test_a_folder_goes_in_as_it_is_and_is_declared_as_stated(served, client, album, tmp_path, monkeypatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     account_id = served.account()["id"]
     before = sorted(album.rglob("*"))
-    with pytest.raises(ChoiceNeeded) as error:
-        client.datasets.push(album, account_id=account_id)
-    assert error.value.flags == ("--size 32", "--background white")
-    assert list(client.datasets()) == []  # nothing was declared
     said: list[str] = []
-    dataset = client.datasets.push(album, account_id=account_id, size="32", background="white", say=said.append)
+    dataset = client.datasets.push(album, account_id=account_id, at_most=2000, say=said.append)
     assert (dataset.state, dataset.name, dataset.visibility) == ("ready", "album", "private")
     assert (dataset.height, dataset.width, dataset.channels, dataset.classes) == (32, 32, 3, ["boat", "car"])
     assert said[0].startswith("9 pictures: 2 cropped to 32 x 32, 7 scaled to 32 x 32, 1 laid on white, ")
     assert said[1].startswith("Declaring, and thereby making public: classes boat, car;")
+    assert said[1].endswith("at most 2000 records.")
     assert [found.id for found in client.datasets()] == [dataset.id]
     assert sorted(album.rglob("*")) == before
     assert list(scratch.iterdir()) == []
@@ -70,7 +67,7 @@ def test_sizes_of_any_aspect(served, client, album, size):
 
 def test_broken_pictures_are_named_to_their_owner_and_to_nobody_else(served, client, album):
     (album / "car" / "CANARY.jpg").write_bytes((album / "boat" / "wide.jpg").read_bytes()[:300])
-    choices: dict[str, Any] = {"size": 32, "background": "white"}
+    choices: dict[str, Any] = {"size": 32}
     with pytest.raises(BrokenPictures, match=r"car/CANARY\.jpg") as error:
         client.datasets.push(album, public=True, **choices)
     assert (error.value.count, error.value.flags) == (1, ("--skip-broken",))
@@ -101,7 +98,7 @@ def test_private_or_public_and_not_both(served, client, album):
     with pytest.raises(PackingError, match="not both"):
         client.datasets.push(album, account_id=served.account()["id"], public=True)
     with pytest.raises(PackingError, match="unit is the subject"):
-        client.datasets.push(album, public=True, subjects=3)
+        client.datasets.push(album, public=True, subjects_at_most=3)
 
 
 def test_subjects_of_a_table(served, client, album):
@@ -109,6 +106,6 @@ def test_subjects_of_a_table(served, client, album):
     (album / "labels.csv").write_text("\n".join(["file,label,subject", *rows]))
     account_id = served.account(unit="subject")["id"]
     dataset = client.datasets.push(
-        album, account_id=account_id, labels="labels.csv", size=(32, 32), background="white", subjects=5
+        album, account_id=account_id, labels="labels.csv", size=(32, 32), at_most=20, subjects_at_most=5
     )
-    assert (dataset.state, dataset.subjects_declared, dataset.records_declared) == ("ready", 5, 9)
+    assert (dataset.state, dataset.subjects_declared, dataset.records_declared) == ("ready", 5, 20)

@@ -31,7 +31,7 @@ def account(shell: Any) -> str:
 def dataset(shell: Any, account: str, make_images: MakeImages, tmp_path: Path) -> str:
     """The id of a pushed private dataset of that account."""
     path = make_images(tmp_path / "private.npz", 200)
-    return str(shell("datasets", "push", str(path), "--account", account, "--json").json["id"])
+    return str(shell("datasets", "push", str(path), "--account", account, "--at-most", "200", "--json").json["id"])
 
 
 def test_accounts_and_budgets(shell, account):
@@ -47,10 +47,12 @@ def test_accounts_and_budgets(shell, account):
 
 def test_pushing_tells_what_becomes_public(shell, account, make_images, tmp_path):
     path = make_images(tmp_path / "private.npz", 197)
-    pushed = shell("datasets", "push", str(path), "--account", account, "--classes", "cat,dog", "--json")
+    pushed = shell(
+        "datasets", "push", str(path), "--account", account, "--at-most", "250", "--classes", "cat,dog", "--json"
+    )
     assert pushed.json["state"] == "ready"
     assert pushed.json["classes"] == ["cat", "dog"]
-    assert pushed.json["records_declared"] == 200  # the count, rounded up
+    assert pushed.json["records_declared"] == 250
     assert "public" in pushed.err
     assert "cat, dog" in pushed.err
     json.loads(pushed.out)
@@ -61,7 +63,9 @@ def test_what_is_packed_is_what_the_service_takes(shell, account, tmp_path):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(3):
             Image.new("RGB", (12, 8), (number, 0, 9)).save(tmp_path / "pictures" / name / f"{number}.png")
-    pushed = shell("datasets", "push", str(tmp_path / "pictures"), "--account", account, "--json").json
+    pushed = shell(
+        "datasets", "push", str(tmp_path / "pictures"), "--account", account, "--at-most", "100", "--json"
+    ).json
     assert (pushed["state"], pushed["format"], pushed["channels"]) == ("ready", "zip", 3)
     idx = tmp_path / "idx"
     idx.mkdir()

@@ -22,15 +22,19 @@ def people(tmp_path: Path) -> Path:
 def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_images, people, tmp_path):
     opened = ("--epsilon", "8", "--delta", "1e-5", "--json")
     account = str(shell("accounts", "create", "families", "--unit", "subject", *opened).json["id"])
-    pushed = shell("datasets", "push", str(people), "--account", account, "--json")
-    assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 7, 3)
-    assert "at most 7 records of at most 3 subjects" in pushed.err
+    stated = ("--account", account, "--at-most", "9", "--subjects-at-most", "5")
+    pushed = shell("datasets", "push", str(people), *stated, "--json")
+    assert (pushed.json["state"], pushed.json["records_declared"], pushed.json["subjects_declared"]) == ("ready", 9, 5)
+    assert "at most 9 records of at most 5 subjects" in pushed.err
     path = make_images(tmp_path / "arrays.npz", 120)
-    refused = shell("datasets", "push", str(path), "--account", account, code=2)
+    stated = ("--account", account, "--at-most", "120", "--subjects-at-most", "50")
+    refused = shell("datasets", "push", str(path), *stated, code=2)
     assert "third array 'subjects'" in refused.err
     with np.load(path) as arrays:
         np.savez(path, images=arrays["images"], labels=arrays["labels"], subjects=np.arange(120) // 3)
-    pushed = shell("datasets", "push", str(path), "--account", account, "--subjects", "50", "--json").json
+    pushed = shell(
+        "datasets", "push", str(path), "--account", account, "--at-most", "120", "--subjects-at-most", "50", "--json"
+    ).json
     assert (pushed["state"], pushed["records_declared"], pushed["subjects_declared"]) == ("ready", 120, 50)
     asked = ("--recipe", "datalens", "--epsilon", "1", "--option", "teachers=10", "--json")
     made = shell("plan", pushed["id"], *asked).json
@@ -41,17 +45,15 @@ def test_pushing_to_a_subject_account_declares_and_sends_subjects(shell, make_im
     )
 
 
-def test_a_motley_folder_works_with_what_the_error_named(shell, people):
-    """Of two sizes and partly transparent: refused with every option by name, and taken with them."""
+def test_a_motley_folder_is_brought_to_what_is_stated_or_fixed(shell, people):
+    """Of two sizes and partly transparent."""
     root = people.rename(people.with_name("motley"))
     for name in ("zoe", "bert", "carl"):
         for path in root.glob(f"*/{name}/*.png"):
             path.rename(path.parent.parent / f"{name}-{path.name}")
     Image.new("RGBA", (20, 30), (9, 9, 9, 0)).save(root / "dog" / "clear.png")
-    refused = shell("datasets", "push", str(root), "--public", "--json", code=2)
-    flags = refused.json["error"]["flags"]
-    assert flags == ["--size 16", "--background white"]
-    assert " ".join(flags) in refused.err
-    pushed = shell("datasets", "push", str(root), "--public", *" ".join(flags).split(), "--json")
+    pushed = shell("datasets", "push", str(root), "--public", "--json").json
+    assert (pushed["state"], pushed["width"], pushed["height"], pushed["channels"]) == ("ready", 32, 32, 3)
+    pushed = shell("datasets", "push", str(root), "--public", "--size", "16", "--json")
     assert (pushed.json["state"], pushed.json["width"], pushed.json["height"]) == ("ready", 16, 16)
     assert "8 pictures: 1 cropped to 16 x 16, 7 scaled to 16 x 16, 1 laid on white" in pushed.err

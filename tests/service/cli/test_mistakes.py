@@ -32,7 +32,7 @@ def people(shell: Any) -> str:
     images = np.random.default_rng().integers(0, 255, (200, 8, 8), dtype=np.uint8)
     with Client(*address_and_key(shell.data_dir)) as client:
         account = client.create_account(name=name, owner="clinic", epsilon=2, delta=1e-4, unit="record")
-        client.datasets.push(Arrays(images, np.arange(200) % 2), account_id=account.id, name=name)
+        client.datasets.push(Arrays(images, np.arange(200) % 2), account_id=account.id, at_most=200, name=name)
         facts = {"classes": ["a", "b"], "height": 8, "width": 8, "channels": 1, "records_declared": 10}
         for _ in range(2):
             client.declare_dataset(name="twins", visibility="public", **facts)
@@ -80,9 +80,10 @@ MISTAKES = {
     "neither account nor public": ("datasets push pets", "--public"),
     "a folder that is not there": ("datasets push images --public", "obscura datasets push"),
     "pictures without classes": ("datasets push pets/cat --public", "--labels labels.csv"),
-    "pictures of several sizes": ("datasets push pets --public", "--size 8"),
+    "no bound": ("datasets push pets --account {people}", "--at-most 2000"),
+    "fewer than there are": ("datasets push pets --account {people} --at-most 1", "--at-most"),
     "a name that is taken": (
-        "datasets push pets --account {people} --name {people} --size 8",
+        "datasets push pets --account {people} --name {people} --at-most 9 --size 8",
         "obscura datasets delete",
     ),
     "a recipe that is not there": ("train {people} -r alchemy -e 1", "obscura recipes"),

@@ -54,8 +54,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Run the command in this process, in the test's folder, with nobody at the terminal."""
     monkeypatch.chdir(tmp_path)
 
-    def start(*arguments: object, before: tuple[str, ...] = ()) -> Result:
-        return CliRunner().invoke(app, [*before, "quickstart", *map(str, arguments)])
+    def start(*arguments: object, before: tuple[str, ...] = (), answers: str = "") -> Result:
+        return CliRunner().invoke(app, [*before, "quickstart", *map(str, arguments)], input=answers)
 
     return start
 
@@ -64,6 +64,8 @@ def test_what_can_be_known_before_is_said_before(start, pets, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     asked = start(pets)
     assert (asked.exit_code, "repeat the command with --yes" in asked.stderr) == (2, True)
+    more = start(pets, "--yes", "--at-most", "39")
+    assert (more.exit_code, "more pictures than you stated" in more.stderr) == (2, True)
     taken = start(pets, "--yes", "--out", pets)
     assert (taken.exit_code, "choose another place" in taken.stderr) == (1, True)
     loose = start(pets / "cat", "--yes")
@@ -88,18 +90,20 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         before = list(client.datasets())
         monkeypatch.setattr(quickstart, "confirm", no)
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
-        declined = start(pets, before=target)
+        declined = start(pets, before=target, answers="2000\n")
         assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
         assert "This is a forecast on other images, not a promise." in declined.output
         assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-        broken = start(pets, before=target)
+        broken = start(pets, "--at-most", "2000", before=target)
         assert "The pictures changed while they were sent" in broken.stderr
-        assert f"To go on: obscura quickstart {pets}" in broken.stderr
+        assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 2000 --size 32" in broken.stderr
         assert list(client.datasets()) == before
         (account,) = [account for account in client.accounts() if account.name == "pets"]
         assert account.balance.held_nano == account.balance.spent_nano == 0
         client.lower_limit(account.id, epsilon=0.5, reason="as if half of it was spent")
-        poor = start(pets, "--yes", before=target)
-        assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+        for flags in (("--at-most", "2000"), ()):
+            poor = start(pets, "--yes", *flags, before=target)
+            assert (poor.exit_code, "does not pay for that" in poor.stderr) == (3, True)
+        assert client.account(account.id).balance.spent_nano == 0, "nothing was counted"
         assert list(client.datasets()) == before
