@@ -90,14 +90,15 @@ def test_a_step_that_fails_leaves_nothing_half_done(start, pets, shell: Any, mon
         before = list(client.datasets())
         monkeypatch.setattr(quickstart, "confirm", no)
         monkeypatch.setattr(quickstart, "somebody_there", lambda: True)
-        declined = start(pets, before=target, answers="2000\n")
+        small = ("--size", "8", "--grey")
+        declined = start(pets, *small, before=target, answers="100\n")
         assert "Nothing was sent, and nothing spent." in declined.stderr, declined.stderr
         assert "This is a forecast on other images, not a promise." in declined.output
         assert (pets.parent / "preview.png").read_bytes().startswith(b"\x89PNG")
         monkeypatch.setattr(quickstart, "confirm", yes_and_then_a_picture_goes)
-        broken = start(pets, "--at-most", "2000", before=target)
+        broken = start(pets, *small, "--at-most", "100", before=target)
         assert "The pictures changed while they were sent" in broken.stderr
-        assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 2000 --size 32" in broken.stderr
+        assert f"To go on: obscura quickstart {pets} --epsilon 1 --at-most 100 --size 8 --grey" in broken.stderr
         assert list(client.datasets()) == before
         (account,) = [account for account in client.accounts() if account.name == "pets"]
         assert account.balance.held_nano == account.balance.spent_nano == 0
