@@ -13,31 +13,11 @@ UNITS_PER_TEACHER_MIN = 4
 FOLLOWING = ("default", "warm_start_only")  # presets whose detail follows; the others' values are as they stand
 _SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
 # Options that may then be something else than their defaults.
-FOLLOWING_OPTIONS = frozenset(
-    {
-        "vote_share",
-        "frequencies",
-        "coefficients",
-        "colour",
-        "centre",
-        "noise_shape",
-        "texture",
-        "texture_waves",
-        "shrink",
-        "components",
-        "class_components",
-        "clusters",
-        "mean_share",
-        "pooled_share",
-        "class_share",
-        "cluster_share",
-        "mean_clip",
-        "deviation_clip",
-        "component_clip",
-        "teachers",
-        "top_k",
-    }
-)
+FOLLOWING_OPTIONS = frozenset((
+    "vote_share", "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves",
+    "shrink", "components", "class_components", "clusters", "mean_share", "pooled_share", "class_share",
+    "cluster_share", "mean_clip", "deviation_clip", "component_clip", "teachers", "top_k",
+))  # fmt: skip
 _OF_VOTES = ("vote_share", "teachers", "top_k", "images", "stddev", "images_per_iteration", "rounds")
 
 

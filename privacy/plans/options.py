@@ -6,6 +6,7 @@ Refusals, the API's document, the pages' form, the command line and docs/recipes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -105,9 +106,8 @@ def options_schema(
     if presets:
         named = {"enum": list(presets), "type": "string", "default": "default"}
         properties["preset"] = {**named, "description": "Named values of the other options, which those given replace."}
-    for name, schema in kind.model_json_schema()["properties"].items():
+    for name, schema in _schemas(kind).items():
         properties[name] = {**schema, "default": defaults[name]}
-        del properties[name]["title"]
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -135,6 +135,12 @@ def _in_words(schema: Mapping[str, Any]) -> str:
     return {"boolean": "true or false", "null": "null"}.get(kind, f"JSON of type {kind}")
 
 
+@cache
+def _schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
+    schemas = kind.model_json_schema()["properties"]
+    return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
+
+
 def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
     """Say what is wrong with one option: with an unknown one, if there is one, or else the first."""
     faults = error.errors(include_url=False)
@@ -145,6 +151,5 @@ def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParamet
     name = str(fault["loc"][0])
     if fault["type"] == "extra_forbidden":
         return InvalidParameter("options", name, f"the options are {', '.join(kind.model_fields)}")
-    schema = kind.model_json_schema()["properties"][name]
-    words = values_in_words(schema)
+    words = values_in_words(_schemas(kind)[name])
     return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it is'} {words}")
