@@ -14,6 +14,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.plans.options import RecipeConfig, read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+from workers.recipes.class_histogram import ClassHistogram
 from workers.recipes.interface import Piece, Run
 
 
@@ -33,9 +34,13 @@ def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: in
 @dataclass(frozen=True)
 class Sums:
     sums: tuple[int, ...]
+    stddev: float
+    units_declared: int
 
     def save(self, directory: Path) -> None:
-        (directory / "sums.txt").write_text(str(self.sums))
+        """Write them as what can be published, a histogram."""
+        rounds = tuple(f"round {number}" for number in range(len(self.sums)))
+        ClassHistogram(rounds, self.sums, self.stddev, self.units_declared).save(directory)
 
 
 def train(run: Run) -> Sums:
@@ -43,7 +48,8 @@ def train(run: Run) -> Sums:
     (stage,) = run.plan.stages
     run.pay(stage.event, stage.name)
     noise = run.noise("sums").discrete_gaussian(rounds, stddev)
-    return Sums(tuple((len(run.data.private_labels) + noise).tolist()))
+    sums = tuple((len(run.data.private_labels) + noise).tolist())
+    return Sums(sums, stddev, run.facts.units_declared)
 
 
 def work(plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
