@@ -39,7 +39,7 @@ def type_options(document: dict[str, Any]) -> None:
 
 
 def _request_for(recipe: Recipe, request: str, schema: dict[str, Any]) -> dict[str, Any]:
-    properties = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
+    properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
     if "trials" in schema["properties"]:
         properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
     narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}

@@ -5,9 +5,11 @@ import pytest
 from pydantic import Field
 
 from privacy.errors import InvalidParameter
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens_defaults import config_that_follows
 from privacy.plans.options import RecipeConfig, options_schema, read_options, values_in_words
 from privacy.plans.registry import RECIPES
-from tests.privacy.plans.golden_options import VALUES
+from tests.privacy.plans.golden_options import FACTS, VALUES
 
 OPTIONS = [(recipe, option) for recipe, known in RECIPES.items() for option in known.config.model_fields]
 OF_JSON = [
@@ -88,3 +90,12 @@ def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
         "first": 4,
         "second": 2,
     }
+
+
+def test_the_options_that_follow_from_facts_and_budget_are_named():
+    fixed, found = DataLensConfig(), set()
+    for facts in FACTS.values():
+        for mu in (0.001, 0.1, 1.0, 10.0):
+            made = config_that_follows({}, mu, facts)
+            found |= {name for name, value in made if value != getattr(fixed, name)}
+    assert found == RECIPES["datalens"].follows
