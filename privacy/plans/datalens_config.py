@@ -26,17 +26,13 @@ class DataLensConfig(RecipeConfig):
     """Public parameters of one DataLens training. The paper's letters are given where it has one."""
 
     warm_start: bool = Field(
-        True,
-        description="Release class-conditional statistics first; off gives the paper's algorithm from a fixed prior.",
+        True, description="Release class-conditional statistics first; off: the paper's algorithm from a fixed prior."
     )
     moment_votes: bool = Field(
-        False,
-        description="Without a warm start, let teachers vote on class moments first (`privacy.plans.moment_votes`).",
+        False, description="Without a warm start: teachers vote on class moments first (`privacy.plans.moment_votes`)."
     )
     moment_detail: bool = Field(
-        False,
-        description="Moment votes on more coefficients, and on each class's correlations: for budgets well above "
-        "epsilon 1.",
+        False, description="Moment votes on more numbers and on each class's correlations: for a large epsilon."
     )
     vote_share: float = Field(
         0.1,
@@ -46,10 +42,7 @@ class DataLensConfig(RecipeConfig):
         "is one; 0 turns them off.",
     )
     frequencies: int = Field(
-        16,
-        ge=1,
-        le=64,
-        description="The warm start sees the lowest frequencies^2 cosine coefficients of each channel: a public basis.",
+        16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
     )
     coefficients: int | None = Field(
         None,
@@ -59,8 +52,7 @@ class DataLensConfig(RecipeConfig):
         "strongest; null: all.",
     )
     colour: Literal["rgb", "luma_chroma"] = Field(
-        "rgb",
-        description="Planes of which coefficients are taken: the channels, or brightness and two planes of colour.",
+        "rgb", description="Planes of which coefficients are taken: channels, or brightness and two planes of colour."
     )
     centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
     noise_shape: float = Field(
@@ -79,9 +71,7 @@ class DataLensConfig(RecipeConfig):
         "strongest; all, where there are fewer.",
     )
     shrink: bool = Field(
-        False,
-        description="Pull means, counts and the pooled covariance to what is expected, as far as noise explains the "
-        "difference.",
+        False, description="Pull counts, means and covariances to what is expected, as far as noise explains it."
     )
     components: int = Field(
         80, ge=1, le=1024, description="Principal components that carry the warm start, and numbers in a latent."
@@ -90,73 +80,42 @@ class DataLensConfig(RecipeConfig):
         None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
     )
     clusters: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="Gaussians of one covariance of which a class is a mixture; noisy k-means finds their centres.",
+        1, ge=1, le=64, description="Gaussians of one covariance of which a class is a mixture, found by noisy k-means."
     )
     mean_share: float = Field(
-        0.1,
-        ge=1e-3,
-        le=1,
-        description="Share of the warm start's budget for counts and means. The four shares add up to 1.",
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
     )
     pooled_share: float = Field(
-        0.45,
-        ge=0,
-        le=1,
-        description="Share of the warm start's budget for the covariance within classes, pooled over classes.",
+        0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
     )
     class_share: float = Field(
-        0.45,
-        ge=0,
-        le=1,
-        description="Share of the warm start's budget for each class's own covariance in the principal components.",
+        0.45, ge=0, le=1, description="Share of the warm start's budget for each class's own covariance."
     )
     cluster_share: float = Field(
         0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
     )
     mean_clip: float = Field(
-        10.0,
-        ge=1e-3,
-        le=1000,
-        description="Norm to which an image's coefficients are clipped around `centre`, for 28 x 28 grey pixels.",
+        10.0, ge=1e-3, le=1000, description="Norm, around `centre`, of a clipped image's coefficients, at 28 x 28 grey."
     )
     deviation_clip: float = Field(
-        7.0,
-        ge=1e-3,
-        le=1000,
-        description="Norm to which an image's deviation from its class mean is clipped, scaled as mean_clip.",
+        7.0, ge=1e-3, le=1000, description="Norm of a clipped deviation from the class mean, scaled as mean_clip."
     )
     component_clip: float = Field(
-        6.0,
-        ge=1e-3,
-        le=1000,
-        description="Norm to which that deviation is clipped in the principal components, scaled as mean_clip.",
+        6.0, ge=1e-3, le=1000, description="Norm of that deviation in the principal components, scaled as mean_clip."
     )
     teachers: int = Field(
         4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
     )
     top_k: int = Field(20, ge=1, le=1_000_000, description="k, coordinates for which a teacher votes on one image.")
     clip: float = Field(
-        1e-5,
-        ge=1e-30,
-        le=1e6,
-        description="c, below which gradients keep their magnitude; large gradients saturate to plain signs.",
+        1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
     )
     beta: float = Field(0.7, ge=1e-6, le=1, description="Share of teachers that the thresholded release needs.")
     images: int | None = Field(
-        600,
-        ge=1,
-        le=IMAGES_MAX,
-        description="Images whose gradients are aggregated in all; the noise then follows from the budget. null: "
-        "stddev is given.",
+        600, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
     )
     stddev: float | None = Field(
-        None,
-        ge=1,
-        le=1e9,
-        description="sigma, the noise of one aggregation; when given, the number of images follows from the budget.",
+        None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
     )
     images_per_iteration: int = Field(20, ge=1, le=4096, description="m, images on which the teachers vote together.")
     teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
@@ -171,10 +130,7 @@ class DataLensConfig(RecipeConfig):
         0.1, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
     )
     step: float = Field(
-        0.1,
-        ge=0,
-        le=10,
-        description="gamma, largest distance in latent units by which the votes of one round move an image.",
+        0.1, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a latent."
     )
     rounds: int = Field(5, ge=1, le=1000, description="How often the generator is refitted to all votes so far.")
     features: int = Field(64, ge=0, le=4096, description="Features (tanh) of the generator's bending network.")
@@ -184,10 +140,7 @@ class DataLensConfig(RecipeConfig):
         False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
     )
     evaluation_samples: int = Field(
-        30_000,
-        ge=100,
-        le=EVALUATION_SAMPLES_MAX,
-        description="Synthetic images on which the released usefulness is measured.",
+        30_000, ge=100, le=EVALUATION_SAMPLES_MAX, description="Synthetic images on which usefulness is measured."
     )
     evaluation_seed: int = Field(0, ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")
 

@@ -32,10 +32,7 @@ class DpClassifierConfig(StepsConfig):
         "pretrained network.",
     )
     extractor: str = Field(
-        "",
-        max_length=64,
-        description="Name of the public pretrained network among those that the operator provides; for "
-        "pretrained_linear alone.",
+        "", max_length=64, description="Name of a public network of the operator's, for pretrained_linear alone."
     )
 
     def check(self) -> None:

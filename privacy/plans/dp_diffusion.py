@@ -33,56 +33,36 @@ class DpDiffusionConfig(StepsConfig):
     features: int = Field(32, ge=4, le=512, description="Channels of the U-Net at full size.")
     blocks: int = Field(2, ge=1, le=8, description="Residual blocks of the U-Net at each size.")
     patch: int = Field(
-        1,
-        ge=1,
-        le=8,
-        description="Side of the squares of pixels that the U-Net sees as channels; 2 makes a step about three times "
-        "as fast.",
+        1, ge=1, le=8, description="Side of squares of pixels that the U-Net sees as channels; 2 is 3 times as fast."
     )
     label_drop: float = Field(
         0.1, ge=0, le=0.9, description="Share of the rows whose label is left out in training, which guidance needs."
     )
     guidance: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="w of classifier-free guidance when images are drawn, which needs a label_drop; 0 is none.",
+        0.0, ge=0, le=10, description="w of classifier-free guidance in drawing, which needs a label_drop; 0 is none."
     )
     sampling_steps: int = Field(50, ge=2, le=1000, description="N, steps in which an image is drawn.")
     churn: float = Field(
         10.0, ge=0, le=1000, description="S_churn, fresh noise of the steps of drawing; 0 is deterministic."
     )
     central_images: int = Field(
-        0,
-        ge=0,
-        le=100,
-        description="Noisy mean images of each class that are released for the warm-up; 0 is no warm-up.",
+        0, ge=0, le=100, description="Noisy mean images of each class, released for the warm-up; 0 is no warm-up."
     )
     central_share: float = Field(0.1, ge=0, le=0.9, description="Share of the budget that the central images cost.")
     central_batch: int = Field(
         6000, ge=1, le=1_000_000, description="Units expected in the sample of one release of central images."
     )
     central_clip: float = Field(
-        0.4,
-        ge=1e-3,
-        le=1,
-        description="Bound on the root mean square of a half-size image's pixels, whose range is [0, 1].",
+        0.4, ge=1e-3, le=1, description="Bound on the root mean square of a half-size image's pixels, in [0, 1]."
     )
     central_steps: int = Field(
         2000, ge=1, le=100_000, description="Steps of the denoiser on the released central images, without privacy."
     )
     central_learning_rate: float = Field(
-        3e-4,
-        ge=1e-8,
-        le=1,
-        description="Learning rate of the Adam that learns central images, and images drawn from moments.",
+        3e-4, ge=1e-8, le=1, description="Learning rate of Adam on central images, and on those drawn from moments."
     )
     moments_share: float = Field(
-        0.0,
-        ge=0,
-        le=0.9,
-        description="Share of the budget for the warm start of DataLens, in the place of central images; 0 releases "
-        "none.",
+        0.0, ge=0, le=0.9, description="Budget's share for DataLens' warm start, in place of central images; 0: none."
     )
     moments_steps: int = Field(
         2000, ge=1, le=1_000_000, description="Steps of the denoiser on images that the moments draw, without privacy."

@@ -26,19 +26,13 @@ class DpGanConfig(StepsConfig):
     )
     generator_batch: int = Field(512, ge=1, le=65_536, description="Images in a step of the generator.")
     discriminator_steps: int = Field(
-        1,
-        ge=1,
-        le=10_000,
-        description="n_D, discriminator steps before each generator step; at the start, where it adapts.",
+        1, ge=1, le=10_000, description="n_D, discriminator steps before each generator step; at the start."
     )
     discriminator_steps_max: int = Field(
         512, ge=1, le=10_000, description="Number of discriminator steps up to which n_D may double."
     )
     accuracy_floor: float = Field(
-        0.6,
-        ge=0,
-        le=1,
-        description="n_D doubles when the discriminator recognises fewer generated images than this share; 0: never.",
+        0.6, ge=0, le=1, description="n_D doubles when fewer generated images than this are recognised; 0: never."
     )
     patience: int = Field(200, ge=1, le=100_000, description="Generator steps for which n_D stays at least.")
     evaluation_samples: int = Field(

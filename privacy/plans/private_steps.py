@@ -49,8 +49,7 @@ class StepsConfig(RecipeConfig):
         200, ge=1, le=20_000, description="GEP's k, vectors of the anchors' basis: one for each layer at least."
     )
     basis_groups: Literal["layers", "widths"] = Field(
-        "layers",
-        description="Parameters that have a basis together in GEP: those of a layer, or of all layers of one width.",
+        "layers", description="What has a basis together in GEP: the parameters of a layer, or all layers of one width."
     )
     anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, public images from which its basis is found.")
     anchors_dataset_id: str = Field(
@@ -87,21 +86,15 @@ class StepsConfig(RecipeConfig):
         0.0,
         ge=0,
         le=1,
-        description="Share of the weights, times the rate, that each step takes away (of Adam: added to its gradient).",
+        description="Share of the weights, times the rate, that a step takes away (in Adam's gradient).",
     )
     momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="What is fed with released gradients.")
     ema: float = Field(
-        0.0,
-        ge=0,
-        le=0.99999,
-        description="Decay of the average of the weights that is released; 0 releases the last weights.",
+        0.0, ge=0, le=0.99999, description="Decay of the average of the weights that is released; 0: the last weights."
     )
     multiplicity: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="K, random views of each record (noise levels of a diffusion model) whose mean loss is clipped.",
+        1, ge=1, le=64, description="K, views of each record (noise levels, say) whose mean loss is clipped."
     )
     records_per_subject: int = Field(
         4, ge=1, le=1024, description="Records that are drawn of each sampled subject, where the unit is the subject."
