@@ -10,7 +10,6 @@ row of the same settings keeps it, so that a run which was cut off goes on.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import platform
 import secrets
@@ -84,7 +83,7 @@ def train(
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
         "warm_start": config.warm_start,
         "vote_share": config.vote_share if config.warm_start else 1.0,
-        "config": dataclasses.asdict(config),
+        "config": config.model_dump(),
     }
     return generator.sample, facts, time.monotonic() - started
 

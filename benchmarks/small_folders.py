@@ -10,7 +10,6 @@ already has a row of the same settings keeps it, so that a run which was cut off
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import platform
 import secrets
@@ -111,7 +110,7 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
             images, labels, seconds = channels_first(folder.images), torch.from_numpy(folder.labels), 0.0
         else:
             generator, plan, seconds = train(folder, variant, epsilon)
-            config = dataclasses.asdict(plan.config_of(DataLensConfig))
+            config = plan.config_of(DataLensConfig).model_dump()
             images, labels = draw(generator, samples_of(folder), seed)
         accuracy = accuracy_of(images, labels, folder, seed)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})

@@ -29,7 +29,7 @@ def require_extractor(data_dir: Path, plan: Plan) -> None:
     Raises:
         InvalidInput: one of its files is missing.
     """
-    name = plan.config.extractor
+    name = plan.config.needed_extractor
     if not name:
         return
     folder = folder_of(data_dir)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
+from privacy.plans.options import RecipeConfig
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.units import UNITS
 
 COUNTS = "class_counts"
 SENSITIVITY = 1.0  # see `histogram_event`
 
 
-@dataclass(frozen=True)
 class ClassHistogramConfig(RecipeConfig):
     """There is nothing to choose."""
 
@@ -70,6 +69,7 @@ RECIPE = Recipe(
     name="class_histogram",
     title="Class counts",
     publishes="histogram",
+    releases="One noisy count for each declared class.",
     config=ClassHistogramConfig,
     plan=plan_from_options,
     module="workers.recipes.class_histogram",

@@ -21,7 +21,7 @@ from privacy.plans.datalens_config import (
     DataLensConfig,
     suits_texture,
 )
-from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN, config_that_follows
+from privacy.plans.datalens_defaults import FOLLOWING_OPTIONS, UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.detail import share_above_noise
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
@@ -292,10 +292,12 @@ RECIPE = Recipe(
     name="datalens",
     title="DataLens",
     publishes="generator",
+    releases="A generator of labelled images; drawing from it is free.",
     config=DataLensConfig,
     plan=plan_from_options,
     module="workers.recipes.datalens",
     units=frozenset(UNITS),
     presets=PRESETS,
+    follows=FOLLOWING_OPTIONS,
     start=start_releases,
 )

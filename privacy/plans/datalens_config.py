@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from models.sizes import TEXTURE_CELL, teacher_parameters, texture_size
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.plans.moment_votes import DETAILED, MomentVotesConfig
-from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import PublicFacts, RecipeConfig
+from privacy.plans.options import RecipeConfig, read_options
+from privacy.plans.plan import PublicFacts
 
 TEXTURE_MAX = 1024  # numbers: their covariances have half the square of that, and larger pictures get specks
 IMAGES_MAX = 200_000
@@ -20,114 +22,130 @@ EVALUATION_SAMPLES_MAX = 200_000
 TEACHER_PARAMETERS_MAX = 1_000_000_000  # of all teachers: 16 GB of weights, gradients and Adam's two moments, float32
 
 
-@dataclasses.dataclass(frozen=True)
 class DataLensConfig(RecipeConfig):
-    """Public parameters of one DataLens training. The paper's letters are given where it has one.
+    """Public parameters of one DataLens training. The paper's letters are given where it has one."""
 
-    Attributes:
-        warm_start: release class-conditional statistics first; off gives the paper's algorithm from a fixed prior.
-        moment_votes: without a warm start, let teachers vote on class moments first (`privacy.plans.moment_votes`).
-        moment_detail: more coefficients and each class's correlations: for budgets well above epsilon 1.
-        vote_share: share of the budget that pays for votes on latents, after a warm start or moment votes if there
-            is one; 0 turns them off.
-        frequencies: the warm start sees the lowest frequencies^2 cosine coefficients of each channel, a public basis.
-        coefficients: of these, those that the public prior (`privacy.plans.detail`) expects to be strongest; None: all.
-        colour: "rgb", or "luma_chroma": brightness and two planes of colour, of which coefficients are taken.
-        centre: public brightness around which images are clipped.
-        noise_shape: noise grows with a coefficient's expected power to this exponent; 0: equal noise.
-        texture: release the texture of images along with their coefficients, and draw images that have it
-            (`models.texture`). Votes know nothing of it, so it needs a vote_share of 0.
-        texture_waves: of the texture's waves over cells and orientations, those that the public prior expects to be
-            strongest; all, where there are fewer.
-        shrink: pull means, counts and the pooled covariance to what is expected, as far as noise explains them.
-        components: principal components that carry the warm start, and numbers in a latent.
-        class_components: leading ones in which classes get covariances of their own; None: all.
-        clusters: Gaussians of one covariance of which a class is a mixture; noisy k-means finds their centres.
-        mean_share: share of the warm start's budget for counts and means; pooled_share and class_share likewise.
-        pooled_share: for the covariance within classes, pooled over classes.
-        class_share: for each class's own covariance in the principal components.
-        cluster_share: for the rounds of k-means.
-        mean_clip: norm to which an image's coefficients are clipped around mid-grey, per 28x28 image of one channel.
-        deviation_clip: norm to which an image's deviation from its class mean is clipped, likewise scaled.
-        component_clip: the same in the principal components.
-        teachers: N.
-        top_k: k, coordinates for which a teacher votes on one image.
-        clip: c, below which gradients keep their magnitude; large gradients saturate to plain signs.
-        beta: share of teachers that the thresholded release needs.
-        images: number of images whose gradients are aggregated in all; the noise then follows from the budget.
-        stddev: sigma; when given, the number of images follows from the budget instead of `images`.
-        images_per_iteration: m.
-        teacher_steps: steps of each teacher in an iteration.
-        pretraining_steps: steps of each teacher before the first iteration; nothing is released by them.
-        teacher_hidden: hidden units of a teacher; 0 is a linear teacher.
-        teacher_learning_rate: of Adam.
-        teacher_weight_decay: decoupled.
-        instance_noise: standard deviation of noise on the teachers' inputs.
-        label_smoothing: target of real records is 1 - label_smoothing.
-        step: gamma, largest distance in latent units by which the votes of one round move an image.
-        rounds: how often the generator is refitted to all votes so far.
-        features: tanh features of the generator's bending network.
-        use_top_k: ablation switch of TopAgg, as are use_stochastic_sign and use_threshold.
-        use_stochastic_sign: ablation switch.
-        use_threshold: the generator learns from thresholded votes, as in the paper, rather than from noisy sums.
-        evaluation_samples: synthetic images on which the released usefulness is measured.
-        evaluation_seed: public seed of that measurement.
-    """
+    warm_start: bool = Field(
+        True, description="Release class-conditional statistics first; off: the paper's algorithm from a fixed prior."
+    )
+    moment_votes: bool = Field(
+        False, description="Without a warm start: teachers vote on class moments first (`privacy.plans.moment_votes`)."
+    )
+    moment_detail: bool = Field(
+        False, description="Moment votes on more numbers and on each class's correlations: for a large epsilon."
+    )
+    vote_share: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="Share of the budget that pays for votes on latents, after a warm start or moment votes if there "
+        "is one; 0 turns them off.",
+    )
+    frequencies: int = Field(
+        16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
+    )
+    coefficients: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="Of these coefficients, as many as the public prior (`privacy.plans.detail`) expects to be "
+        "strongest; null: all.",
+    )
+    colour: Literal["rgb", "luma_chroma"] = Field(
+        "rgb", description="Planes of which coefficients are taken: channels, or brightness and two planes of colour."
+    )
+    centre: float = Field(0.25, ge=0, le=1, description="Public brightness around which images are clipped.")
+    noise_shape: float = Field(
+        0.0, ge=0, le=1, description="Noise grows with a coefficient's expected power to this exponent; 0: equal noise."
+    )
+    texture: bool = Field(
+        False,
+        description="Release the texture of images along with their coefficients, and draw images that have it "
+        "(`models.texture`). Votes know nothing of it, so it needs a vote_share of 0.",
+    )
+    texture_waves: int = Field(
+        TEXTURE_MAX,
+        ge=1,
+        le=TEXTURE_MAX,
+        description="Of the texture's waves over cells and orientations, those that the public prior expects to be "
+        "strongest; all, where there are fewer.",
+    )
+    shrink: bool = Field(
+        False, description="Pull counts, means and covariances to what is expected, as far as noise explains it."
+    )
+    components: int = Field(
+        80, ge=1, le=1024, description="Principal components that carry the warm start, and numbers in a latent."
+    )
+    class_components: int | None = Field(
+        None, ge=1, le=1024, description="Leading components in which classes get covariances of their own; null: all."
+    )
+    clusters: int = Field(
+        1, ge=1, le=64, description="Gaussians of one covariance of which a class is a mixture, found by noisy k-means."
+    )
+    mean_share: float = Field(
+        0.1, ge=1e-3, le=1, description="Share of the warm start's budget for counts and means. All four add up to 1."
+    )
+    pooled_share: float = Field(
+        0.45, ge=0, le=1, description="Share of the warm start's budget for the covariance pooled over classes."
+    )
+    class_share: float = Field(
+        0.45, ge=0, le=1, description="Share of the warm start's budget for each class's own covariance."
+    )
+    cluster_share: float = Field(
+        0.0, ge=0, le=1, description="Share of the warm start's budget for the rounds of k-means."
+    )
+    mean_clip: float = Field(
+        10.0, ge=1e-3, le=1000, description="Norm, around `centre`, of a clipped image's coefficients, at 28 x 28 grey."
+    )
+    deviation_clip: float = Field(
+        7.0, ge=1e-3, le=1000, description="Norm of a clipped deviation from the class mean, scaled as mean_clip."
+    )
+    component_clip: float = Field(
+        6.0, ge=1e-3, le=1000, description="Norm of that deviation in the principal components, scaled as mean_clip."
+    )
+    teachers: int = Field(
+        4000, ge=1, le=100_000, description="N, networks on disjoint parts of the records, which vote."
+    )
+    top_k: int = Field(20, ge=1, le=1_000_000, description="k, coordinates for which a teacher votes on one image.")
+    clip: float = Field(
+        1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
+    )
+    beta: float = Field(0.7, ge=1e-6, le=1, description="Share of teachers that the thresholded release needs.")
+    images: int | None = Field(
+        600, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
+    )
+    stddev: float | None = Field(
+        None, ge=1, le=1e9, description="sigma of one aggregation; when given, the number of images follows."
+    )
+    images_per_iteration: int = Field(20, ge=1, le=4096, description="m, images on which the teachers vote together.")
+    teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
+    pretraining_steps: int = Field(
+        10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
+    )
+    teacher_hidden: int = Field(16, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
+    teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
+    teacher_weight_decay: float = Field(0.01, ge=0, le=10, description="Decoupled weight decay of the teachers.")
+    instance_noise: float = Field(0.5, ge=0, le=10, description="Standard deviation of noise on the teachers' inputs.")
+    label_smoothing: float = Field(
+        0.1, ge=0, le=0.5, description="The teachers' target of real records is 1 - label_smoothing."
+    )
+    step: float = Field(
+        0.1, ge=0, le=10, description="gamma, largest distance by which the votes of one round move a latent."
+    )
+    rounds: int = Field(5, ge=1, le=1000, description="How often the generator is refitted to all votes so far.")
+    features: int = Field(64, ge=0, le=4096, description="Features (tanh) of the generator's bending network.")
+    use_top_k: bool = Field(True, description="Ablation of TopAgg: off lets teachers vote on every coordinate.")
+    use_stochastic_sign: bool = Field(True, description="Ablation of TopAgg: off takes plain signs.")
+    use_threshold: bool = Field(
+        False, description="The generator learns from thresholded votes, as in the paper, rather than from noisy sums."
+    )
+    evaluation_samples: int = Field(
+        30_000, ge=100, le=EVALUATION_SAMPLES_MAX, description="Synthetic images on which usefulness is measured."
+    )
+    evaluation_seed: int = Field(0, ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")
 
-    warm_start: bool = True
-    moment_votes: bool = False
-    moment_detail: bool = False
-    vote_share: float = 0.1
-    frequencies: int = 16
-    coefficients: int | None = None
-    colour: str = "rgb"
-    centre: float = 0.25
-    noise_shape: float = 0.0
-    texture: bool = False
-    texture_waves: int = TEXTURE_MAX
-    shrink: bool = False
-    components: int = 80
-    class_components: int | None = None
-    clusters: int = 1
-    mean_share: float = 0.1
-    pooled_share: float = 0.45
-    class_share: float = 0.45
-    cluster_share: float = 0.0
-    mean_clip: float = 10.0
-    deviation_clip: float = 7.0
-    component_clip: float = 6.0
-    teachers: int = 4000
-    top_k: int = 20
-    clip: float = 1e-5
-    beta: float = 0.7
-    images: int | None = 600
-    stddev: float | None = None
-    images_per_iteration: int = 20
-    teacher_steps: int = 2
-    pretraining_steps: int = 10
-    teacher_hidden: int = 16
-    teacher_learning_rate: float = 1e-3
-    teacher_weight_decay: float = 0.01
-    instance_noise: float = 0.5
-    label_smoothing: float = 0.1
-    step: float = 0.1
-    rounds: int = 5
-    features: int = 64
-    use_top_k: bool = True
-    use_stochastic_sign: bool = True
-    use_threshold: bool = False
-    evaluation_samples: int = 30_000
-    evaluation_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_values(
-            self,
-            integers=_INTEGERS,
-            numbers=_NUMBERS,
-            choices=_CHOICES,
-            switches=_SWITCHES,
-            optional=("images", "stddev", "coefficients", "class_components"),
-        )
+    def check(self) -> None:
+        """As in every recipe."""
         if (self.images is None) == (self.stddev is None):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
@@ -228,56 +246,6 @@ class DataLensConfig(RecipeConfig):
         )
 
 
-_INTEGERS = {
-    "frequencies": (1, 64),
-    "coefficients": (1, 4096),
-    "texture_waves": (1, TEXTURE_MAX),
-    "components": (1, 1024),
-    "class_components": (1, 1024),
-    "clusters": (1, 64),
-    "teachers": (1, 100_000),
-    "top_k": (1, 1_000_000),
-    "images": (1, IMAGES_MAX),
-    "images_per_iteration": (1, 4096),
-    "teacher_steps": (1, 100),
-    "pretraining_steps": (1, 1000),
-    "teacher_hidden": (0, 1024),
-    "rounds": (1, 1000),
-    "features": (0, 4096),
-    "evaluation_samples": (100, EVALUATION_SAMPLES_MAX),
-    "evaluation_seed": (0, 2**31 - 1),
-}
-_NUMBERS = {
-    "vote_share": (0.0, 1.0),
-    "mean_share": (1e-3, 1.0),
-    "pooled_share": (0.0, 1.0),
-    "class_share": (0.0, 1.0),
-    "cluster_share": (0.0, 1.0),
-    "centre": (0.0, 1.0),
-    "noise_shape": (0.0, 1.0),
-    "mean_clip": (1e-3, 1e3),
-    "deviation_clip": (1e-3, 1e3),
-    "component_clip": (1e-3, 1e3),
-    "clip": (1e-30, 1e6),
-    "beta": (1e-6, 1.0),
-    "stddev": (1.0, 1e9),
-    "teacher_learning_rate": (1e-8, 1.0),
-    "teacher_weight_decay": (0.0, 10.0),
-    "instance_noise": (0.0, 10.0),
-    "label_smoothing": (0.0, 0.5),
-    "step": (0.0, 10.0),
-}
-_SWITCHES = (
-    "warm_start",
-    "moment_votes",
-    "moment_detail",
-    "texture",
-    "shrink",
-    "use_top_k",
-    "use_stochastic_sign",
-    "use_threshold",
-)
-_CHOICES = {"colour": ("rgb", "luma_chroma")}
 # The first two are completed by `privacy.plans.datalens_defaults`; "fixed" is what was once chosen on the 60,000 images
 # of Fashion-MNIST, whatever is declared.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -303,4 +271,4 @@ def config_from_options(options: Mapping[str, Any]) -> DataLensConfig:
     """
     if options.get("stddev") is not None and "images" not in options:
         options = {**options, "images": None}
-    return read_options(DataLensConfig, options, PRESETS, "DataLens")
+    return read_options(DataLensConfig, options, PRESETS)

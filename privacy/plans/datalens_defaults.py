@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,12 @@ from privacy.plans.plan import PublicFacts
 UNITS_PER_TEACHER_MIN = 4
 FOLLOWING = ("default", "warm_start_only")  # presets whose detail follows; the others' values are as they stand
 _SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
+# Options that may then be something else than their defaults.
+FOLLOWING_OPTIONS = frozenset((
+    "vote_share", "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves",
+    "shrink", "components", "class_components", "clusters", "mean_share", "pooled_share", "class_share",
+    "cluster_share", "mean_clip", "deviation_clip", "component_clip", "teachers", "top_k",
+))  # fmt: skip
 _OF_VOTES = ("vote_share", "teachers", "top_k", "images", "stddev", "images_per_iteration", "rounds")
 
 
@@ -40,12 +45,12 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         if q >= TEXTURE_FROM and suits_texture(facts) and not votes_asked and "texture" not in given:
             follows |= {"texture": True, "vote_share": 0.0}
         q *= (1.0 - follows.get("vote_share", config.vote_share)) ** 0.5
-        follows |= _detail(dataclasses.replace(config, **_without(follows, given)), given, q, facts)
-        detailed = dataclasses.replace(config, **_without(follows, given))
+        follows |= _detail(config.with_values(**_without(follows, given)), given, q, facts)
+        detailed = config.with_values(**_without(follows, given))
         power = power_of(detailed, facts)
         follows |= clips_for(power, detailed.noise_shape, q, facts.size)
         follows["top_k"] = min(config.top_k, detailed.latent_size(facts))
-    return dataclasses.replace(config, **_without(follows, given))
+    return config.with_values(**_without(follows, given))
 
 
 def _detail(config: DataLensConfig, given: set[str], q: float, facts: PublicFacts) -> dict[str, Any]:

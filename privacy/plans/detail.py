@@ -6,7 +6,6 @@ left out. Nothing here looks at a private record.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,7 +139,7 @@ def share_above_noise(config: DataLensConfig, facts: PublicFacts, stddev: float)
     clip = config.mean_clip * math.sqrt(facts.size)
     noise = (stddev * clip / per_class * shape[: len(power)]) ** 2
     apart = (1.0 - WITHIN) * power
-    whole = coefficients_of(dataclasses.replace(config, frequencies=64, coefficients=None), facts).power
+    whole = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts).power
     return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole.sum()))
 
 

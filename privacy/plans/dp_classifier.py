@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
+
+from pydantic import Field
 
 from models.sizes import CLASSIFIER_LAYERS
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import check_values, read_options
+from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 from privacy.units import UNITS
 
-ARCHITECTURES = ("cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear")
+Architecture = Literal["cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear"]
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 SCATTER_SIZE_MIN = 8
 _EXTRACTOR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # it becomes a file's name: no dot, no slash
 
 
-@dataclasses.dataclass(frozen=True)
 class DpClassifierConfig(StepsConfig):
-    """Public parameters of one classifier.
+    """Public parameters of one classifier."""
 
-    Attributes:
-        architecture: a small CNN, a ResNet or wide ResNet with GroupNorm, logistic regression or a small CNN on
-            scattering coefficients, which are a fixed public transform of each image, or logistic regression on the
-            features of a network that was trained on public data.
-        extractor: name of that network among those that the operator provides; given for pretrained_linear alone.
-    """
+    architecture: Architecture = Field(
+        "scatter_linear",
+        description="A ResNet or small CNN with GroupNorm; on scattering coefficients (a fixed public transform of "
+        "each image), logistic regression or a small CNN; or logistic regression on features of a public "
+        "pretrained network.",
+    )
+    extractor: str = Field(
+        "", max_length=64, description="Name of a public network of the operator's, for pretrained_linear alone."
+    )
 
-    architecture: str = "scatter_linear"
-    extractor: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_values(self, integers={}, numbers={}, choices=_CHOICES)
+    def check(self) -> None:
+        """As in every recipe."""
+        super().check()
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")
         if self.architecture != "pretrained_linear" and self.extractor != "":
             raise InvalidParameter("extractor", self.extractor, "only the architecture pretrained_linear takes one")
-        if self.architecture == "pretrained_linear" and (
-            not isinstance(self.extractor, str) or not _EXTRACTOR_NAME.fullmatch(self.extractor)
-        ):
+        if self.architecture == "pretrained_linear" and not _EXTRACTOR_NAME.fullmatch(self.extractor):
             raise InvalidParameter(
                 "extractor",
                 self.extractor,
@@ -52,7 +51,6 @@ class DpClassifierConfig(StepsConfig):
             )
 
 
-_CHOICES = {"architecture": ARCHITECTURES}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {
         "architecture": "scatter_linear",
@@ -74,7 +72,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
     """
-    config = read_options(DpClassifierConfig, options, PRESETS, "dp_classifier")
+    config = read_options(DpClassifierConfig, options, PRESETS)
     size = min(facts.height, facts.width)
     if config.architecture.startswith("scatter") and size < SCATTER_SIZE_MIN:
         raise InvalidParameter(
@@ -106,6 +104,7 @@ RECIPE = Recipe(
     name="dp_classifier",
     title="DP classifier",
     publishes="classifier",
+    releases="A classifier's weights.",
     config=DpClassifierConfig,
     plan=plan_from_options,
     module="workers.recipes.dp_classifier",

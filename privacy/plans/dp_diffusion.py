@@ -7,10 +7,11 @@ clipped half-size images, class by class, so a unit moves one sum of the release
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import Field
 
 from models.sizes import denoiser_layers
 from privacy.accounting.filter import NANO, Filter
@@ -18,7 +19,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.datalens import warm_start_noise, warm_start_stages
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.datalens_defaults import config_that_follows
-from privacy.plans.options import check_values, read_options
+from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
 from privacy.units import UNITS
@@ -26,54 +27,61 @@ from privacy.units import UNITS
 CENTRAL = "central_images"
 
 
-@dataclasses.dataclass(frozen=True)
 class DpDiffusionConfig(StepsConfig):
-    """Public parameters of one diffusion model. `multiplicity` is K, noise levels of each record in a step.
+    """Public parameters of one diffusion model. `multiplicity` is K, noise levels of each record in a step."""
 
-    Attributes:
-        features: channels of the U-Net at full size.
-        blocks: residual blocks of the U-Net at each size.
-        patch: side of the squares of pixels that the U-Net sees as channels; 2 makes a step about three times as fast.
-        label_drop: share of the rows whose label is left out in training, which guidance needs.
-        guidance: w of classifier-free guidance when images are drawn; 0 is none.
-        sampling_steps: N, steps in which an image is drawn.
-        churn: S_churn, fresh noise of these steps; 0 is deterministic.
-        central_images: noisy mean images of each class that are released for the warm-up; 0 is no warm-up.
-        central_share: share of the budget that they cost.
-        central_batch: units expected in the sample of one release.
-        central_clip: bound on the root mean square of a half-size image's pixels, whose range is [0, 1].
-        central_steps: steps of the denoiser on the released mean images, without privacy.
-        central_learning_rate: of these steps' Adam, and of those on drawn images.
-        moments_share: share of the budget for the class Gaussians of DataLens' warm start; 0 releases none.
-        moments_steps: steps of the denoiser on images that these draw, without privacy.
-        moments_batch: images in such a step.
-        start_sigma: with moments, drawing begins at an image of its class's Gaussian plus noise of this level (images
-            in [-1, 1]), and the denoiser learns no higher one; 0: it begins at noise alone.
-        evaluation_samples: images that are drawn to measure how useful they are.
-    """
+    features: int = Field(32, ge=4, le=512, description="Channels of the U-Net at full size.")
+    blocks: int = Field(2, ge=1, le=8, description="Residual blocks of the U-Net at each size.")
+    patch: int = Field(
+        1, ge=1, le=8, description="Side of squares of pixels that the U-Net sees as channels; 2 is 3 times as fast."
+    )
+    label_drop: float = Field(
+        0.1, ge=0, le=0.9, description="Share of the rows whose label is left out in training, which guidance needs."
+    )
+    guidance: float = Field(
+        0.0, ge=0, le=10, description="w of classifier-free guidance in drawing, which needs a label_drop; 0 is none."
+    )
+    sampling_steps: int = Field(50, ge=2, le=1000, description="N, steps in which an image is drawn.")
+    churn: float = Field(
+        10.0, ge=0, le=1000, description="S_churn, fresh noise of the steps of drawing; 0 is deterministic."
+    )
+    central_images: int = Field(
+        0, ge=0, le=100, description="Noisy mean images of each class, released for the warm-up; 0 is no warm-up."
+    )
+    central_share: float = Field(0.1, ge=0, le=0.9, description="Share of the budget that the central images cost.")
+    central_batch: int = Field(
+        6000, ge=1, le=1_000_000, description="Units expected in the sample of one release of central images."
+    )
+    central_clip: float = Field(
+        0.4, ge=1e-3, le=1, description="Bound on the root mean square of a half-size image's pixels, in [0, 1]."
+    )
+    central_steps: int = Field(
+        2000, ge=1, le=100_000, description="Steps of the denoiser on the released central images, without privacy."
+    )
+    central_learning_rate: float = Field(
+        3e-4, ge=1e-8, le=1, description="Learning rate of Adam on central images, and on those drawn from moments."
+    )
+    moments_share: float = Field(
+        0.0, ge=0, le=0.9, description="Budget's share for DataLens' warm start, in place of central images; 0: none."
+    )
+    moments_steps: int = Field(
+        2000, ge=1, le=1_000_000, description="Steps of the denoiser on images that the moments draw, without privacy."
+    )
+    moments_batch: int = Field(128, ge=1, le=65_536, description="Images in a step on images that the moments draw.")
+    start_sigma: float = Field(
+        0.0,
+        ge=0,
+        le=80,
+        description="With moments, drawing begins at an image of its class's Gaussian plus noise of this level (images "
+        "in [-1, 1]), and the denoiser learns no higher one; 0: it begins at noise alone.",
+    )
+    evaluation_samples: int = Field(
+        30_000, ge=1, le=1_000_000, description="Images that are drawn to measure how useful they are."
+    )
 
-    features: int = 32
-    blocks: int = 2
-    patch: int = 1
-    label_drop: float = 0.1
-    guidance: float = 0.0
-    sampling_steps: int = 50
-    churn: float = 10.0
-    central_images: int = 0
-    central_share: float = 0.1
-    central_batch: int = 6000
-    central_clip: float = 0.4
-    central_steps: int = 2000
-    central_learning_rate: float = 3e-4
-    moments_share: float = 0.0
-    moments_steps: int = 2000
-    moments_batch: int = 128
-    start_sigma: float = 0.0
-    evaluation_samples: int = 30_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_values(self, integers=_INTEGERS, numbers=_NUMBERS)
+    def check(self) -> None:
+        """As in every recipe."""
+        super().check()
         if self.guidance > 0 and self.label_drop == 0:
             raise InvalidParameter(
                 "guidance", self.guidance, "it compares with images of any class: train with a label_drop such as 0.1"
@@ -117,28 +125,6 @@ class DpDiffusionConfig(StepsConfig):
         return self.central_clip * math.sqrt(facts.channels * height * width)
 
 
-_INTEGERS = {
-    "features": (4, 512),
-    "blocks": (1, 8),
-    "patch": (1, 8),
-    "sampling_steps": (2, 1000),
-    "central_images": (0, 100),
-    "central_batch": (1, 1_000_000),
-    "central_steps": (1, 100_000),
-    "moments_steps": (1, 1_000_000),
-    "moments_batch": (1, 65_536),
-    "evaluation_samples": (1, 1_000_000),
-}
-_NUMBERS = {
-    "label_drop": (0.0, 0.9),
-    "guidance": (0.0, 10.0),
-    "churn": (0.0, 1000.0),
-    "central_share": (0.0, 0.9),
-    "central_clip": (1e-3, 1.0),
-    "central_learning_rate": (1e-8, 1.0),
-    "moments_share": (0.0, 0.9),
-    "start_sigma": (0.0, 80.0),
-}
 # Adam, its learning rate, clip and average are those of Dockhorn et al. 2023 (arXiv:2210.09929); so are, in
 # fashion_mnist, batch, epochs and network. K = 8 gives nearly all that their K = 32 gives, for a quarter of the time.
 _DPDM = {"optimiser": "adam", "learning_rate": 3e-4, "clip": 1.0, "ema": 0.999}
@@ -158,7 +144,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
     """
-    config = read_options(DpDiffusionConfig, options, PRESETS, "dp_diffusion")
+    config = read_options(DpDiffusionConfig, options, PRESETS)
     check_basis(config, denoiser_layers(*config.inner_size(facts), config.blocks))
     central = central_stage(config, privacy_filter, budget_nano, facts)
     first = [] if central is None else [central]
@@ -218,6 +204,7 @@ RECIPE = Recipe(
     name="dp_diffusion",
     title="DP diffusion",
     publishes="generator",
+    releases="A generator of labelled images, a diffusion model; drawing from it is free.",
     config=DpDiffusionConfig,
     plan=plan_from_options,
     module="workers.recipes.dp_diffusion",

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import Field
 
 from models.sizes import discriminator_layers
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.options import check_values, read_options
+from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
 from privacy.units import UNITS
 
 
-@dataclasses.dataclass(frozen=True)
 class DpGanConfig(StepsConfig):
-    """Public parameters of one GAN. Of `StepsConfig`, all speaks of the discriminator, but `ema` of the generator.
+    """Public parameters of one GAN. Of `StepsConfig`, all speaks of the discriminator, but `ema` of the generator."""
 
-    Attributes:
-        features: channels after the discriminator's first convolution.
-        latent: numbers in the generator's latent.
-        generator_learning_rate: of its Adam.
-        generator_batch: images in one of its steps.
-        discriminator_steps: n_D, discriminator steps before each generator step; at the start, where it adapts.
-        discriminator_steps_max: up to which n_D may double.
-        accuracy_floor: n_D doubles when the discriminator recognises fewer generated images than this share; 0: never.
-        patience: generator steps for which n_D stays at least.
-        evaluation_samples: images that are drawn to measure how useful they are.
-    """
+    features: int = Field(64, ge=4, le=512, description="Channels after the discriminator's first convolution.")
+    latent: int = Field(128, ge=1, le=1024, description="Numbers in the generator's latent.")
+    generator_learning_rate: float = Field(
+        2e-4, ge=1e-8, le=1, description="Learning rate of the generator's Adam; learning_rate is the discriminator's."
+    )
+    generator_batch: int = Field(512, ge=1, le=65_536, description="Images in a step of the generator.")
+    discriminator_steps: int = Field(
+        1, ge=1, le=10_000, description="n_D, discriminator steps before each generator step; at the start."
+    )
+    discriminator_steps_max: int = Field(
+        512, ge=1, le=10_000, description="Number of discriminator steps up to which n_D may double."
+    )
+    accuracy_floor: float = Field(
+        0.6, ge=0, le=1, description="n_D doubles when fewer generated images than this are recognised; 0: never."
+    )
+    patience: int = Field(200, ge=1, le=100_000, description="Generator steps for which n_D stays at least.")
+    evaluation_samples: int = Field(
+        30_000, ge=1, le=1_000_000, description="Images that are drawn to measure how useful they are."
+    )
 
-    features: int = 64
-    latent: int = 128
-    generator_learning_rate: float = 2e-4
-    generator_batch: int = 512
-    discriminator_steps: int = 1
-    discriminator_steps_max: int = 512
-    accuracy_floor: float = 0.6
-    patience: int = 200
-    evaluation_samples: int = 30_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_values(self, integers=_INTEGERS, numbers=_NUMBERS)
+    def check(self) -> None:
+        """As in every recipe."""
+        super().check()
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a discriminator sees one view of each record")
         if self.discriminator_steps_max < self.discriminator_steps:
@@ -59,16 +57,6 @@ class DpGanConfig(StepsConfig):
         return 4e-4
 
 
-_INTEGERS = {
-    "features": (4, 512),
-    "latent": (1, 1024),
-    "generator_batch": (1, 65_536),
-    "discriminator_steps": (1, 10_000),
-    "discriminator_steps_max": (1, 10_000),
-    "patience": (1, 100_000),
-    "evaluation_samples": (1, 1_000_000),
-}
-_NUMBERS = {"generator_learning_rate": (1e-8, 1.0), "accuracy_floor": (0.0, 1.0)}
 # Adam, learning rates, batch, clip and adaptation are those of Bie, Kamath & Zhang 2023 (arXiv:2302.02936).
 _BIE = {"optimiser": "adam", "learning_rate": 2e-4, "clip": 1.0, "ema": 0.999}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -83,7 +71,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
     Raises:
         InvalidParameter: an option does not fit the dataset or the budget.
     """
-    config = read_options(DpGanConfig, options, PRESETS, "dpgan")
+    config = read_options(DpGanConfig, options, PRESETS)
     check_basis(config, discriminator_layers(facts.height, facts.width))
     stage = steps_stage(config, privacy_filter, budget_nano, facts)
     notes = (
@@ -121,6 +109,7 @@ RECIPE = Recipe(
     name="dpgan",
     title="DP-GAN",
     publishes="generator",
+    releases="A generator of labelled images, a GAN; drawing from it is free.",
     config=DpGanConfig,
     plan=plan_from_options,
     module="workers.recipes.dpgan",

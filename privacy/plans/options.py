@@ -1,27 +1,86 @@
-"""Reading a recipe's options into a dataclass of public parameters, with a clear refusal of what does not fit."""
+"""A recipe's options: one pydantic model, which says of each its type, bounds, default and meaning.
+
+Refusals, the API's document, the pages' form, the command line and docs/recipes.md follow from it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privacy.errors import InvalidParameter
 
 
-class _Config(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+class RecipeConfig(BaseModel):
+    """Public parameters of one training: each recipe's own class adds its options, and says what follows if it can.
+
+    Raises:
+        InvalidParameter: an option is unknown, has another type (a boolean is no number, 1.0 no integer) or lies
+            outside its bounds, or options do not go together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _refusal(type(self), error) from None
+
+    def model_post_init(self, _context: Any) -> None:
+        """Check what no option can say alone."""
+        self.check()
+
+    def check(self) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            InvalidParameter: they do not.
+        """
+
+    def with_values(self, **values: Any) -> Self:
+        """Return the same with other values of some options; they are checked."""
+        return type(self)(**{**dict(self), **values})
+
+    @property
+    def needed_extractor(self) -> str:
+        """Name of the operator's network whose features it needs; empty: none."""
+        return str(getattr(self, "extractor", ""))
+
+    @property
+    def needed_anchors(self) -> str:
+        """Public dataset whose images it needs; empty: none."""
+        return str(getattr(self, "anchors_dataset_id", ""))
+
+    @property
+    def changes_its_start(self) -> bool:
+        """Whether a generator that starts from released statistics is changed after that, and can be had without."""
+        return False
+
+    @property
+    def drawing_seconds(self) -> float:
+        """Cost of drawing an image of 28 x 28 grey pixels, in the unit of `workers.recipes.interface.Piece`."""
+        return 1e-3
+
+    @property
+    def measured_samples(self) -> int:
+        """Images that are drawn to measure how useful they are."""
+        return int(getattr(self, "evaluation_samples", 30_000))
+
+    @property
+    def measuring_seed(self) -> int:
+        """Public seed of that measurement."""
+        return int(getattr(self, "evaluation_seed", 0))
 
 
-C = TypeVar("C", bound=_Config)
-Ranges = Mapping[str, tuple[float, float]]
-Choices = Mapping[str, tuple[str, ...]]
-Names = Collection[str]
+C = TypeVar("C", bound=RecipeConfig)
 
 
-def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]], recipe: str) -> C:
-    """Build a configuration from an optional "preset" and fields that replace its values.
+def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> C:
+    """Build a configuration from an optional "preset" and options that replace its values.
 
     Raises:
         InvalidParameter: an unknown preset or option, or a value that the configuration refuses.
@@ -30,43 +89,67 @@ def read_options(kind: type[C], options: Mapping[str, Any], presets: Mapping[str
     preset = chosen.pop("preset", "default")
     if not isinstance(preset, str) or preset not in presets:
         raise InvalidParameter("preset", preset, f"choose one of {', '.join(sorted(presets))}")
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in chosen:
-        if name not in known:
-            raise InvalidParameter("options", name, f"{recipe} knows {', '.join(known)}")
     return kind(**{**presets[preset], **chosen})
 
 
-def check_values(
-    config: Any,
-    *,
-    integers: Ranges,
-    numbers: Ranges,
-    choices: Choices = MappingProxyType({}),
-    switches: Names = (),
-    optional: Names = (),
-) -> None:
-    """Check the fields of a frozen dataclass, and turn its numbers into floats; `optional` ones may be None.
+def options_schema(
+    kind: type[RecipeConfig], presets: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the JSON Schema of a recipe's options as a request has them, each with its bounds and meaning.
 
-    Raises:
-        InvalidParameter: a value has another type or lies outside its range.
+    Args:
+        kind: the class of the recipe's configurations.
+        presets: the recipe's; where there are any, `preset` is an option as well.
+        defaults: values that hold where nothing is given.
     """
-    for name, (low, high) in integers.items():
-        value = getattr(config, name)
-        if value is None and name in optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidParameter(name, value, f"it is an integer between {low} and {high}")
-    for name, (low, high) in numbers.items():
-        value = getattr(config, name)
-        if value is None and name in optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidParameter(name, value, f"it is a number between {low:g} and {high:g}")
-        object.__setattr__(config, name, float(value))
-    for name, known in choices.items():
-        if getattr(config, name) not in known:
-            raise InvalidParameter(name, getattr(config, name), f"choose one of {', '.join(known)}")
-    for name in switches:
-        if not isinstance(getattr(config, name), bool):
-            raise InvalidParameter(name, getattr(config, name), "it is true or false")
+    properties: dict[str, Any] = {}
+    if presets:
+        named = {"enum": list(presets), "type": "string", "default": "default"}
+        properties["preset"] = {**named, "description": "Named values of the other options, which those given replace."}
+    for name, schema in _schemas(kind).items():
+        properties[name] = {**schema, "default": defaults[name]}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def values_in_words(schema: Mapping[str, Any]) -> str:
+    """Say which values the JSON Schema of one option takes: "an integer between 1 and 64"."""
+    parts = schema.get("anyOf", [schema])
+    return " or ".join(_in_words(part) for part in parts)
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema["type"]
+    if kind in ("integer", "number"):
+        words = "an integer" if kind == "integer" else "a number"
+        low, high = (schema.get(bound) for bound in ("minimum", "maximum"))
+        written = "{:d}" if kind == "integer" else "{:g}"
+        if low is not None and high is not None:
+            return f"{words} between {written.format(low)} and {written.format(high)}"
+        return words + (f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else "")
+    if kind == "string":
+        return f"a text of at most {schema['maxLength']} characters" if "maxLength" in schema else "a text"
+    return {"boolean": "true or false", "null": "null"}.get(kind, f"JSON of type {kind}")
+
+
+@cache
+def _schemas(kind: type[RecipeConfig]) -> dict[str, dict[str, Any]]:
+    schemas = kind.model_json_schema()["properties"]
+    return {name: {key: value for key, value in schema.items() if key != "title"} for name, schema in schemas.items()}
+
+
+def _refusal(kind: type[RecipeConfig], error: ValidationError) -> InvalidParameter:
+    """Say what is wrong with one option: with an unknown one, if there is one, or else the first."""
+    faults = error.errors(include_url=False)
+    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidParameter):
+        return cause
+    name = str(fault["loc"][0])
+    if fault["type"] == "extra_forbidden":
+        return InvalidParameter("options", name, f"the options are {', '.join(kind.model_fields)}")
+    words = values_in_words(_schemas(kind)[name])
+    return InvalidParameter(name, fault["input"], f"{'choose' if words.startswith('one of') else 'it is'} {words}")

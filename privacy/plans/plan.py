@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
+from privacy.plans.options import RecipeConfig, options_schema
 from privacy.units import UNIT_WORDS, UNITS, Unit
 
 Published = Literal["generator", "histogram", "classifier"]
@@ -68,41 +69,6 @@ class PublicFacts:
     def size(self) -> float:
         """The same, relative to a 28 x 28 image of one channel."""
         return self.pixels / 784
-
-
-@dataclasses.dataclass(frozen=True)
-class RecipeConfig:
-    """Public parameters of one training: each recipe's own class adds its fields, and says what follows if it can."""
-
-    @property
-    def extractor(self) -> str:
-        """Name of the operator's network whose features it needs; empty: none."""
-        return ""
-
-    @property
-    def anchors_dataset_id(self) -> str:
-        """Public dataset whose images it needs; empty: none."""
-        return ""
-
-    @property
-    def changes_its_start(self) -> bool:
-        """Whether a generator that starts from released statistics is changed after that, and can be had without."""
-        return False
-
-    @property
-    def drawing_seconds(self) -> float:
-        """Cost of drawing an image of 28 x 28 grey pixels, in the unit of `workers.recipes.interface.Piece`."""
-        return 1e-3
-
-    @property
-    def evaluation_samples(self) -> int:
-        """Images that are drawn to measure how useful they are."""
-        return 30_000
-
-    @property
-    def evaluation_seed(self) -> int:
-        """Public seed of that measurement."""
-        return 0
 
 
 C = TypeVar("C", bound=RecipeConfig)
@@ -196,7 +162,7 @@ class Plan:
         """Return a JSON-able description; `privacy.plans.registry.plan_from_json` reads it back."""
         return {
             "recipe": self.recipe,
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.model_dump(),
             "stages": [stage.to_json() for stage in self.stages],
             "price_nano": self.price_nano,
             "budget_nano": self.budget_nano,
@@ -217,6 +183,7 @@ class Recipe:
         name: that jobs use.
         title: its name for people.
         publishes: what its release is: images can be drawn from a generator only.
+        releases: the same in words.
         config: the class of its configurations.
         plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.
         module: with `train(run)`, which trains, and `work(plan, facts)`, from which the time left is estimated
@@ -226,16 +193,29 @@ class Recipe:
             each add that much, and together more than its noise was made for.
         together: whether several processes train it faster than one.
         presets: named sets of options; "default" holds where none is named.
+        follows: options whose default follows from what was declared and from the budget, with some presets at least.
         start: from a plan, the releases (by stage) without which nothing useful can be published. They come first.
     """
 
     name: str
     title: str
     publishes: Published
+    releases: str
     config: type[RecipeConfig]
     plan: Callable[[Mapping[str, Any], Filter, int, PublicFacts], Plan]
     module: str
     units: frozenset[Unit]
     together: bool = True
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    follows: frozenset[str] = frozenset()
     start: Callable[[Plan], Mapping[str, int]] = _first_release
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What each option is where neither a preset nor a value is given; those that follow may be something else."""
+        return self.config(**self.presets.get("default", {})).model_dump()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """JSON Schema of its options."""
+        return options_schema(self.config, self.presets, self.defaults)

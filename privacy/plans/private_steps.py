@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from pydantic import Field
 
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.options import check_values
-from privacy.plans.plan import PublicFacts, RecipeConfig, Stage
+from privacy.plans.options import RecipeConfig
+from privacy.plans.plan import PublicFacts, Stage
 
 STEPS = "gradient_steps"
 STEPS_MAX = 200_000
 _PAYMENTS = 100  # of a stage, each followed by a checkpoint
 EstimatorName = Literal["dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random"]
-ESTIMATORS: tuple[EstimatorName, ...] = ("dpsgd", "topagg", "gep", "bgep", "rgp", "rgp_random")
-FREEZES = ("none", "random", "ranked", "posterior")
+ESTIMATORS: tuple[EstimatorName, ...] = get_args(EstimatorName)
 _ANCHORED = ("gep", "bgep")
 _ID_CHARACTERS_MAX = 64
 _RESIDUAL_SHARE = 0.2  # S2 / S1 in every experiment of GEP's paper
@@ -31,75 +32,79 @@ _RESIDUAL_SHARE = 0.2  # S2 / S1 in every experiment of GEP's paper
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
 
 
-@dataclasses.dataclass(frozen=True)
 class StepsConfig(RecipeConfig):
-    """Public parameters of the private steps. Papers' letters are given where they have one.
+    """Public parameters of the private steps. Papers' letters are given where they have one."""
 
-    Attributes:
-        estimator: plain DP-SGD, TopAgg-SGD, GEP, B-GEP, RGP or RGP-random (`privacy.gradients`).
-        epochs: expected number of times that a unit is drawn.
-        expected_batch: units expected in one step.
-        clip: C, the bound on one unit's gradient; S1 of GEP.
-        keep: TopAgg's k, share of the squared norm that is kept.
-        clip_residual: GEP's S2; 0 makes it a fifth of S1, as in the paper.
-        basis_size: GEP's k, vectors of the anchors' basis.
-        basis_groups: parameters that have a basis together in GEP: those of a layer, or of all layers of one width.
-        anchors: GEP's m, public anchor images.
-        anchors_dataset_id: public dataset that they are drawn from; without one they are patterns from a public seed.
-        power_iterations: GEP's t and RGP's K, with which basis and carriers are found.
-        rank: RGP's r, at most, of every layer.
-        rank_share: bounds a layer's rank by this share of its smaller side as well.
-        warm_up_share: share of the steps in which RGP's carriers come from the weights themselves.
-        freeze: which coordinates rest in an epoch: none, random ones, those whose released gradients were smallest, or
-            (posterior) random ones that still count towards the clip.
-        freeze_rate: r*, the share of frozen coordinates at the end.
-        freeze_cooling: e*, share of the steps over which the frozen share grows to that.
-        freeze_every: how long a mask stays: epoch or step.
-        learning_rate: of the optimiser, at first.
-        rate_drops: how often it drops, after equal parts of the steps; 0 keeps it.
-        rate_decay: factor of the rate at each drop.
-        weight_decay: share of the weights, times the rate, that each step takes away (of Adam: added to its gradient).
-        momentum: of SGD; ignored by Adam.
-        optimiser: sgd or adam, fed with released gradients.
-        ema: decay of the average of the weights that is released; 0 releases the last weights.
-        multiplicity: K, random views of each record (noise levels of a diffusion model) whose mean loss is clipped.
-        records_per_subject: records that are drawn of each sampled subject, where the unit is the subject.
-        initial_seed: public seed of initial weights and of all public randomness.
-    """
+    estimator: EstimatorName = Field(
+        "dpsgd",
+        description="How a step's gradient is made private: plain DP-SGD, TopAgg-SGD, GEP, B-GEP, RGP or RGP-random "
+        "(`privacy.gradients`).",
+    )
+    epochs: float = Field(10.0, ge=1e-3, le=10_000, description="Expected number of times that a unit is drawn.")
+    expected_batch: int = Field(512, ge=1, le=1_000_000, description="Units expected in one step.")
+    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C, the bound on one unit's gradient; S1 of GEP.")
+    keep: float = Field(0.8, ge=1e-3, le=1, description="TopAgg's k, share of the squared norm that is kept.")
+    clip_residual: float = Field(0.0, ge=0, le=1e6, description="GEP's S2; 0 makes it a fifth of S1, as in the paper.")
+    basis_size: int = Field(
+        200, ge=1, le=20_000, description="GEP's k, vectors of the anchors' basis: one for each layer at least."
+    )
+    basis_groups: Literal["layers", "widths"] = Field(
+        "layers", description="What has a basis together in GEP: the parameters of a layer, or all layers of one width."
+    )
+    anchors: int = Field(400, ge=1, le=20_000, description="GEP's m, public images from which its basis is found.")
+    anchors_dataset_id: str = Field(
+        "",
+        max_length=_ID_CHARACTERS_MAX,
+        description="Public dataset that the anchors are drawn from; without one they are patterns from a public seed.",
+    )
+    power_iterations: int = Field(
+        1, ge=1, le=20, description="GEP's t and RGP's K, with which basis and carriers are found."
+    )
+    rank: int = Field(8, ge=1, le=256, description="RGP's r, at most, of every layer.")
+    rank_share: float = Field(
+        1.0, ge=1e-3, le=1, description="Bounds a layer's rank by this share of its smaller side as well."
+    )
+    warm_up_share: float = Field(
+        0.1, ge=0, le=1, description="Share of the steps in which RGP's carriers come from the weights themselves."
+    )
+    freeze: Literal["none", "random", "ranked", "posterior"] = Field(
+        "none",
+        description="Which coordinates rest in an epoch: none, random ones, those whose released gradients were "
+        "smallest, or (posterior) random ones that still count towards the clip.",
+    )
+    freeze_rate: float = Field(0.5, ge=0, le=0.99, description="r*, the share of frozen coordinates at the end.")
+    freeze_cooling: float = Field(
+        0.5, ge=0, le=1, description="e*, share of the steps over which the frozen share grows to freeze_rate."
+    )
+    freeze_every: Literal["epoch", "step"] = Field("epoch", description="How long a mask of frozen coordinates stays.")
+    learning_rate: float = Field(0.5, ge=1e-8, le=10_000, description="Learning rate of the optimiser, at first.")
+    rate_drops: int = Field(
+        0, ge=0, le=1000, description="How often the learning rate drops, after equal parts of the steps; 0 keeps it."
+    )
+    rate_decay: float = Field(0.1, ge=1e-3, le=1, description="Factor of the learning rate at each drop.")
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the weights, times the rate, that a step takes away (in Adam's gradient).",
+    )
+    momentum: float = Field(0.9, ge=0, le=0.999, description="Momentum of SGD, which sums up noise; ignored by Adam.")
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="What is fed with released gradients.")
+    ema: float = Field(
+        0.0, ge=0, le=0.99999, description="Decay of the average of the weights that is released; 0: the last weights."
+    )
+    multiplicity: int = Field(
+        1, ge=1, le=64, description="K, views of each record (noise levels, say) whose mean loss is clipped."
+    )
+    records_per_subject: int = Field(
+        4, ge=1, le=1024, description="Records that are drawn of each sampled subject, where the unit is the subject."
+    )
+    initial_seed: int = Field(
+        0, ge=0, le=2**31 - 1, description="Public seed of initial weights and of all public randomness."
+    )
 
-    estimator: str = "dpsgd"
-    epochs: float = 10.0
-    expected_batch: int = 512
-    clip: float = 1.0
-    keep: float = 0.8
-    clip_residual: float = 0.0
-    basis_size: int = 200
-    basis_groups: str = "layers"
-    anchors: int = 400
-    anchors_dataset_id: str = ""
-    power_iterations: int = 1
-    rank: int = 8
-    rank_share: float = 1.0
-    warm_up_share: float = 0.1
-    freeze: str = "none"
-    freeze_rate: float = 0.5
-    freeze_cooling: float = 0.5
-    freeze_every: str = "epoch"
-    learning_rate: float = 0.5
-    rate_drops: int = 0
-    rate_decay: float = 0.1
-    weight_decay: float = 0.0
-    momentum: float = 0.9
-    optimiser: str = "sgd"
-    ema: float = 0.0
-    multiplicity: int = 1
-    records_per_subject: int = 4
-    initial_seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_values(self, integers=_INTEGERS, numbers=_NUMBERS, choices=_CHOICES)
-        if not isinstance(self.anchors_dataset_id, str) or len(self.anchors_dataset_id) > _ID_CHARACTERS_MAX:
-            raise InvalidParameter("anchors_dataset_id", self.anchors_dataset_id, "it is the id of a public dataset")
+    def check(self) -> None:
+        """As in every recipe."""
         if self.anchors_dataset_id and self.estimator not in _ANCHORED:
             raise InvalidParameter(
                 "anchors_dataset_id", self.anchors_dataset_id, f"{self.estimator} has no anchors; gep and bgep have"
@@ -142,41 +147,6 @@ class StepsConfig(RecipeConfig):
     def residual_bound(self) -> float:
         """S2 of GEP."""
         return self.clip_residual or self.clip * _RESIDUAL_SHARE
-
-
-_INTEGERS = {
-    "expected_batch": (1, 1_000_000),
-    "basis_size": (1, 20_000),
-    "anchors": (1, 20_000),
-    "power_iterations": (1, 20),
-    "rank": (1, 256),
-    "rate_drops": (0, 1000),
-    "multiplicity": (1, 64),
-    "records_per_subject": (1, 1024),
-    "initial_seed": (0, 2**31 - 1),
-}
-_NUMBERS = {
-    "epochs": (1e-3, 10_000.0),
-    "clip": (1e-6, 1e6),
-    "keep": (1e-3, 1.0),
-    "clip_residual": (0.0, 1e6),
-    "rank_share": (1e-3, 1.0),
-    "warm_up_share": (0.0, 1.0),
-    "freeze_rate": (0.0, 0.99),
-    "freeze_cooling": (0.0, 1.0),
-    "learning_rate": (1e-8, 1e4),
-    "rate_decay": (1e-3, 1.0),
-    "weight_decay": (0.0, 1.0),
-    "momentum": (0.0, 0.999),
-    "ema": (0.0, 0.99999),
-}
-_CHOICES = {
-    "estimator": ESTIMATORS,
-    "basis_groups": ("layers", "widths"),
-    "freeze": FREEZES,
-    "freeze_every": ("epoch", "step"),
-    "optimiser": ("sgd", "adam"),
-}
 
 
 def check_basis(config: StepsConfig, groups: int) -> None:

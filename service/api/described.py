@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from service.api.glossary import GLOSSARY
+from service.api.typed_options import type_options
 
 TAGS = {
     "health": "Whether the service runs; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
     "admins": "The people who decide, two of them together.",
     "datasets": "Labelled images: declared first, uploaded once.",
+    "recipes": "What can be trained, and with which options.",
     "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
     "jobs": "Trainings, drawings, evaluations and previews: ask for one, follow it, end it.",
     "sweeps": "Hyper-parameter searches, held as a whole.",
@@ -45,6 +47,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
             for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
                 if "schema" in content:
                     content["example"] = example_of(content["schema"], schemas)
+    type_options(document)
     return document
 
 

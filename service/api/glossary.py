@@ -17,6 +17,7 @@ def _id(kind: str) -> str:
     return f"{kind}_a2b3c4d5e6f7g2h3i4j5"
 
 
+_RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 GLOSSARY: dict[str, tuple[str, Any]] = {
     "account_id": ("The population whose budget pays.", _id("acc")),
     "accuracy": ("In [0, 1], by classifier.", {"cnn": 0.78, "mlp": 0.71}),
@@ -130,7 +131,20 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "noise_stddev": ("Parameter of the discrete Gaussian that the price pays for.", 300.0),
     "noisy_counts": ("One for each class.", [5121, 879]),
     "notes": ("Remarks for people.", ["Choosing by public data costs nothing."]),
-    "options": ("Of the recipe; what is absent takes the recipe's own value.", {"vote_share": 0.1}),
+    "options": (
+        "Of the recipe, as `GET /v1/recipes` describes them; what is absent takes the recipe's own value.",
+        {"preset": "default"},
+    ),
+    "RecipeRecord.name": ("What a job calls it.", _RECIPE.name),
+    "RecipeRecord.title": ("Its name for people.", _RECIPE.title),
+    "RecipeRecord.releases": ("What it publishes, in words.", _RECIPE.releases),
+    "publishes": ("What its release is.", _RECIPE.publishes),
+    "presets": ("Named values of options.", {"default": {}}),
+    "defaults": ("What each option is where nothing is given.", {"clip": 1.0}),
+    "RecipeRecord.options": (
+        "JSON Schema.",
+        {"type": "object", "properties": {"clip": {"type": "number", "minimum": 1e-6, "maximum": 1e6, "default": 1.0}}},
+    ),
     "owner": ("Who is asked about the account.", "clinic"),
     "planned": ("Noisy releases that were planned.", 1000),
     "planned_epsilon": ("What the plan may charge, as an epsilon at the account's delta.", 1.0),
@@ -147,7 +161,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "real_accuracy": ("In [0, 1].", 0.9),
     "reason": ("Why, in one line; it stays in the records.", "the ethics board agreed, protocol 17"),
     "IncompleteFacts.reason": ("Why it ended.", "cancelled"),
-    "recipe": ("Name of the training loop; docs/recipes.md has them.", next(iter(RECIPES))),
+    "recipe": ("Name of the training loop; `GET /v1/recipes` has them.", _RECIPE.name),
     "records_declared": ("Public upper bound on the number of records.", 60_000),
     "release_id": ("The release.", _id("rel")),
     "releases": ("Noisy releases of this kind.", 1450),

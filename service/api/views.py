@@ -6,7 +6,6 @@ in `service.api.job_views`.
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -128,7 +127,7 @@ def plan(made: Plan, payer: ledger.Account, asked: PlanRequest) -> PlanRecord:
         ],
         buys=made.facts,
         notes=list(made.notes),
-        config=dataclasses.asdict(made.config),
+        config=made.config.model_dump(),
         budget=BudgetFacts(
             account_id=payer.id,
             limit_epsilon=before.limit_epsilon,

@@ -1,81 +1,66 @@
-"""`obscura recipes`: what can be trained, with which options, read off the registry that plans are made with."""
+"""`obscura recipes`: what the service can train, and with which options."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-import re
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from service.cli.connection import Json
-from service.cli.console import CliError, Exit, reporting
-
-if TYPE_CHECKING:
-    from privacy.plans.plan import Recipe, RecipeConfig
+from privacy.plans.options import values_in_words
+from service.api.recipe_schemas import RecipeRecord
+from service.cli.connection import Json, Target, address
+from service.cli.console import CliError, Exit, Output, reporting
+from service.client import Client, ConnectionFailed
 
 
 def recipes(
+    context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[RECIPE]", help="Show its options and presets.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes, or the options of one: defaults, presets, and what each is."""
-    from privacy.plans.registry import RECIPES
-
+    """List the recipes of the service, or the options of one: values, defaults, presets, and what each is."""
     with reporting(as_json) as output:
+        known = {recipe.name: recipe for recipe in _ask(context.obj, output)}
         if name is None:
-            summaries = [_summary(recipe) for recipe in RECIPES.values()]
-            output.rows(summaries, ("name", "title", "publishes", "protects", "presets"), "recipes")
+            output.rows(list(known.values()), ("name", "title", "publishes", "units", "releases"), "recipes")
             output.notice("To see the options of one: obscura recipes datalens")
-            return
-        if name not in RECIPES:
+        elif name not in known:
             raise CliError(f"There is no recipe {name!r}. To see those that there are: obscura recipes", Exit.USAGE)
-        recipe = RECIPES[name]
-        options = options_of(recipe)
-        if as_json:
-            output.record(_summary(recipe) | {"options": options, "presets": dict(recipe.presets)}, name)
-            return
-        for option in options:
-            output.text(f"{option['name']}={json.dumps(option['default'])}\n    {option['meaning']}")
-        for preset, chosen in recipe.presets.items():
-            output.text(
-                f"--preset {preset}: "
-                + (", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items()) or "the above")
-            )
-        output.notice(f"To choose: obscura train DATASET --recipe {name} --epsilon 1 --option NAME=VALUE")
+        elif as_json:
+            output.record(known[name], name)
+        else:
+            _show(known[name], output)
 
 
-def _summary(recipe: Recipe) -> dict[str, Any]:
-    return {
-        "name": recipe.name,
-        "title": recipe.title,
-        "publishes": recipe.publishes,
-        "protects": sorted(recipe.units),
-        "presets": list(recipe.presets),
-    }
+def _ask(target: Target, output: Output) -> list[RecipeRecord]:
+    """Ask the service. Where none was named, and none runs here, describe what is installed, and say so.
+
+    Raises:
+        CliError: there is no key for the service that was named.
+        ConnectionFailed: the service that was named does not answer.
+    """
+    try:
+        with Client(*address(target)) as client:
+            return client.recipes()
+    except (CliError, ConnectionFailed):
+        if target.url is not None or target.profile is not None:
+            raise
+    from privacy.plans.registry import RECIPES  # needs the packages of a server
+
+    output.notice("No service answers, so these are the recipes of the package that is installed here.")
+    return [RecipeRecord.of(recipe) for recipe in RECIPES.values()]
 
 
-def options_of(recipe: Recipe) -> list[dict[str, Any]]:
-    """Name, default and meaning of each option; a default may follow from the dataset and the budget instead."""
-    meanings = meanings_of(recipe.config)
-    preset = recipe.presets.get("default", {})
-    return [
-        {
-            "name": field.name,
-            "default": preset.get(field.name, field.default),
-            "meaning": meanings.get(field.name, ""),
-        }
-        for field in dataclasses.fields(recipe.config)
-    ]
-
-
-def meanings_of(config: type[RecipeConfig]) -> dict[str, str]:
-    """What the docstrings of a configuration and of those it builds on say of each attribute."""
-    found: dict[str, str] = {}
-    for kind in reversed(config.__mro__):
-        _, _, attributes = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
-        for entry in re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", attributes, flags=re.MULTILINE):
-            found[entry[0]] = " ".join(entry[1].split())
-    return found
+def _show(recipe: RecipeRecord, output: Output) -> None:
+    output.text(recipe.releases)
+    for option, schema in recipe.options["properties"].items():
+        if option == "preset":
+            continue
+        default = json.dumps(recipe.defaults[option])
+        follows = "; follows from declared numbers and budget" if option in recipe.follows else ""
+        output.text(f"{option}={default}  ({values_in_words(schema)}{follows})\n    {schema.get('description', '')}")
+    for preset, chosen in recipe.presets.items():
+        values = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
+        output.text(f"--preset {preset}: {values or 'the above'}")
+    output.notice(f"To choose: obscura train DATASET --recipe {recipe.name} --epsilon 1 --option NAME=VALUE")

@@ -107,6 +107,8 @@ class AsyncClient:
     declare_dataset = verb(Client.declare_dataset, AsyncDataset.of)
     dataset = verb(Client.dataset, AsyncDataset.of)
 
+    recipes = verb(Client.recipes)
+    recipe = verb(Client.recipe)
     plan = verb(Client.plan)
     preview = verb(Client.preview, AsyncPreview.of)
     start_training = verb(Client.start_training, AsyncJob.of)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Console
 
-from service.api import job_schemas, schemas
+from service.api import job_schemas, recipe_schemas, schemas
 from service.client.admin import AdminClient
 from service.client.datasets import Datasets, only_one
 from service.client.holdings import Account, Dataset
@@ -136,7 +137,15 @@ class Client(AdminClient):
         """Read a dataset's declaration and state."""
         return Dataset.read(self.transport, dataset_id)
 
-    # --- plans, jobs and sweeps ---
+    # --- recipes, plans, jobs and sweeps ---
+
+    def recipes(self) -> list[recipe_schemas.RecipeRecord]:
+        """What this service can train, and with which options."""
+        return list(self._get(recipe_schemas.RecipeList, "/v1/recipes").items)
+
+    def recipe(self, name: str) -> recipe_schemas.RecipeRecord:
+        """Read a recipe: presets, defaults and the JSON Schema of its options."""
+        return self._get(recipe_schemas.RecipeRecord, f"/v1/recipes/{quote(name, safe='')}")
 
     def plan(
         self, dataset_id: str, *, recipe: str, epsilon: float, options: dict[str, Any] | None = None

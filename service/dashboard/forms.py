@@ -21,6 +21,7 @@ from service.errors import InvalidInput, ObscuraError
 from service.jobs.submission import remember
 
 Body = TypeVar("Body", bound=BaseModel)
+OPTION = "option."  # how the names of the fields begin that stand for a recipe's options
 _ONCE = re.compile(r"[0-9a-f]{32}")
 # pydantic's words for what is missing or is no number, for people who see fields and no JSON
 _WORDS = {"missing": "Fill this in.", "float_parsing": "This is a number.", "int_parsing": "This is a whole number."}
@@ -118,15 +119,38 @@ def read_options(text: str) -> dict[str, Any]:
         name, equals, value = (part.strip() for part in line.partition("="))
         if not name or not equals:
             raise FieldsRefused({"options": "Write one option a line, as name = value."})
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
+        options[name] = _json_or_text(value)
     return options
+
+
+def _as_text(value: Any) -> str:
+    """Write a value so that `_json_or_text` reads it: the text 7 in quotes, for without them it is a number."""
+    bare = isinstance(value, str) and value == value.strip() and _json_or_text(value) == value
+    return str(value) if bare else json.dumps(value)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def read_option_fields(schema: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """Read the options that a form has fields for, `option.NAME` each; empty ones count as absent.
+
+    Args:
+        schema: JSON Schema of a recipe's options.
+        fields: what was sent.
+    """
+    given = {name: fields.get(f"{OPTION}{name}", "").strip() for name in schema["properties"]}
+    return {
+        name: text if schema["properties"][name].get("type") == "string" else _json_or_text(text)
+        for name, text in given.items()
+        if text
+    }
 
 
 def write_options(options: Mapping[str, Any]) -> str:
     """Write options as `read_options` reads them."""
-    return "\n".join(
-        f"{name} = {value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()
-    )
+    return "\n".join(f"{name} = {_as_text(value)}" for name, value in options.items())

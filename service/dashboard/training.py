@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,16 +13,26 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from privacy.errors import PrivacyError
-from privacy.plans.plan import Plan
+from privacy.plans.options import values_in_words
+from privacy.plans.plan import Plan, Recipe
 from privacy.plans.registry import RECIPES
 from privacy.wording import show_epsilon
 from service import jobs, ledger
 from service.api.job_schemas import JobRequest, PreviewRecord, PreviewRequest
+from service.api.recipe_schemas import RecipeRecord
 from service.api.routes.jobs import create_job
 from service.api.routes.previews import create_preview, read_preview_grid
 from service.dashboard import queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.forms import fresh_once, once_of, problems_of, read_body, read_options, write_options
+from service.dashboard.forms import (
+    fresh_once,
+    once_of,
+    problems_of,
+    read_body,
+    read_option_fields,
+    read_options,
+    write_options,
+)
 from service.dashboard.pages import PageRoute, page
 from service.dashboard.queries import AccountView
 from service.db.dataset_tables import Dataset
@@ -65,16 +76,23 @@ class Priced:
 
 
 def asked(
+    request: Request,
     dashboard: Running,
     dataset: Annotated[str, Query(max_length=64)] = "",
     recipe: Annotated[str, Query(max_length=100)] = FIRST_RECIPE,
     epsilon: Annotated[str, Query(max_length=30)] = "",
     evaluation: Annotated[str, Query(max_length=64)] = "",
     options: Annotated[str, Query(max_length=8000)] = "",
+    shown: Annotated[str, Query(max_length=100, description="The recipe whose options had fields.")] = "",
     again: Annotated[str, Query(max_length=64, description="A training whose options are taken.")] = "",
 ) -> Wish:
     """Read what is asked for, or take it from another training."""
     if not again:
+        if shown == recipe and recipe in RECIPES:
+            fields = write_options(read_option_fields(RECIPES[recipe].options, request.query_params))
+            options = "\n".join(filter(None, (options, fields)))
+        elif shown:
+            options = ""  # they are another recipe's
         return Wish(dataset, recipe, epsilon, evaluation, options)
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
@@ -166,6 +184,7 @@ def _page(
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
+    recipe = RECIPES.get(wish.recipe)
     return page(
         request,
         template,
@@ -174,11 +193,26 @@ def _page(
         datasets=trained,
         dataset=dataset,
         recipes=RECIPES,
+        recipe=None if recipe is None else RecipeRecord.of(recipe),
+        **_parted(wish, recipe),
+        in_words=values_in_words,
         wrong=wrong,
         message=message,
         once=fresh_once(),
         **values,
     )
+
+
+def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
+    """Return the options for which the form has fields, as texts, and the lines that it must show as they are."""
+    try:
+        options = read_options(wish.options)
+    except ObscuraError:
+        return {"given": {}, "other": wish.options}
+    known = {} if recipe is None else recipe.options["properties"]
+    given = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    other = write_options({name: value for name, value in options.items() if name not in known})
+    return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
 def _datasets(session: Session, chosen: str) -> list[Dataset]:

@@ -104,8 +104,8 @@ def queue_evaluation(
     if release.kind is not ReleaseKind.GENERATOR:
         samples = None
     elif samples is None:
-        samples = config.evaluation_samples
-    seed = config.evaluation_seed if seed is None else seed
+        samples = config.measured_samples
+    seed = config.measuring_seed if seed is None else seed
     job = new_job(
         job_id,
         JobKind.EVALUATE,

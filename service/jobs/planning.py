@@ -207,7 +207,7 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
         NotFound: no such dataset.
         InvalidInput: it is private.
     """
-    dataset_id = plan.config.anchors_dataset_id
+    dataset_id = plan.config.needed_anchors
     if not dataset_id:
         return None
     dataset = get_dataset(session, dataset_id)

@@ -50,7 +50,7 @@ def test_a_table_has_a_row_for_each_method_and_epsilon_with_what_was_published(
 def test_every_method_s_options_are_a_training_s_quick_and_full() -> None:
     for arm in (*GEP_1, *RGP_2, *FREEZE_1, *FREEZE_3, *FREEZE_4):
         for options in ({**accuracies._QUICK, **arm.quick}, arm.full):
-            read_options(DpClassifierConfig, options, PRESETS, "dp_classifier")
+            read_options(DpClassifierConfig, options, PRESETS)
         assert {epsilon for _, epsilon in arm.published} == set(arm.epochs)
 
 

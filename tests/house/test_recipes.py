@@ -1,6 +1,5 @@
-"""Recipes are given one object, `workers.recipes.interface.Run`, and who trains one, `workers.train.orders.Training`.
-
-Neither hands on long lists of parameters.
+"""Recipes are described by their models alone, and given one object, `workers.recipes.interface.Run`; who trains one is
+given `workers.train.orders.Training`. Neither hands on long lists of parameters.
 """
 
 import ast
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from privacy.plans.registry import RECIPES
+from scripts.recipe_tables import PAGE, with_tables
 from workers.recipes.registry import TRAINERS
 
 WORKERS = Path(__file__).parents[2] / "workers"
@@ -35,3 +36,13 @@ def test_no_function_takes_more_than_six_parameters(package):
 def test_every_recipe_takes_a_run_and_nothing_else():
     for trainer in TRAINERS.values():
         assert [str(parameter) for parameter in inspect.signature(trainer).parameters.values()] == ["run: 'Run'"]
+
+
+def test_the_tables_of_options_follow_from_the_models():
+    page = PAGE.read_text("utf-8")
+    assert with_tables(page) == page, "options changed: run `python -m scripts.recipe_tables`"
+    assert with_tables(page.replace("an integer between", "between")) == page
+    for recipe in RECIPES.values():
+        assert f"| `{recipe.name}` |" in page
+        for option in recipe.config.model_fields:
+            assert f"| `{option}` | " in page

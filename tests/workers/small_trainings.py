@@ -170,7 +170,7 @@ def nearly_without_noise(plan: Plan) -> Plan:
 
 def with_basis_of_one(plan: Plan) -> Plan:
     """The plan with a basis that fits no network. No planner would make it."""
-    return dataclasses.replace(plan, config=dataclasses.replace(plan.config_of(StepsConfig), basis_size=1))
+    return dataclasses.replace(plan, config=plan.config_of(StepsConfig).with_values(basis_size=1))
 
 
 def train(plan: Plan, data: TrainingData, facts: PublicFacts = FACTS, **changes: Any) -> Any:

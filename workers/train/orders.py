@@ -111,7 +111,7 @@ def anchors_of(session: Session, plan: Plan) -> Dataset | None:
         LedgerCorruption: it is not public.
         NotFound: it has not been compared with the private ones.
     """
-    anchors_id = plan.config.anchors_dataset_id
+    anchors_id = plan.config.needed_anchors
     return public_dataset(session, anchors_id) if anchors_id else None
 
 
@@ -160,7 +160,7 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
         Conflict: the plan's extractor is missing or unusable.
         NotFound: the public dataset of the anchors has no content.
     """
-    name = plan.config.extractor
+    name = plan.config.needed_extractor
     try:
         extractor = read_extractor(folder_of(settings.data_dir), name) if name else None
     except ExtractorUnusable as error:

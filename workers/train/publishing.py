@@ -201,7 +201,7 @@ def _assumed_public(training: Training) -> tuple[str, ...]:
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
-    extractor = training.plan.config.extractor
+    extractor = training.plan.config.needed_extractor
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.routes import accounts, admins, datasets, health, jobs, ledger, previews, releases
+from service.api.routes import accounts, admins, datasets, health, jobs, ledger, previews, recipes, releases
 
 ROUTERS = (
     health.router,
@@ -10,6 +10,7 @@ ROUTERS = (
     accounts.limit_router,
     admins.router,
     datasets.router,
+    recipes.router,
     jobs.plan_router,
     previews.router,
     jobs.router,

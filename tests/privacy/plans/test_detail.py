@@ -101,7 +101,7 @@ def test_what_was_given_wins(facts: PublicFacts) -> None:
         "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5, "teachers": 77,
         "vote_share": 0.2, "top_k": 3,
     }  # fmt: skip
-    found = dataclasses.asdict(config(facts, **given))
+    found = config(facts, **given).model_dump()
     assert {name: found[name] for name in given} == given
 
 
@@ -139,7 +139,7 @@ def test_colours_are_an_orthonormal_change_of_the_channels() -> None:
 
 def test_coefficients_are_the_strongest_and_brightness_has_most_of_them() -> None:
     found = config(COLOUR)
-    seen, everything = coefficients_of(found, COLOUR), dataclasses.replace(found, coefficients=None)
+    seen, everything = coefficients_of(found, COLOUR), found.with_values(coefficients=None)
     power = coefficients_of(everything, COLOUR).power
     assert len(seen) == found.coefficients
     assert seen.power.min() >= np.sort(power)[-len(seen)]

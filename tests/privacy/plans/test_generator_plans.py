@@ -88,7 +88,7 @@ def test_the_bound_of_a_central_image_grows_with_its_pixels() -> None:
         ("dpgan", {"discriminator_steps": 20, "discriminator_steps_max": 10}, "at least the 20"),
         ("dpgan", {"accuracy_floor": 1.5}, "between"),
         ("dpgan", {"estimator": "rgp", "freeze": "random"}, "no coordinates to freeze"),
-        ("dpgan", {"noise": 1.0}, "dpgan knows"),
+        ("dpgan", {"noise": 1.0}, "the options are"),
         ("dpgan", {"preset": "huge"}, "choose one of"),
         ("dp_diffusion", {"guidance": 1.0, "label_drop": 0.0}, "label_drop"),
         ("dp_diffusion", {"central_images": 3, "central_share": 0.0}, "central_share"),

@@ -92,3 +92,29 @@ def test_the_web_process_imports_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("path", "around"),
+    [("/v1/plans", {}), ("/v1/previews", {}), ("/v1/jobs", {}), ("/v1/sweeps", {"name": "rates"})],
+)
+def test_options_are_those_of_the_recipe_that_a_body_names(document, path, around):
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema_rs.validator_for({**schema, "components": document["components"]})
+
+    def fits(recipe: str, options: dict[str, Any]) -> bool:
+        body = {"dataset_id": "ds_1", "recipe": recipe, "epsilon": 1.0, **around}
+        return validator.is_valid(
+            {**body, **({"trials": [{"options": options}] * 2} if around else {"options": options})}
+        )
+
+    assert fits("dpgan", {"latent": 5, "clip": 1})
+    assert not fits("dpgan", {"teachers": 5})
+    assert not fits("dpgan", {"latent": 0})
+    assert not fits("dpgan", {"latent": True})
+    assert fits("datalens", {"preset": "fixed", "teachers": 5, "coefficients": None})
+    assert not fits("datalens", {"preset": "fashion_mnist"})
+    assert not fits("none_such", {})
+    named = schema["discriminator"]["mapping"]
+    assert {name: f"#/components/schemas/{at.rpartition('/')[2]}" for name, at in named.items()} == named
+    assert sorted(named.values()) == sorted(each["$ref"] for each in schema["oneOf"])

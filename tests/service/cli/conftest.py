@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,22 +62,32 @@ class Shell:
         return Ran(finished.returncode, finished.stdout, finished.stderr)
 
 
-@pytest.fixture(scope="session")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A running service with its embedded worker, and commands that find it by its data directory."""
-    data_dir = tmp_path_factory.mktemp("up") / "service"
-    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+@contextmanager
+def serving(data_dir: Path, module: str = "service.cli") -> Iterator[Shell]:
+    """Run a service with its embedded worker, and give commands that find it by its data directory.
+
+    Args:
+        data_dir: A new folder.
+        module: What runs as `obscura`.
+    """
+    command = [sys.executable, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + START_SECONDS
-    shell = Shell(data_dir)
     while running_at(Settings(data_dir=data_dir)) is None:
         assert process.poll() is None, "the service did not start"
         assert time.monotonic() < deadline, "the service did not start in time"
         time.sleep(0.1)
-    yield shell
+    yield Shell(data_dir)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert not (data_dir / "service.url").exists()
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A running service, and commands that find it."""
+    with serving(tmp_path_factory.mktemp("up") / "service") as shell:
+        yield shell
 
 
 @pytest.fixture(scope="session")

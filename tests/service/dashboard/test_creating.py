@@ -1,5 +1,6 @@
 """What pages create: accounts, datasets with their images, trainings. Once each, with nothing lost."""
 
+import html
 import io
 import re
 import zipfile
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
@@ -180,6 +182,28 @@ def test_a_training_is_priced_then_asked_for_once(site, stock):
     assert len(site.rows(Job)) == len(before) + 1
     with transaction(site.factory, read_only=True) as session:
         assert ledger.balance(session, stock.account).held_nano > held
+
+
+def test_every_option_of_a_recipe_is_a_field_that_its_model_describes(site, stock):
+    trainer = site.signed_in("train", "read")
+    for name, recipe in RECIPES.items():
+        page = trainer.get(f"/train?dataset={stock.dataset}&recipe={name}").text
+        assert re.findall(r'name="option\.(\w+)"', page) == list(recipe.options["properties"])
+        for schema in recipe.options["properties"].values():
+            assert_shown(html.unescape(page), schema["description"])
+    asked = f"/train?dataset={stock.dataset}&epsilon=0.4&shown=datalens&recipe="
+    page = trainer.get(f"{asked}datalens&option.teachers=300&option.preset=fixed&option.shrink=&option.colour=rgb").text
+    assert 'name="options" value="preset = fixed\ncolour = rgb\nteachers = 300"' in page
+    assert_shown(
+        page, "<code>teachers</code></dt><dd>300", 'name="option.teachers" value="300"', "<option selected>fixed"
+    )
+    wrong = trainer.get(f"{asked}datalens&option.teachers=0.5").text
+    assert re.search(r'data-fault="teachers">[^<]+an integer between 1 and 100000', wrong)
+    other = trainer.get(f"{asked}dpgan&option.clip=0.5").text  # of the recipe that was shown before
+    assert 'name="options" value=""' in other
+    assert 'name="option.latent"' in other
+    unknown = trainer.get(f"/train?dataset={stock.dataset}&options=old+%3D+1%0Ateachers+%3D+300").text
+    assert re.search(r"<textarea[^>]*>old = 1</textarea>", unknown), "what no field stands for can be taken out"
 
 
 def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):

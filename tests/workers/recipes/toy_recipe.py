@@ -7,24 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
-from privacy.plans.options import check_values, read_options
-from privacy.plans.plan import Plan, PublicFacts, Recipe, RecipeConfig, Stage
+from privacy.plans.options import RecipeConfig, read_options
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+from workers.recipes.class_histogram import ClassHistogram
 from workers.recipes.interface import Piece, Run
 
 
-@dataclass(frozen=True)
 class ToyConfig(RecipeConfig):
-    rounds: int = 1
-
-    def __post_init__(self) -> None:
-        check_values(self, integers={"rounds": (1, 100)}, numbers={})
+    rounds: int = Field(1, ge=1, le=100, description="Noisy sums that are released.")
 
 
 def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
-    config = read_options(ToyConfig, options, {"default": {}}, "toy")
+    config = read_options(ToyConfig, options, {"default": {}})
     stddev = stddev_for(1.0, budget_nano, config.rounds, discrete=True)
     event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
     stage = Stage("sums", event, privacy_filter.price_nano(event), stddev)
@@ -35,9 +34,13 @@ def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: in
 @dataclass(frozen=True)
 class Sums:
     sums: tuple[int, ...]
+    stddev: float
+    units_declared: int
 
     def save(self, directory: Path) -> None:
-        (directory / "sums.txt").write_text(str(self.sums))
+        """Write them as what can be published, a histogram."""
+        rounds = tuple(f"round {number}" for number in range(len(self.sums)))
+        ClassHistogram(rounds, self.sums, self.stddev, self.units_declared).save(directory)
 
 
 def train(run: Run) -> Sums:
@@ -45,7 +48,8 @@ def train(run: Run) -> Sums:
     (stage,) = run.plan.stages
     run.pay(stage.event, stage.name)
     noise = run.noise("sums").discrete_gaussian(rounds, stddev)
-    return Sums(tuple((len(run.data.private_labels) + noise).tolist()))
+    sums = tuple((len(run.data.private_labels) + noise).tolist())
+    return Sums(sums, stddev, run.facts.units_declared)
 
 
 def work(plan: Plan, _facts: PublicFacts) -> tuple[Piece, ...]:
@@ -57,6 +61,7 @@ RECIPE = Recipe(
     name="toy",
     title="Count the records",
     publishes="histogram",
+    releases="Noisy counts of all records.",
     config=ToyConfig,
     plan=plan_toy,
     module=__name__,

@@ -1,0 +1,34 @@
+"""Stored options and plans mean what they always meant; see `golden_options.py`, which wrote the file."""
+
+import json
+from typing import Any
+
+import pytest
+
+from privacy.plans.registry import plan_from_json
+from tests.privacy.plans import golden_options
+
+GOLDEN: dict[str, Any] = json.loads(golden_options.FILE.read_text("utf-8"))
+
+
+def test_options_give_the_same_plans():
+    found: dict[str, dict[str, str]] = {}
+    for asked, of, document in golden_options.planned():
+        found.setdefault(asked, {})[of] = golden_options.summary(document)
+    assert found == GOLDEN["plans"]
+
+
+@pytest.mark.parametrize("document", GOLDEN["documents"], ids=lambda document: document["recipe"])
+def test_stored_plans_are_read_as_they_were_written(document):
+    assert json.dumps(plan_from_json(document).to_json()) == json.dumps(document)
+
+
+def test_what_does_not_go_together_is_refused_as_before():
+    assert golden_options.refused_together() == GOLDEN["together"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"), [(recipe, name) for recipe in GOLDEN["values"] for name in GOLDEN["values"][recipe]]
+)
+def test_each_value_is_taken_or_refused_as_before(recipe, name):
+    assert golden_options.verdicts(recipe, name) == GOLDEN["values"][recipe][name]

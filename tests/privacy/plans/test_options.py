@@ -1,0 +1,101 @@
+"""Options: one model says what is taken, and all that is served or written about it follows."""
+
+import jsonschema_rs
+import pytest
+from pydantic import Field
+
+from privacy.errors import InvalidParameter
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens_defaults import config_that_follows
+from privacy.plans.options import RecipeConfig, options_schema, read_options, values_in_words
+from privacy.plans.registry import RECIPES
+from tests.privacy.plans.golden_options import FACTS, VALUES
+
+OPTIONS = [(recipe, option) for recipe, known in RECIPES.items() for option in known.config.model_fields]
+OF_JSON = [
+    value for value in VALUES if not isinstance(value, float) or abs(value) < 1e300
+]  # neither NaN nor infinities
+
+
+class SmallConfig(RecipeConfig):
+    """Two options that must differ."""
+
+    first: int = Field(1, ge=1, le=9, description="One.")
+    second: int = Field(2, ge=1, le=9, description="Another.")
+
+    def check(self) -> None:
+        if self.first == self.second:
+            raise InvalidParameter("second", self.second, f"it is not the {self.first} of first")
+
+
+@pytest.mark.parametrize(("recipe", "option"), OPTIONS)
+def test_the_schema_takes_what_the_field_takes(recipe, option):
+    """But 1.0 where an integer is asked for, which JSON Schema calls an integer, and the model does not."""
+    known = RECIPES[recipe]
+    schema = known.options["properties"][option]
+    validator = jsonschema_rs.validator_for(schema)
+    words = values_in_words(schema)
+    for value in OF_JSON:
+        try:
+            known.config(**{option: value})
+            taken = True
+        except InvalidParameter as error:
+            taken = not (error.name == option and error.why.removeprefix("it is ").removeprefix("choose ") == words)
+        if not (isinstance(value, float) and value.is_integer()):
+            assert validator.is_valid(value) == taken, (value, words)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_option_says_what_it_is_and_starts_where_its_schema_says(recipe):
+    known = RECIPES[recipe]
+    for option, schema in known.options["properties"].items():
+        assert schema["description"].endswith(".")
+        assert option == "preset" or "JSON" not in values_in_words(schema)
+        assert jsonschema_rs.is_valid(schema, schema["default"])
+    jsonschema_rs.validate(known.options, {**known.defaults})
+    for chosen in known.presets.values():
+        jsonschema_rs.validate(known.options, dict(chosen))
+    assert known.follows <= set(known.config.model_fields)
+
+
+def test_refusals_name_the_option_the_bounds_and_the_value():
+    with pytest.raises(InvalidParameter, match="second=10 is refused: it is an integer between 1 and 9"):
+        SmallConfig(second=10)
+    with pytest.raises(InvalidParameter, match="second=1 is refused: it is not the 1 of first"):
+        SmallConfig(second=1)
+    with pytest.raises(InvalidParameter, match="options='third' is refused: the options are first, second"):
+        SmallConfig(third=1, second=10)
+    with pytest.raises(InvalidParameter, match="preset='big' is refused: choose one of default, small"):
+        read_options(SmallConfig, {"preset": "big"}, {"default": {}, "small": {"first": 3}})
+
+
+def test_other_values_are_checked_as_the_first_ones_are():
+    assert SmallConfig().with_values(first=3) == SmallConfig(first=3)
+    with pytest.raises(InvalidParameter):
+        SmallConfig().with_values(first=2)
+    with pytest.raises(ValueError, match="frozen"):
+        SmallConfig().first = 3  # type: ignore[misc]
+
+
+def test_names_that_python_uses_itself_are_unknown_options():
+    for name in ("self", "values", "model_config", "__class__"):
+        with pytest.raises(InvalidParameter, match="the options are"):
+            read_options(SmallConfig, {name: 1}, {"default": {}})
+
+
+def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
+    schema = options_schema(SmallConfig, {"default": {"first": 4}}, {"first": 4, "second": 2})
+    assert {name: option["default"] for name, option in schema["properties"].items()} == {
+        "preset": "default",
+        "first": 4,
+        "second": 2,
+    }
+
+
+def test_the_options_that_follow_from_facts_and_budget_are_named():
+    fixed, found = DataLensConfig(), set()
+    for facts in FACTS.values():
+        for mu in (0.001, 0.1, 1.0, 10.0):
+            made = config_that_follows({}, mu, facts)
+            found |= {name for name, value in made if value != getattr(fixed, name)}
+    assert found == RECIPES["datalens"].follows

@@ -1,0 +1,56 @@
+"""`obscura recipes` asks the service, so a recipe of a newer service is of use to an older command line."""
+
+import json
+
+import pytest
+
+from privacy.plans.registry import RECIPES
+from service.client import Client
+from service.client.local import running_at
+from service.settings import Settings
+from tests.service.cli.conftest import serving
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory):
+    """Commands that know no toy, against a service that trains it."""
+    with serving(tmp_path_factory.mktemp("newer") / "service", "tests.service.cli.toy_service") as shell:
+        yield shell
+
+
+def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_trained(newer, make_images, tmp_path):
+    assert "toy" not in RECIPES
+    listed = newer("recipes", "--json").json
+    assert [recipe["name"] for recipe in listed] == [*RECIPES, "toy"]
+    assert "Count the records" in newer("recipes").out
+    shown = newer("recipes", "toy")
+    assert "rounds=1  (an integer between 1 and 100)\n    Noisy sums that are released." in shown.out
+    assert "toy" in shown.err
+    newer("accounts", "create", "people", "-e", "2", "-d", "1e-3", "--unit", "record")
+    images = make_images(tmp_path / "images.npz", 40)
+    dataset = newer("datasets", "push", str(images), "--account", "people", "--json").json["id"]
+    asked = (dataset, "--recipe", "toy", "--epsilon", "1", "--option")
+    planned = newer("plan", *asked, "rounds=3", "--json").json
+    assert (planned["config"], planned["stages"][0]["releases"]) == ({"rounds": 3}, 3)
+    refused = newer("plan", *asked, "rounds=101", code=2)
+    assert "rounds=101 is refused: it is an integer between 1 and 100" in refused.err
+    job = newer("train", *asked, "rounds=3", "--wait", "--json").json
+    assert (job["state"], job["recipe"], job["options"]) == ("succeeded", "toy", {"rounds": 3})
+
+
+def test_the_client_reads_what_the_service_serves(newer):
+    running = running_at(Settings(data_dir=newer.data_dir))
+    assert running is not None
+    with Client(running, (newer.data_dir / "admin.key").read_text().strip()) as client:
+        toy = client.recipe("toy")
+        assert toy in client.recipes()
+        assert (toy.units, toy.presets, toy.defaults) == (["record"], {}, {"rounds": 1})
+
+
+def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell, tmp_path):
+    alone = type(shell)(tmp_path / "nobody")
+    found = alone("recipes", "--json")
+    assert [recipe["name"] for recipe in json.loads(found.out)] == list(RECIPES)
+    assert "the package that is installed here" in found.err
+    assert "installed here" not in shell("recipes").err
+    alone("--url", "http://127.0.0.1:9", "--token", "obs_x", "recipes", code=1)  # named, and not there

@@ -1,0 +1,30 @@
+"""A service that knows one recipe more than the package that is installed: `obscura` with the toy, and its runner.
+
+Told to be the runner by its first argument, else the command line.
+"""
+
+import sys
+
+from privacy.plans.registry import RECIPES
+from tests.workers.recipes import toy_recipe
+
+RUNNER = "run-attempt"
+
+
+def main() -> int:
+    RECIPES[toy_recipe.RECIPE.name] = toy_recipe.RECIPE  # before anything asks for all of them
+    if sys.argv[1:2] == [RUNNER]:
+        from workers.train import runner
+
+        return runner.main(sys.argv[2:])
+    from workers.supervise import supervisor
+
+    supervisor.RUNNER_COMMAND = (sys.executable, "-P", "-m", "tests.service.cli.toy_service", RUNNER)  # type: ignore[assignment]
+    import service.cli
+
+    service.cli.main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
