@@ -20,7 +20,18 @@ from service.ledger.accounts import (
 )
 from service.ledger.chain import Entry
 from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
-from service.ledger.holds import arm, capture, charge, fence, hold, released, return_hold, settle
+from service.ledger.holds import (
+    RateChanged,
+    arm,
+    capture,
+    charge,
+    fence,
+    hold,
+    lock_to_hold,
+    released,
+    return_hold,
+    settle,
+)
 from service.ledger.limits import (
     REQUEST_LIFETIME,
     approve_raise,
@@ -42,6 +53,7 @@ __all__ = [
     "Entry",
     "Hold",
     "HoldState",
+    "RateChanged",
     "Unit",
     "accounts",
     "affordable_epsilon",
@@ -66,6 +78,7 @@ __all__ = [
     "hold",
     "insufficient",
     "lock_account",
+    "lock_to_hold",
     "lower_limit",
     "open_account",
     "order_of",

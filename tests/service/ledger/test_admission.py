@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from privacy.accounting.filter import open_filter
+from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
 
@@ -29,6 +32,22 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
     assert budget.nano_of(error.affordable_epsilon + 0.01) > left
     account_book.hold(left)
     assert account_book.money() == (CAPACITY // 2, CAPACITY - CAPACITY // 2, 0)
+
+
+def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book: AccountBook) -> None:
+    opened = account_book.read(ledger.get_account, account_book.account_id)
+    priced_by = ledger.filter_of(opened)
+    facts = {"account_id": account_book.account_id, "job_id": "job_late", "amount_nano": 1}
+    for other in (
+        dataclasses.replace(priced_by, rate=priced_by.rate * 1.01),
+        dataclasses.replace(priced_by, base=1e-9),
+        open_filter(12.0, 1e-5),
+    ):
+        with pytest.raises(ledger.RateChanged, match=r"\*patients\* was raised while this was being priced"):
+            account_book.do(ledger.hold, priced_by=other, **facts)
+    assert account_book.kinds() == ["open"]
+    account_book.do(ledger.hold, priced_by=dataclasses.replace(priced_by, epsilon=3.0), **facts)  # prices are the same
+    assert account_book.kinds() == ["open", "hold"]
 
 
 def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
