@@ -43,7 +43,15 @@ from service.ledger.limits import (
     set_frozen,
 )
 from service.ledger.records import Account, Hold
-from service.ledger.rows import entry_of_hold, get_account, get_accounts, get_hold, get_holds, lock_account
+from service.ledger.rows import (
+    entry_of_hold,
+    filter_of_hold,
+    get_account,
+    get_accounts,
+    get_hold,
+    get_holds,
+    lock_account,
+)
 
 __all__ = [
     "EVERYWHERE",
@@ -69,6 +77,7 @@ __all__ = [
     "entry_of_hold",
     "fence",
     "filter_of",
+    "filter_of_hold",
     "get_account",
     "get_accounts",
     "get_hold",
