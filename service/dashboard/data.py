@@ -139,7 +139,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         "release.html",
         release=row,
         summary=view.summary,
-        sure=sure_at_most(limit, max(payer.capacity_nano, payer.spent_nano)),
+        sure=sure_at_most(limit, max(payer.capacity_nano, payer.spent_nano + payer.held_nano)),
         used_share=None if hold is None else hold.captured_nano / payer.capacity_nano,
         samples=samples,
         evaluations=evaluations,

@@ -123,8 +123,10 @@ def open_account(
 class Balance:
     """An account at one moment. Nano-units are exact; epsilons (at the account's delta) are a reading of them.
 
-    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `sure_at_most` is how sure anybody
-    can become, who was 50% sure of a unit's presence, by all that may ever be published, but with probability delta.
+    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `promised_epsilon` is that of all
+    that may ever be published: the limit, or what is spent and held where the limit was lowered below that.
+    `sure_at_most` is how sure anybody can become by it, who was 50% sure of a unit's presence, but with probability
+    delta.
     """
 
     account_id: str
@@ -140,6 +142,7 @@ class Balance:
     held_epsilon: float
     left_epsilon: float
     affordable_epsilon: float
+    promised_epsilon: float
     sure_at_most: float
 
 
@@ -175,8 +178,8 @@ def balance_of(account: Account) -> Balance:
         held_epsilon=privacy_filter.epsilon_of(account.held_nano),
         left_epsilon=privacy_filter.epsilon_of(account.left_nano),
         affordable_epsilon=affordable_epsilon(privacy_filter, account.left_nano),
-        # A limit may have been lowered below the spend; of what is spent by then, nothing is taken back.
-        sure_at_most=sure_at_most(privacy_filter, max(account.capacity_nano, account.spent_nano)),
+        promised_epsilon=max(account.epsilon, privacy_filter.epsilon_of(account.promised_nano)),
+        sure_at_most=sure_at_most(privacy_filter, account.promised_nano),
     )
 
 

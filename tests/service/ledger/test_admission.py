@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from privacy.accounting.filter import open_filter
+from privacy.accounting.odds import sure_at_most
 from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
@@ -106,6 +107,26 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
     assert account_book.balance().spent_nano == CAPACITY // 2
     with pytest.raises(Conflict, match="stays frozen"):
         account_book.freeze(False)
+
+
+def test_what_is_promised_is_the_limit_or_what_is_spent_and_held_where_that_is_more(account_book: AccountBook) -> None:
+    """A training that was armed goes on under a limit that was lowered below it: the promise of before must hold."""
+    opened = open_filter(8.0, 1e-5)
+    assert account_book.balance().promised_epsilon == 8.0
+    account_book.capture(account_book.armed(CAPACITY // 4, charged_nano=CAPACITY // 4), 1)
+    running = account_book.armed(CAPACITY // 4, charged_nano=1000)
+    account_book.lower(7.0)
+    assert account_book.balance().promised_epsilon == 7.0
+    account_book.lower(1.0)
+    promised = account_book.balance()
+    assert promised.limit_epsilon == 1.0
+    assert promised.promised_epsilon == pytest.approx(opened.epsilon_of(2 * (CAPACITY // 4)))
+    assert promised.sure_at_most == sure_at_most(opened, 2 * (CAPACITY // 4))
+    account_book.charge(running, 1, CAPACITY // 4 - 1000)
+    account_book.capture(running, 1)
+    later = account_book.balance()
+    assert later.spent_epsilon == later.promised_epsilon == promised.promised_epsilon
+    assert later.sure_at_most == promised.sure_at_most
 
 
 @pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from service import ledger
 from service.db.session import transaction
 from service.db.words import JobState
 from service.inspection import inspect_ledger
+from service.reports import DATA
 from tests.service.people import make_key
 from tests.workers.conftest import on_either_database
 from workers.recipes.registry import TRAINERS
@@ -111,6 +113,10 @@ def test_a_limit_that_is_lowered_below_what_a_training_charges_lets_it_publish(w
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     balance, card = workshop.balance(), workshop.release_of(job_id).card
     assert balance.frozen
+    if not recipe:
+        report = json.loads((workshop.settings.data_dir / workshop.release_of(job_id).artifact_dir / DATA).read_text())
+        assert report["release"]["account_epsilon"] >= balance.promised_epsilon >= balance.spent_epsilon > 0.1
+        assert report["guarantee"]["sure_at_most"] >= balance.sure_at_most
     assert balance.spent_nano > balance.capacity_nano
     assert (card["capacity_nano"], card["price_nano"]) == (before.capacity_nano, balance.spent_nano)
     assert inspect_ledger(workshop.settings, workshop.factory, thorough=True).findings == ()
