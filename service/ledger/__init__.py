@@ -10,6 +10,7 @@ from service.ledger.accounts import (
     accounts,
     affordable_epsilon,
     audited_accounts,
+    audited_by_id,
     balance,
     balance_of,
     entries,
@@ -44,6 +45,7 @@ from service.ledger.limits import (
 )
 from service.ledger.records import Account, Hold
 from service.ledger.rows import (
+    audited_holds,
     entry_of_hold,
     filter_of_hold,
     get_account,
@@ -68,6 +70,8 @@ __all__ = [
     "approve_raise",
     "arm",
     "audited_accounts",
+    "audited_by_id",
+    "audited_holds",
     "balance",
     "balance_of",
     "capture",

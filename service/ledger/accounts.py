@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -186,15 +186,15 @@ def balance_of(account: Account) -> Balance:
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
     """Return the largest three-digit epsilon whose whole budget fits into what is left; 0.0 when none does.
 
-    A job that asks for exactly this much is admitted.
+    A job that asks for exactly this much is admitted. 0.0 too where that would be less than a request may name.
     """
     epsilon = privacy_filter.epsilon_of(left_nano)
-    if left_nano == 0 or epsilon <= 0:
-        return 0.0
+    if left_nano == 0 or epsilon <= EPSILON_LEAST:
+        return EPSILON_LEAST if privacy_filter.nano_of(EPSILON_LEAST) <= left_nano else 0.0
     digits = 2 - math.floor(math.log10(epsilon))
     for step in range(3):  # the first fits but for the rounding of the conversion
         candidate = (math.floor(epsilon * 10.0**digits + 1e-6) - step) / 10.0**digits
-        if candidate > 0 and 0 < privacy_filter.nano_of(candidate) <= left_nano:
+        if candidate >= EPSILON_LEAST and 0 < privacy_filter.nano_of(candidate) <= left_nano:
             return candidate
     return 0.0
 
@@ -251,6 +251,12 @@ def audited_accounts(
 ) -> Sequence[tuple[Account, LedgerCorruption | None]]:
     """Return a page of accounts like `accounts`, each with what its log says against it, if anything."""
     return [(account, _fault(account, head)) for account, head in _rows(session, after, limit)]
+
+
+def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
+    """Return accounts by their ids, each with what its log says against it, if anything: one query, however many."""
+    rows = account_rows(session, sorted(ids)) if ids else []
+    return {account.id: (account, _fault(account, head)) for account, head in rows}
 
 
 def _rows(session: Session, after: str | None, limit: int) -> list[tuple[Account, Entry | None]]:

@@ -106,6 +106,18 @@ def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
     return {reserved.id: reserved for reserved, _ in found}
 
 
+def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
+    """Return holds by their ids, each with what the log says against it, if anything: one query, however many."""
+    audited: dict[str, tuple[Hold, LedgerCorruption | None]] = {}
+    for reserved, last in statements.hold_rows(session, sorted(ids)) if ids else []:
+        audited[reserved.id] = reserved, None
+        try:
+            check_hold(reserved, last)
+        except LedgerCorruption as error:
+            audited[reserved.id] = reserved, error
+    return audited
+
+
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
     row = statements.account_row(session, account_id, lock=lock)
     if row is None:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from privacy.accounting.bounds import EPSILON_LEAST
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from service import ledger
@@ -65,9 +66,25 @@ def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
 
 def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountBook) -> None:
     account_book.hold(CAPACITY)
-    with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .* You can: ask the owner\.") as caught:
+    with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .*") as caught:
         account_book.hold(1)
     assert caught.value.affordable_epsilon == 0
+    said = caught.value.suggesting("rel_abc").message
+    assert "No training fits any more; what was released stays free to draw from and to measure." in said
+    asking = "ask for a raise of the limit, which two admins decide."
+    assert said.endswith(f"You can: sample release *rel_abc* again at no cost, or {asking}")
+    assert caught.value.message.endswith(f"You can: {asking}")
+
+
+@pytest.mark.parametrize("left", [1, 100, 335, 336, 400])
+def test_what_is_too_little_to_be_asked_for_is_not_offered(account_book: AccountBook, left: int) -> None:
+    """The least epsilon that a request may name is larger than that of a few nano-units."""
+    account_book.hold(CAPACITY - left)
+    balance = account_book.balance()
+    assert balance.left_nano == left
+    assert balance.left_epsilon > 0
+    assert balance.affordable_epsilon == 0 or balance.affordable_epsilon >= EPSILON_LEAST
+    assert (balance.affordable_epsilon == 0) == (left < open_filter(8.0, 1e-5).nano_of(EPSILON_LEAST))
 
 
 def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
