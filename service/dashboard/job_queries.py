@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -203,8 +203,12 @@ def list_sweeps(session: Session, *, account_id: str | None = None) -> list[Swee
     if not sweeps:
         return []
     trials = select(Job.sweep_id, Job.state, Job.hold_id).where(Job.sweep_id.in_([sweep.id for sweep in sweeps]))
-    rows = session.execute(trials.where(Job.kind == JobKind.TRAIN)).all()
-    return [_sweep(session, sweep, [row for row in rows if row.sweep_id == sweep.id]) for sweep in sweeps]
+    rows: list[Any] = list(session.execute(trials.where(Job.kind == JobKind.TRAIN)))
+    payers, holds = read_payers(session, {sweep.account_id for sweep in sweeps}, _hold_ids(rows))
+    return [
+        _sweep(sweep, payers[sweep.account_id], holds, [row for row in rows if row.sweep_id == sweep.id])
+        for sweep in sweeps
+    ]
 
 
 def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
@@ -225,8 +229,9 @@ def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
     )
     options = [row.options for row in rows]
     differing = {name for each in options for name in each if any(other.get(name) != each[name] for other in options)}
+    payers, holds = read_payers(session, [sweep.account_id], _hold_ids(rows))
     return replace(
-        _sweep(session, sweep, rows),
+        _sweep(sweep, payers[sweep.account_id], holds, rows),
         dataset=session.get_one(Dataset, sweep.dataset_id),
         trials=[
             TrialView(
@@ -315,18 +320,21 @@ def older_than(session: Session, table: type[Job | Release | Dataset], id: str |
     return [tuple_(table.created_at, table.id) < tuple_(*place)]
 
 
-def _sweep(session: Session, sweep: Sweep, trials: Sequence[Row[Any]]) -> SweepView:
-    """Return what its trials hold and have spent together."""
-    ids = [row.hold_id for row in trials if row.hold_id is not None]
-    payers, holds = read_payers(session, [sweep.account_id], ids)
+def _sweep(sweep: Sweep, payer: Payer, holds: Mapping[str, ledger.Hold], trials: Sequence[Row[Any]]) -> SweepView:
+    """Return a sweep with what its trials hold and have spent together."""
+    own = [holds[id] for id in _hold_ids(trials)]
     return SweepView(
         sweep=sweep,
-        payer=payers[sweep.account_id],
+        payer=payer,
         count=len(trials),
         ended=sum(row.state not in UNFINISHED for row in trials),
-        held_nano=sum(hold.amount_nano for hold in holds.values() if hold.state in RESERVING),
-        spent_nano=sum(hold.captured_nano for hold in holds.values()),
+        held_nano=sum(hold.amount_nano for hold in own if hold.state in RESERVING),
+        spent_nano=sum(hold.captured_nano for hold in own),
     )
+
+
+def _hold_ids(trials: Iterable[Row[Any]]) -> list[str]:
+    return [row.hold_id for row in trials if row.hold_id is not None]
 
 
 def _of(account_id: str | None, dataset_id: str | None) -> list[ColumnElement[bool]]:
