@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from sqlalchemy.orm import Session
 
-from benchmarks.ledger_log import COUNT_MAX, leave_armed, priced, stages
+from benchmarks.ledger_log import COUNT_MAX, FILTER, leave_armed, priced, stages
 from service import ledger
 from service.db.base import new_id
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -30,7 +30,7 @@ ARMED_PER_SECOND = 1200  # holds that wait to be captured, for all clients: more
 def one_pair(account_id: str, armed: list[str], dice: random.Random, timed: Timed) -> None:
     """Hold for a new job; capture another job's hold, which waits armed and charged. Two transactions."""
     now, planned = datetime.now(UTC), dice.randint(1, COUNT_MAX)
-    held = {"amount_nano": priced(planned).price_nano, "details": stages(planned)}
+    held = {"amount_nano": priced(planned).price_nano, "priced_by": FILTER, "details": stages(planned)}
     captured = {"artifact_sha256": "ab" * 32, "reason": "published", "attempt": 1, "now": now}
     hold_id = armed.pop()  # IndexError: ARMED_PER_SECOND is too low for this machine
     timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held))
@@ -49,7 +49,7 @@ def one_job(account_id: str, dice: random.Random, timed: Timed, *, together: boo
     now = datetime.now(UTC)
     planned = dice.randint(1, COUNT_MAX)
     made = priced(dice.randint(1, planned))
-    held = {"amount_nano": priced(planned).price_nano, "details": stages(planned)}
+    held = {"amount_nano": priced(planned).price_nano, "priced_by": FILTER, "details": stages(planned)}
     charged = {"amount_nano": made.price_nano, "stage": made.name, "event": made.event.to_json()}
     captured = {"artifact_sha256": "ab" * 32, "reason": "published"}
     hold_id: str = timed(lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), now=now, **held).id)

@@ -25,7 +25,8 @@ EVENT = GaussianEvent(sensitivity=1.0, stddev=5000.0)  # so little that the budg
 ACCOUNTS, ENTRIES, HOLDS = (cast(Table, table.__table__) for table in (AccountRow, EntryRow, HoldRow))
 
 
-_UNIT_NANO = open_filter(EPSILON, DELTA).price_nano(EVENT)
+FILTER = open_filter(EPSILON, DELTA)
+_UNIT_NANO = FILTER.price_nano(EVENT)
 
 
 def priced(count: int) -> Stage:

@@ -23,6 +23,7 @@ from service.db.base import new_id
 from service.db.session import find
 from service.db.words import AdminAction, AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
+from service.ledger.limits import require_admitted_before
 from service.ledger.rows import short_reason
 from service.private_files import new_private_file, write_through
 
@@ -131,7 +132,7 @@ def approve(session: Session, *, request_id: str, decided_by: str | None, now: d
 
     Raises:
         NotFound: no such request.
-        Forbidden: the same person asked for it, or whoever approves is no admin.
+        Forbidden: the same person asked for it, or whoever approves is no admin, or was none when it was asked for.
         Conflict: it was decided already, has expired, who asked was removed, or it can no longer be done.
     """
     request, deciding = _lock_request(session, request_id), _acting(session, decided_by)
@@ -143,6 +144,7 @@ def approve(session: Session, *, request_id: str, decided_by: str | None, now: d
         raise Conflict(f"This request is older than {REQUEST_LIFETIME.days} days. Make a new one.")
     if request.asked_by == deciding.id:
         raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
+    require_admitted_before(deciding, request.asked_at)
     if find(session, Admin, request.asked_by).removed_at is not None:
         raise Conflict("The admin who asked for this was removed since.")
     if request.action is AdminAction.ADMIT:

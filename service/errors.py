@@ -134,7 +134,7 @@ class InsufficientBudget(ObscuraError):
             options.append(f"sample release *{self.release_id}* again at no cost")
         return (
             f"This job needs epsilon {show_epsilon(self.requested_epsilon, up=True)}. {self._balance()}; epsilons of "
-            f"parts need not add up, the ledger adds exact prices). {_choice(options)}"
+            f"parts need not add up, the ledger adds exact prices). {self._choice(options)}"
         )
 
     def _balance(self) -> str:
@@ -143,6 +143,14 @@ class InsufficientBudget(ObscuraError):
             f"of {show_epsilon(self.limit_epsilon, up=False)} "
             f"({show_epsilon(self.spent_epsilon, up=True)} spent, {show_epsilon(self.held_epsilon, up=True)} held"
         )
+
+    def _choice(self, options: list[str]) -> str:
+        """Say what can be done instead; one may always ask for more, and what was released is free."""
+        spent, last = "", "ask the owner"
+        if self.affordable_epsilon == 0:
+            spent = "No training fits any more; what was released stays free to draw from and to measure. "
+            last = "ask for a raise of the limit, which two admins decide"
+        return f"{spent}You can: {', or '.join([', '.join(options), last] if options else [last])}."
 
     def suggesting(self, release_id: str | None) -> InsufficientBudget:
         """Return the same error, which also names a release that can be sampled again at no cost."""
@@ -178,10 +186,6 @@ class SweepTooExpensive(InsufficientBudget):
         return (
             f"The {self.trials} trials of this sweep need epsilon {show_epsilon(self.requested_epsilon, up=True)} "
             f"together (up to {show_epsilon(self.requested_epsilon_of_each, up=True)} each). {self._balance()}), "
-            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. {_choice(options)}"
+            f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
+            f"{self._choice(options)}"
         )
-
-
-def _choice(options: list[str]) -> str:
-    """Say what can be done instead; one may always ask the owner."""
-    return f"You can: {', or '.join([', '.join(options), 'ask the owner'] if options else ['ask the owner'])}."

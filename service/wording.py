@@ -36,6 +36,7 @@ FAILURES = {
     FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, and without it nothing may be charged.",
     FailureCode.INTERNAL: "Something broke on our side. The operator's log says more.",
 }
+NONE_SHOWN = "None is shown until an operator has looked."
 NEEDS_OPERATOR = "The ledger refuses to go on until an operator has looked at it."
 
 JOB_STATES = {

@@ -40,9 +40,9 @@ class Certificate:
         protects: the unit in words: one record, or all records of one subject.
         adjacency: always "add_remove": presence against absence of one unit.
         accounting: the notion of privacy in which the account adds up: always "approximate_gdp".
-        rate: d that the account gives with each unit of mu^2.
-        base: d that may have come besides, before the limit was raised.
-        capacity_nano: what the account holds in all, in nano-units of mu^2.
+        rate: d that the account gave with each unit of mu^2 when this was asked for.
+        base: d that may have come besides, before the limit was raised up to then.
+        capacity_nano: what the account could spend in all by then, in nano-units of mu^2.
         price_nano: what this release was charged.
         events: the events that were paid for, as `event_from_json` reads them.
         accountant: name of the package that checked the events.
@@ -91,7 +91,7 @@ def build_certificate(
     """Certify the events of one release against the account's filter.
 
     Args:
-        filter: the account's filter.
+        filter: the account's filter when the release was priced; its limit may have changed since.
         events: everything that was released about private data, in any order. Public parameters only.
         unit: "record" or "subject".
         assumed_public: what the owner declared to be public, in words.

@@ -155,6 +155,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "price_epsilon": ("The price, as an epsilon at the account's delta.", 1.0),
     "price_nano": ("The price, in nano-units of mu^2.", 41_000_000),
     "progress": ("How far it is.", None),
+    "promised_epsilon": ("What is promised of all that is ever published.", 3.0),
     "publishes_if_cancelled": ("Whether there is something to publish.", True),
     "rate": ("Of the account's filter.", 1e-6),
     "ready_at": ("When its content had arrived, to the minute; null before.", _MOMENT),

@@ -108,6 +108,10 @@ class BalanceFacts(ApiRecord):
     held_epsilon: float
     left_epsilon: float
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
+    promised_epsilon: float = Field(
+        description="Of all that the account may ever publish: its limit, or what is spent and held where the limit "
+        "was lowered below that."
+    )
     sure_at_most: float = Field(
         description="How sure somebody who was 50% sure that a unit was used, or was not, can become by studying all "
         "that the account may ever publish, except with probability delta."
@@ -120,7 +124,7 @@ class AccountRecord(ApiRecord):
     id: str
     name: str
     owner: str
-    epsilon: float
+    epsilon: float = Field(description="The lifetime limit; what is promised is `promised_epsilon` of the balance.")
     delta: float
     unit: str
     adjacency: str

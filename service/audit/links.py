@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
-from service.audit.rows import read_object
+from service.audit.rows import RowReader, read_object
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow, LimitRequest
@@ -122,6 +122,7 @@ def find_strayed_jobs(session: Session) -> Iterator[Finding]:
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:
     """Yield raises of a limit that no approved request asked for, and approved requests that raised nothing."""
     approved = {row.id: row for row in session.execute(_APPROVED)}
+    rows = RowReader(session, LimitRequest.metadata.tables["limit_requests"]).by(approved)  # times as they are stored
     for entry in session.execute(_LIMITS).all():
         details = read_object(entry.details)
         if details.get("request_id") is None:
@@ -131,6 +132,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             request is None
             or entry.account_id != request.account_id
             or any(details.get(said) != getattr(request, name) for said, name in _said(details).items())
+            or details.get("requested_at") not in (None, rows[request.id]["requested_at"])
         ):
             message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)

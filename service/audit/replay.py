@@ -286,7 +286,7 @@ class LogReplay:
         require(
             details["epsilon"] < self.epsilon or _two_people_agreed(details),
             FindingCode.RAISE_UNAPPROVED,
-            "raises the limit without a request and two people",
+            "raises the limit without a request and two people who were admins by then",
         )
         wanted = self.use_filter().at_limit(details["epsilon"], self.spent_nano + self.held_nano)
         rate, base = details.get("rate", self.rate), details.get("base", self.base)
@@ -384,6 +384,16 @@ def _two_people_agreed(details: Mapping[str, Any]) -> bool:
     if "requested_by_admin" in details or "approved_by_admin" in details:
         pairs.append(("requested_by_admin", "approved_by_admin"))
     named = [[details.get(name) for name in pair] for pair in pairs]
-    return isinstance(details.get("request_id"), str) and all(
-        isinstance(asked, str) and isinstance(approved, str) and asked != approved for asked, approved in named
+    return (
+        isinstance(details.get("request_id"), str)
+        and all(isinstance(asked, str) and isinstance(approved, str) and asked != approved for asked, approved in named)
+        and _approver_was_there(details)
     )
+
+
+def _approver_was_there(details: Mapping[str, Any]) -> bool:
+    """Whoever approved was an admin when it was asked for; entries of before that was a rule give no times."""
+    times = [details[name] for name in ("approver_admitted_at", "requested_at") if name in details]
+    if not times:
+        return True
+    return len(times) == 2 and all(isinstance(at, str) for at in times) and times[0] <= times[1]  # in one spelling

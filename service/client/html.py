@@ -45,6 +45,7 @@ def account_html(account: AccountRecord) -> str:
         "left": f"epsilon {show_epsilon(balance.left_epsilon, up=False)} of {show_epsilon(account.epsilon, up=False)}",
         "delta": f"{account.delta:g}",
         "hides": UNIT_WORDS.get(account.unit, account.unit),
+        "promises": f"epsilon {show_epsilon(balance.promised_epsilon, up=True)} for all that is ever published",
         "certainty": f"{show_sure(balance.sure_at_most)} at most, for somebody who was 50% sure",
     }
     frame = '<div style="height:12px;max-width:400px;background:#d7e3d4">'

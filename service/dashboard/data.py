@@ -10,17 +10,16 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from sqlalchemy import select
 
-from privacy.accounting.filter import open_filter
-from privacy.accounting.odds import sure_at_most
-from service import artifacts, jobs, ledger, reports, weights
+from service import artifacts, jobs, reports, weights
 from service.artifacts import directory_of, find_file
-from service.dashboard import job_queries, release_queries
+from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
 from service.dashboard.filters import DATASET_STATES, Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
+from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
 from service.db.words import DatasetState
 from service.errors import InvalidInput, NotFound
@@ -66,7 +65,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
             "dataset": row,
-            "account": None if row.account_id is None else ledger.get_account(session, row.account_id),
+            "account": None if row.account_id is None else session.get_one(AccountRow, row.account_id),
             "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
@@ -129,8 +128,9 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         samples = release_queries.list_samples(session, release_id)
         evaluations = release_queries.list_evaluations(session, release_id)
         public = release_queries.datasets_like(session, row.dataset)
-    payer, hold = row.account, row.job.hold
-    limit = open_filter(payer.epsilon, payer.delta, payer.rate, payer.base)
+        hold_id = row.job.hold_id
+        payers, holds = queries.read_payers(session, [row.account_id], [] if hold_id is None else [hold_id])
+    payer, hold = payers[row.account_id], next(iter(holds.values()), None)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
     if "generator.json" in present:
         present |= set(artifacts.MADE)
@@ -139,8 +139,8 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         "release.html",
         release=row,
         summary=view.summary,
-        sure=sure_at_most(limit, max(payer.capacity_nano, payer.spent_nano)),
-        used_share=None if hold is None else hold.captured_nano / payer.capacity_nano,
+        payer=payer,
+        used_share=None if hold is None else hold.captured_nano / payer.account.promised_nano,
         samples=samples,
         evaluations=evaluations,
         public=public,

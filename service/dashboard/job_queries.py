@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, case, func, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Row, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from service import jobs, ledger
+from service.dashboard.queries import Payer, read_payers
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import AccountRow
 from service.db.words import UNFINISHED, HoldState, JobKind
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
@@ -52,17 +53,12 @@ _JOBS = (
         Job.created_at,
         Job.started_at,
         Job.finished_at,
+        Job.hold_id,
         AccountRow.name.label("account_name"),
-        AccountRow.capacity_nano,
         Dataset.name.label("dataset_name"),
-        HoldRow.state.label("hold_state"),
-        HoldRow.amount_nano,
-        HoldRow.charged_nano,
-        HoldRow.captured_nano,
     )
     .outerjoin(AccountRow, AccountRow.id == Job.account_id)
     .outerjoin(Dataset, Dataset.id == Job.dataset_id)
-    .outerjoin(HoldRow, HoldRow.id == Job.hold_id)
 )
 
 
@@ -73,8 +69,8 @@ class JobView:
     job: Row[Any]
     now: datetime
     sample: Sample | None = None
-    epsilon_charged: float = 0.0  # of a single job's page
-    epsilon_held: float = 0.0
+    payer: Payer | None = None  # of a single job's page, where the job has a hold
+    hold: ledger.Hold | None = None  # likewise
     preview: Preview | None = None  # likewise
     publishes: bool = False  # likewise: whether it goes on and has paid for something that could be published now
 
@@ -122,9 +118,17 @@ class JobView:
         return None if seconds is None else timedelta(seconds=float(seconds))
 
     @property
+    def epsilons(self) -> tuple[float, float] | None:
+        """What was charged and what is held in all, at the account's delta; None where it is free or in doubt."""
+        if self.hold is None or self.payer is None or self.payer.balance is None:
+            return None
+        epsilon_of = ledger.filter_of(self.payer.account).epsilon_of
+        return epsilon_of(self.hold.charged_nano), epsilon_of(self.hold.amount_nano)
+
+    @property
     def charged_share(self) -> float | None:
         """Part of the hold that has been charged, 0 to 1; None for jobs that cost nothing."""
-        return None if self.job.hold_state is None else self.job.charged_nano / self.job.amount_nano
+        return None if self.hold is None else self.hold.charged_nano / self.hold.amount_nano
 
     @property
     def took(self) -> timedelta | None:
@@ -156,11 +160,11 @@ class TrialView:
 class SweepView:
     """A hyper-parameter search, and the shares of its account's lifetime budget that it was priced at, holds and spent.
 
-    Lists show no trials, only how many there are.
+    Lists show no trials, only how many there are. Where the payer is in doubt, so are the shares.
     """
 
     sweep: Sweep
-    account: ledger.Account
+    payer: Payer
     count: int
     ended: int
     held_nano: int
@@ -177,31 +181,17 @@ class SweepView:
     @property
     def price_share(self) -> float:
         """What was held at the start."""
-        return self.sweep.price_nano / self.account.capacity_nano
+        return self.sweep.price_nano / self.payer.account.capacity_nano
 
     @property
     def held_share(self) -> float:
         """What is still held."""
-        return self.held_nano / self.account.capacity_nano
+        return self.held_nano / self.payer.account.capacity_nano
 
     @property
     def spent_share(self) -> float:
         """What was spent."""
-        return self.spent_nano / self.account.capacity_nano
-
-
-_SWEEP_SUMS = (
-    select(
-        Job.sweep_id,
-        func.count(),
-        func.sum(case((Job.state.in_(UNFINISHED), 0), else_=1)),
-        func.sum(case((HoldRow.state.in_(RESERVING), HoldRow.amount_nano), else_=0)),
-        func.sum(HoldRow.captured_nano),
-    )
-    .join(HoldRow, HoldRow.id == Job.hold_id)
-    .where(Job.sweep_id.in_(bindparam("sweeps", expanding=True)))
-    .group_by(Job.sweep_id)
-)
+        return self.spent_nano / self.payer.account.capacity_nano
 
 
 def list_sweeps(session: Session, *, account_id: str | None = None) -> list[SweepView]:
@@ -212,10 +202,13 @@ def list_sweeps(session: Session, *, account_id: str | None = None) -> list[Swee
     sweeps = session.scalars(latest).all()
     if not sweeps:
         return []
-    sums = session.execute(_SWEEP_SUMS, {"sweeps": [sweep.id for sweep in sweeps]})
-    found = {sweep_id: map(int, numbers) for sweep_id, *numbers in sums}
-    accounts = ledger.get_accounts(session, {sweep.account_id for sweep in sweeps})
-    return [SweepView(sweep, accounts[sweep.account_id], *found.get(sweep.id, (0, 0, 0, 0))) for sweep in sweeps]
+    trials = select(Job.sweep_id, Job.state, Job.hold_id).where(Job.sweep_id.in_([sweep.id for sweep in sweeps]))
+    rows: list[Any] = list(session.execute(trials.where(Job.kind == JobKind.TRAIN)))
+    payers, holds = read_payers(session, {sweep.account_id for sweep in sweeps}, _hold_ids(rows))
+    return [
+        _sweep(sweep, payers[sweep.account_id], holds, [row for row in rows if row.sweep_id == sweep.id])
+        for sweep in sweeps
+    ]
 
 
 def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
@@ -225,7 +218,6 @@ def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
         NotFound: There is none.
     """
     sweep = jobs.get_sweep(session, sweep_id)
-    account = ledger.get_account(session, sweep.account_id)
     rows = _rows(session, Job.sweep_id == sweep_id, Job.kind == JobKind.TRAIN, order=Job.created_at)
     found = session.execute(
         select(Release.job_id, Release.id, Release.summary).where(Release.job_id.in_([row.id for row in rows]))
@@ -237,13 +229,9 @@ def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
     )
     options = [row.options for row in rows]
     differing = {name for each in options for name in each if any(other.get(name) != each[name] for other in options)}
-    return SweepView(
-        sweep=sweep,
-        account=account,
-        count=len(rows),
-        ended=sum(row.state not in UNFINISHED for row in rows),
-        held_nano=sum(row.amount_nano for row in rows if row.hold_state in RESERVING),
-        spent_nano=sum(row.captured_nano for row in rows if row.hold_state is not None),
+    payers, holds = read_payers(session, [sweep.account_id], _hold_ids(rows))
+    return replace(
+        _sweep(sweep, payers[sweep.account_id], holds, rows),
         dataset=session.get_one(Dataset, sweep.dataset_id),
         trials=[
             TrialView(
@@ -305,14 +293,15 @@ def read_job(session: Session, job_id: str, now: datetime) -> tuple[JobView, dic
     view, plan = _views(session, [row], now)[0], row.plan or {}
     if row.kind is JobKind.PREVIEW:
         view = replace(view, preview=jobs.preview_of(session, job_id))
-    if row.hold_state is not None and row.account_id is not None:
+    if row.hold_id is not None and row.account_id is not None:
         useful_nano = jobs.charged_before_useful(plan)
-        epsilon_of = ledger.filter_of(ledger.get_account(session, row.account_id)).epsilon_of
+        payers, holds = read_payers(session, [row.account_id], [row.hold_id])
+        charged_nano = holds[row.hold_id].charged_nano
         view = replace(
             view,
-            epsilon_charged=epsilon_of(row.charged_nano),
-            epsilon_held=epsilon_of(row.amount_nano),
-            publishes=view.active and useful_nano is not None and row.charged_nano >= max(useful_nano, 1),
+            payer=payers[row.account_id],
+            hold=holds[row.hold_id],
+            publishes=view.active and useful_nano is not None and charged_nano >= max(useful_nano, 1),
         )
     return view, plan
 
@@ -329,6 +318,23 @@ def older_than(session: Session, table: type[Job | Release | Dataset], id: str |
     if place is None:
         raise NotFound(f"There is no such {table.__name__.lower()}.")
     return [tuple_(table.created_at, table.id) < tuple_(*place)]
+
+
+def _sweep(sweep: Sweep, payer: Payer, holds: Mapping[str, ledger.Hold], trials: Sequence[Row[Any]]) -> SweepView:
+    """Return a sweep with what its trials hold and have spent together."""
+    own = [holds[id] for id in _hold_ids(trials)]
+    return SweepView(
+        sweep=sweep,
+        payer=payer,
+        count=len(trials),
+        ended=sum(row.state not in UNFINISHED for row in trials),
+        held_nano=sum(hold.amount_nano for hold in own if hold.state in RESERVING),
+        spent_nano=sum(hold.captured_nano for hold in own),
+    )
+
+
+def _hold_ids(trials: Iterable[Row[Any]]) -> list[str]:
+    return [row.hold_id for row in trials if row.hold_id is not None]
 
 
 def _of(account_id: str | None, dataset_id: str | None) -> list[ColumnElement[bool]]:

@@ -25,6 +25,7 @@ from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
 from service.dashboard.forms import fresh_once
+from service.dashboard.queries import AccountInDoubt
 from service.errors import ObscuraError, Unauthorized
 
 _HERE = Path(__file__).parent
@@ -132,7 +133,7 @@ def _error_page(request: Request, error: Exception) -> Response:
         message = error.message
         if error.code == "ledger_corruption":
             structlog.get_logger(__name__).error("operator_needed", code=error.code, message=message, **error.numbers)
-            message = wording.NEEDS_OPERATOR
+            message = message if isinstance(error, AccountInDoubt) else wording.NEEDS_OPERATOR
     else:
         status, title, message = 422, "That cannot be done", "A value of the form is missing or out of range."
     return page(request, "error.html", status_code=status, title=title, message=message)
@@ -159,6 +160,7 @@ def _templates() -> jinja2.Environment:
         "entry_words": wording.ENTRIES,
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
+        "none_shown": wording.NONE_SHOWN,
         "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,
         "request_words": wording.LIMIT_REQUESTS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -15,9 +15,11 @@ from service import ledger
 from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow, EntryRow, HoldRow, LimitRequest
+from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
 from service.db.words import DatasetState, EntryKind, LimitRequestState, Visibility
+from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
+from service.wording import NONE_SHOWN
 
 ROWS_MAX = 200
 ACCOUNTS_A_PAGE = 25
@@ -62,10 +64,17 @@ class AccountView:
 
 @dataclass(frozen=True)
 class DoubtfulAccount:
-    """An account that its log contradicts: nothing of its budget is shown."""
+    """An account that its log contradicts, or a hold of it: nothing of its budget is shown."""
 
     account: ledger.Account
     balance: None = None
+
+
+Payer = AccountView | DoubtfulAccount
+
+
+class AccountInDoubt(LedgerCorruption):
+    """There is nothing on a page but the figures of one account, and its log contradicts them."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +126,7 @@ class SpendPoint:
     held: float
 
 
-def list_accounts(
-    session: Session, *, after: str | None = None
-) -> tuple[list[AccountView | DoubtfulAccount], str | None]:
+def list_accounts(session: Session, *, after: str | None = None) -> tuple[list[Payer], str | None]:
     """Return a page of accounts, oldest first, each checked against its log, and the last one's id if there are more.
 
     An account that its log contradicts is shown without figures; it does not take the others' away.
@@ -132,25 +139,54 @@ def list_accounts(
         NotFound: There is no such account.
     """
     rows = ledger.audited_accounts(session, after=after, limit=ACCOUNTS_A_PAGE + 1)
-    shown: list[AccountView | DoubtfulAccount] = []
-    for account, fault in rows[:ACCOUNTS_A_PAGE]:
-        if fault is None:
-            shown.append(AccountView(account, ledger.balance_of(account)))
-        else:
-            get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
-            shown.append(DoubtfulAccount(account))
+    shown = [_payer(account, fault) for account, fault in rows[:ACCOUNTS_A_PAGE]]
     return shown, shown[-1].account.id if len(rows) > ACCOUNTS_A_PAGE else None
 
 
-def read_account(session: Session, account_id: str) -> AccountView:
+def read_payers(
+    session: Session, account_ids: Collection[str], hold_ids: Collection[str] = ()
+) -> tuple[dict[str, Payer], dict[str, ledger.Hold]]:
+    """Return accounts and holds by their ids: this, or what it calls, is how every page comes by amounts of a budget.
+
+    Each is checked against the log. An account is in doubt where its own figures are, or those of one of these holds.
+    """
+    holds = ledger.audited_holds(session, hold_ids)
+    doubted = {reserved.account_id: fault for reserved, fault in holds.values() if fault is not None}
+    accounts = ledger.audited_by_id(session, account_ids)
+    payers = {id: _payer(account, fault or doubted.get(id)) for id, (account, fault) in accounts.items()}
+    return payers, {id: reserved for id, (reserved, _fault) in holds.items()}
+
+
+def read_payer(session: Session, account_id: str) -> Payer:
     """Return an account, checked against its log.
 
     Raises:
         NotFound: There is none.
-        LedgerCorruption: Its balances contradict the log.
     """
-    account = ledger.get_account(session, account_id)
-    return AccountView(account, ledger.balance_of(account))
+    payers, _holds = read_payers(session, [account_id])
+    if account_id not in payers:
+        raise NotFound("There is no such account.")
+    return payers[account_id]
+
+
+def read_account(session: Session, account_id: str) -> AccountView:
+    """Return an account whose page has nothing else to show.
+
+    Raises:
+        NotFound: There is none.
+        AccountInDoubt: Its balances contradict the log.
+    """
+    payer = read_payer(session, account_id)
+    if isinstance(payer, DoubtfulAccount):
+        raise AccountInDoubt(f"The figures of account {payer.account.name} contradict its log. {NONE_SHOWN}")
+    return payer
+
+
+def _payer(account: ledger.Account, fault: LedgerCorruption | None) -> Payer:
+    if fault is None:
+        return AccountView(account, ledger.balance_of(account))
+    get_logger(__name__).error("operator_needed", code=fault.code, message=fault.message, **fault.numbers)
+    return DoubtfulAccount(account)
 
 
 def list_entries(session: Session, account: ledger.Account, before: int | None) -> EntriesPage:
@@ -173,26 +209,28 @@ def list_limit_requests(
     ]
 
 
-def list_open_holds(session: Session, account_id: str) -> Sequence[HoldRow]:
-    """Return the holds of an account that reserve budget now, oldest first."""
+def list_open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
+    """Return the holds of an account that reserve budget now, oldest first; None where the log contradicts one."""
     # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
-    query = select(HoldRow).where(HoldRow.account_id == account_id, text("state IN ('held', 'armed')"))
-    return session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
+    query = select(HoldRow.id).where(HoldRow.account_id == account_id, text("state IN ('held', 'armed')"))
+    ids = session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
+    payers, holds = read_payers(session, [account_id], ids)
+    return None if isinstance(payers[account_id], DoubtfulAccount) else [holds[id] for id in ids]
 
 
 def read_spending(session: Session, account: ledger.Account) -> list[SpendPoint]:
-    """Return the latest balances over time, oldest first, as parts of the present capacity."""
-    query = (
-        select(EntryRow.created_at, EntryRow.spent_nano, EntryRow.held_nano)
-        .where(EntryRow.account_id == account.id)
-        .order_by(EntryRow.sequence.desc())
-        .limit(CHART_POINTS_MAX)
-    )
-    capacity = account.capacity_nano
-    rows = session.execute(query).all()[::-1]
+    """Return the latest balances over time, oldest first, as parts of the present capacity.
+
+    Raises:
+        LedgerCorruption: Its log is broken there.
+    """
+    capacity, before = account.capacity_nano, max(account.head_sequence - CHART_POINTS_MAX, 0)
+    rows = ledger.entries(session, account.id, before, CHART_POINTS_MAX)
     # What trainings do is dated by the hour, so an entry may bear an earlier time than the one before it.
-    times = accumulate((at for at, _, _ in rows), max)
-    return [SpendPoint(at, spent / capacity, held / capacity) for at, (_, spent, held) in zip(times, rows, strict=True)]
+    times = accumulate((row.created_at for row in rows), max)
+    return [
+        SpendPoint(at, row.spent_nano / capacity, row.held_nano / capacity) for at, row in zip(times, rows, strict=True)
+    ]
 
 
 def list_datasets(session: Session, account_id: str) -> Sequence[Dataset]:

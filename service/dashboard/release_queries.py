@@ -101,9 +101,7 @@ def read_release(session: Session, release_id: str) -> ReleaseView:
     query = select(Release).options(
         joinedload(Release.account),
         joinedload(Release.dataset),
-        joinedload(Release.job).options(
-            defer(Job.secret, raiseload=True), joinedload(Job.hold), joinedload(Job.evaluation_dataset)
-        ),
+        joinedload(Release.job).options(defer(Job.secret, raiseload=True), joinedload(Job.evaluation_dataset)),
     )
     release = session.scalar(query.where(Release.id == release_id))
     if release is None:

@@ -43,6 +43,7 @@ from service.errors import NotFound, ObscuraError
 from service.extractors import require_extractor
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+FREE_RELEASES = 3  # that are named where nothing more can be trained
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
 FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
 
@@ -169,16 +170,20 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "none_ready": False}
+    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "free": None}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
         if dataset is not None and dataset.account_id is not None:
-            payer = queries.read_account(session, dataset.account_id)
-            most = payer.balance.affordable_epsilon
+            payer = queries.read_payer(session, dataset.account_id)
+            most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             wish = _completed(wish, dataset, most)
             values |= {"public": release_queries.datasets_like(session, dataset), "most": most, "payer": payer}
-            if refused is None:
+            if payer.balance is not None and most == 0:
+                values["free"] = release_queries.list_releases(
+                    session, limit=FREE_RELEASES, account_id=dataset.account_id
+                )
+            elif isinstance(payer, AccountView) and refused is None:
                 try:
                     values["priced"] = _priced(session, dashboard, payer, _body(wish))
                 except (ObscuraError, PrivacyError) as error:

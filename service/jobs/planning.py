@@ -103,14 +103,22 @@ def charged_before_useful(plan: Any) -> int | None:
         return None
 
 
-def training_set(session: Session, dataset_id: str) -> TrainingSet:
+def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> TrainingSet:
     """Return a private dataset and its account, fit for training as far as their declarations go.
+
+    Args:
+        session: any transaction; a writing one to lock.
+        dataset_id: of the dataset.
+        lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
+            ends. Whoever pays for a training must be found after that.
 
     Raises:
         NotFound: no such dataset.
         InvalidInput: it is public, was deleted, or its account's promise cannot be kept for it.
     """
     dataset = get_dataset(session, dataset_id)
+    if lock:
+        session.refresh(dataset, with_for_update={"read": True})
     if dataset.visibility is not Visibility.PRIVATE or dataset.account_id is None:
         raise InvalidInput(
             "Training needs a private dataset, which belongs to an account. This one is public: "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -27,6 +27,8 @@ from service.ledger.chain import body_hash
 SECRET_BYTES = 32
 KEY_CHARACTERS_MAX = 200
 SAMPLE_COUNT_MAX = 200_000
+PRICINGS_MAX = 3  # of one request: a raise takes two people, and seldom comes while a price is found
+Accepted = TypeVar("Accepted")
 
 
 def submit_training(
@@ -60,6 +62,7 @@ def submit_training(
         Conflict: a dataset's content has not arrived.
         InsufficientBudget: the account has too little left; carries every number.
         AccountFrozen: the account takes no new jobs.
+        RateChanged: the account's limit was raised again and again while this was priced.
     """
     body = {
         "kind": JobKind.TRAIN.value,
@@ -73,15 +76,18 @@ def submit_training(
     first_id = remember(session, principal, idempotency_key, body, job_id, now)
     if first_id is not None:
         return get_job(session, first_id)
-    trained = training_set(session, dataset_id)
-    require_content(session, trained, recipe, evaluation_dataset_id)
-    _require_affordable(session, trained, epsilon)
-    plan = plan_on(session, trained, recipe, epsilon, options)
-    require_anchors_ready(session, plan)
-    job = new_training(trained, plan, job_id, epsilon=epsilon, options=options, now=now)
-    job.evaluation_dataset_id = evaluation_dataset_id
-    accept(session, trained.account, plan, job)
-    return job
+
+    def held_on(trained: TrainingSet) -> Job:
+        require_content(session, trained, recipe, evaluation_dataset_id)
+        _require_affordable(session, trained, epsilon)
+        plan = plan_on(session, trained, recipe, epsilon, options)
+        require_anchors_ready(session, plan)
+        job = new_training(trained, plan, job_id, epsilon=epsilon, options=options, now=now)
+        job.evaluation_dataset_id = evaluation_dataset_id
+        accept(session, trained, plan, job)
+        return job
+
+    return at_the_present_rate(session, dataset_id, held_on)
 
 
 def submit_sample(
@@ -205,10 +211,32 @@ def new_training(
     )
 
 
-def accept(session: Session, account: Account, plan: Plan, job: Job) -> None:
+def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Accepted]) -> Accepted:
+    """Price trainings on a dataset and hold the price, anew where a raise of the limit came between the two.
+
+    Args:
+        session: in a writing transaction.
+        dataset_id: a private dataset.
+        held_on: plans and holds on a dataset that stays as it is and an account that may be raised meanwhile.
+
+    Raises:
+        RateChanged: as often as this tries, a raise came in between.
+    """
+    for left in reversed(range(PRICINGS_MAX)):
+        try:
+            with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
+                return held_on(training_set(session, dataset_id, lock=True))
+        except ledger.RateChanged:
+            if not left:
+                raise
+    raise AssertionError("it returns or raises")
+
+
+def accept(session: Session, trained: TrainingSet, plan: Plan, job: Job) -> None:
     """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
 
     Raises:
+        RateChanged: the account's limit was raised since `trained` was read.
         InsufficientBudget: the account has too little left; carries every number.
         AccountFrozen: the account takes no new jobs.
     """
@@ -223,14 +251,15 @@ def accept(session: Session, account: Account, plan: Plan, job: Job) -> None:
     try:
         held = ledger.hold(
             session,
-            account_id=account.id,
+            account_id=trained.account.id,
             job_id=job.id,
             amount_nano=plan.price_nano,
+            priced_by=trained.privacy_filter,
             details=details,
             now=job.created_at,
         )
     except InsufficientBudget as error:  # another job was faster
-        raise error.suggesting(newest_release(session, account)) from None
+        raise error.suggesting(newest_release(session, trained.account)) from None
     job.hold_id = held.id
     failpoint("hold.after")
     queue_job(session, job)

@@ -27,8 +27,8 @@ from service.db.words import ENDED, JobKind
 from service.errors import InvalidInput, SweepTooExpensive
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
-from service.jobs.submission import accept, new_training, newest_release, remember
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
+from service.jobs.submission import accept, at_the_present_rate, new_training, newest_release, remember
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 NAME_CHARACTERS_MAX = 100
@@ -73,6 +73,7 @@ def submit_sweep(
         Conflict: a dataset's content has not arrived.
         SweepTooExpensive: the trials together cost more than the account has left; carries every number.
         AccountFrozen: the account takes no new jobs.
+        RateChanged: the account's limit was raised again and again while this was priced.
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
@@ -90,31 +91,34 @@ def submit_sweep(
     first_id = remember(session, principal, idempotency_key, body, sweep_id, now)
     if first_id is not None:
         return get_sweep(session, first_id)
-    trained = training_set(session, dataset_id)
-    require_content(session, trained, recipe, evaluation_dataset_id)
-    plans = [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
-    for plan in plans:  # before the account is locked: a deletion locks datasets first, and accounts after them
-        require_anchors_ready(session, plan)
-    account = ledger.lock_account(session, trained.account.id)  # its limit may have moved meanwhile
-    trained = replace(trained, account=account, privacy_filter=ledger.filter_of(account))
-    _require_affordable(session, trained, trials)
-    sweep = Sweep(
-        id=sweep_id,
-        account_id=trained.account.id,
-        dataset_id=dataset_id,
-        name=name,
-        recipe=recipe,
-        price_nano=sum(plan.price_nano for plan in plans),
-        created_at=now,
-    )
-    session.add(sweep)
-    session.flush()
-    for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
-        moment = now + timedelta(microseconds=position)  # the oldest job is taken first: trials keep their order
-        job = new_training(trained, plan, new_id("job"), epsilon=trial.epsilon, options=trial.options, now=moment)
-        job.evaluation_dataset_id, job.sweep_id = evaluation_dataset_id, sweep_id
-        accept(session, trained.account, plan, job)
-    return sweep
+
+    def held_on(trained: TrainingSet) -> Sweep:
+        require_content(session, trained, recipe, evaluation_dataset_id)
+        plans = [_plan(session, trained, recipe, trial, number) for number, trial in enumerate(trials, start=1)]
+        for plan in plans:  # before the account is locked: a deletion locks datasets first, and accounts after them
+            require_anchors_ready(session, plan)
+        account = ledger.lock_to_hold(session, trained.account.id, trained.privacy_filter)
+        trained = replace(trained, account=account)  # it may have been lowered, or have paid for others, meanwhile
+        _require_affordable(session, trained, trials)
+        sweep = Sweep(
+            id=sweep_id,
+            account_id=account.id,
+            dataset_id=dataset_id,
+            name=name,
+            recipe=recipe,
+            price_nano=sum(plan.price_nano for plan in plans),
+            created_at=now,
+        )
+        session.add(sweep)
+        session.flush()
+        for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
+            moment = now + timedelta(microseconds=position)  # the oldest job is taken first: trials keep their order
+            job = new_training(trained, plan, new_id("job"), epsilon=trial.epsilon, options=trial.options, now=moment)
+            job.evaluation_dataset_id, job.sweep_id = evaluation_dataset_id, sweep_id
+            accept(session, trained, plan, job)
+        return sweep
+
+    return at_the_present_rate(session, dataset_id, held_on)
 
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
@@ -156,7 +160,6 @@ def _plan(session: Session, trained: TrainingSet, recipe: str, trial: Trial, num
 def _require_affordable(session: Session, trained: TrainingSet, trials: Sequence[Trial]) -> None:
     """Refuse trials whose epsilons together hold more than a locked account has left."""
     account = trained.account
-    ledger.require_unfrozen(account)
     budgets_nano = [trained.budget_nano(trial.epsilon) for trial in trials]
     asked_nano = sum(budgets_nano)
     left_nano = account.left_nano

@@ -10,6 +10,7 @@ from service.ledger.accounts import (
     accounts,
     affordable_epsilon,
     audited_accounts,
+    audited_by_id,
     balance,
     balance_of,
     entries,
@@ -21,7 +22,18 @@ from service.ledger.accounts import (
 from service.ledger.chain import Entry
 from service.ledger.counting import charge_count
 from service.ledger.facts import order_of, record_fact, record_sample, require_as_held
-from service.ledger.holds import arm, capture, charge, fence, hold, released, return_hold, settle
+from service.ledger.holds import (
+    RateChanged,
+    arm,
+    capture,
+    charge,
+    fence,
+    hold,
+    lock_to_hold,
+    released,
+    return_hold,
+    settle,
+)
 from service.ledger.limits import (
     REQUEST_LIFETIME,
     approve_raise,
@@ -33,7 +45,16 @@ from service.ledger.limits import (
     set_frozen,
 )
 from service.ledger.records import Account, Hold
-from service.ledger.rows import entry_of_hold, get_account, get_accounts, get_hold, get_holds, lock_account
+from service.ledger.rows import (
+    audited_holds,
+    entry_of_hold,
+    filter_of_hold,
+    get_account,
+    get_accounts,
+    get_hold,
+    get_holds,
+    lock_account,
+)
 
 __all__ = [
     "EVERYWHERE",
@@ -43,12 +64,15 @@ __all__ = [
     "Entry",
     "Hold",
     "HoldState",
+    "RateChanged",
     "Unit",
     "accounts",
     "affordable_epsilon",
     "approve_raise",
     "arm",
     "audited_accounts",
+    "audited_by_id",
+    "audited_holds",
     "balance",
     "balance_of",
     "capture",
@@ -59,6 +83,7 @@ __all__ = [
     "entry_of_hold",
     "fence",
     "filter_of",
+    "filter_of_hold",
     "get_account",
     "get_accounts",
     "get_hold",
@@ -68,6 +93,7 @@ __all__ = [
     "hold",
     "insufficient",
     "lock_account",
+    "lock_to_hold",
     "lower_limit",
     "open_account",
     "order_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -123,8 +123,10 @@ def open_account(
 class Balance:
     """An account at one moment. Nano-units are exact; epsilons (at the account's delta) are a reading of them.
 
-    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `sure_at_most` is how sure anybody
-    can become, who was 50% sure of a unit's presence, by all that may ever be published, but with probability delta.
+    `left_nano` is never negative; epsilons of parts do not add up to the limit's. `promised_epsilon` is that of all
+    that may ever be published: the limit, or what is spent and held where the limit was lowered below that.
+    `sure_at_most` is how sure anybody can become by it, who was 50% sure of a unit's presence, but with probability
+    delta.
     """
 
     account_id: str
@@ -140,6 +142,7 @@ class Balance:
     held_epsilon: float
     left_epsilon: float
     affordable_epsilon: float
+    promised_epsilon: float
     sure_at_most: float
 
 
@@ -175,23 +178,23 @@ def balance_of(account: Account) -> Balance:
         held_epsilon=privacy_filter.epsilon_of(account.held_nano),
         left_epsilon=privacy_filter.epsilon_of(account.left_nano),
         affordable_epsilon=affordable_epsilon(privacy_filter, account.left_nano),
-        # A limit may have been lowered below the spend; of what is spent by then, nothing is taken back.
-        sure_at_most=sure_at_most(privacy_filter, max(account.capacity_nano, account.spent_nano)),
+        promised_epsilon=max(account.epsilon, privacy_filter.epsilon_of(account.promised_nano)),
+        sure_at_most=sure_at_most(privacy_filter, account.promised_nano),
     )
 
 
 def affordable_epsilon(privacy_filter: Filter, left_nano: int) -> float:
     """Return the largest three-digit epsilon whose whole budget fits into what is left; 0.0 when none does.
 
-    A job that asks for exactly this much is admitted.
+    A job that asks for exactly this much is admitted. 0.0 too where that would be less than a request may name.
     """
     epsilon = privacy_filter.epsilon_of(left_nano)
-    if left_nano == 0 or epsilon <= 0:
-        return 0.0
+    if left_nano == 0 or epsilon <= EPSILON_LEAST:
+        return EPSILON_LEAST if privacy_filter.nano_of(EPSILON_LEAST) <= left_nano else 0.0
     digits = 2 - math.floor(math.log10(epsilon))
     for step in range(3):  # the first fits but for the rounding of the conversion
         candidate = (math.floor(epsilon * 10.0**digits + 1e-6) - step) / 10.0**digits
-        if candidate > 0 and 0 < privacy_filter.nano_of(candidate) <= left_nano:
+        if candidate >= EPSILON_LEAST and 0 < privacy_filter.nano_of(candidate) <= left_nano:
             return candidate
     return 0.0
 
@@ -248,6 +251,12 @@ def audited_accounts(
 ) -> Sequence[tuple[Account, LedgerCorruption | None]]:
     """Return a page of accounts like `accounts`, each with what its log says against it, if anything."""
     return [(account, _fault(account, head)) for account, head in _rows(session, after, limit)]
+
+
+def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
+    """Return accounts by their ids, each with what its log says against it, if anything: one query, however many."""
+    rows = account_rows(session, sorted(ids)) if ids else []
+    return {account.id: (account, _fault(account, head)) for account, head in rows}
 
 
 def _rows(session: Session, after: str | None, limit: int) -> list[tuple[Account, Entry | None]]:

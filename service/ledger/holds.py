@@ -12,12 +12,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from privacy.accounting.filter import Filter
 from service.db.base import new_id
 from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import Entry
-from service.ledger.records import Hold
+from service.ledger.records import Account, Hold
 from service.ledger.rows import (
     append,
     entry_of_hold,
@@ -34,12 +35,43 @@ from service.ledger.statements import hold_of_job, hold_row, move_hold
 from service.ledger.stops import require_armable
 
 
+class RateChanged(Conflict):
+    """The account's limit was raised after a price was found: at the new rate it may be another one."""
+
+
+def lock_to_hold(session: Session, account_id: str, priced_by: Filter) -> Account:
+    """Lock an account to hold what was priced before it was locked.
+
+    Finding a price may take seconds, and nobody should wait for them: so the account is locked afterwards, and a price
+    of another rate is refused. The proof on raises in docs/accounting.md rests on that.
+
+    Args:
+        priced_by: the account's filter when the price was found.
+
+    Raises:
+        RateChanged: a raise has changed the rate since; end the transaction, or roll back to before the lock, and price
+            anew.
+        AccountFrozen: the account takes no new holds.
+    """
+    account = lock_account(session, account_id)
+    require_unfrozen(account)
+    if (account.rate, account.base) != (priced_by.rate, priced_by.base):
+        raise RateChanged(
+            f"The limit of account *{account.name}* was raised while this was being priced, which changes prices. "
+            "Nothing was held. Ask again.",
+            rate=account.rate,
+            rate_of_the_price=priced_by.rate,
+        )
+    return account
+
+
 def hold(
     session: Session,
     *,
     account_id: str,
     job_id: str,
     amount_nano: int,
+    priced_by: Filter,
     now: datetime,
     details: Mapping[str, Any] | None = None,
 ) -> Hold:
@@ -48,16 +80,17 @@ def hold(
     Args:
         job_id: at most one hold for each job.
         amount_nano: the plan's price, a whole number > 0.
+        priced_by: the account's filter when the price was found.
         details: public JSON facts from which the price can be recomputed.
 
     Raises:
+        RateChanged: the price is of a rate that the account no longer has.
         InsufficientBudget: too little is left; carries all numbers.
         AccountFrozen: the account takes no new holds.
         Conflict: the job has a hold already.
     """
     amount_nano = whole(amount_nano, "amount_nano")
-    account = lock_account(session, account_id)
-    require_unfrozen(account)
+    account = lock_to_hold(session, account_id, priced_by)
     if amount_nano > account.left_nano:
         raise insufficient(account, amount_nano)
     if hold_of_job(session, job_id) is not None:

@@ -21,6 +21,7 @@ from service.db.ledger_tables import LimitRequest
 from service.db.words import EntryKind, LimitRequestState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.accounts import filter_of
+from service.ledger.chain import utc_text
 from service.ledger.records import Account
 from service.ledger.rows import append, lock_account, short_reason
 
@@ -119,7 +120,7 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
 
     Raises:
         NotFound: no such request.
-        Forbidden: the key is no admin's, or one of the person who asked.
+        Forbidden: the key is no admin's, one of the person who asked, or of somebody who was admitted after that.
         Conflict: the request was decided already, has expired, its key was revoked, or the limit has changed since.
     """
     account, request = _lock_request(session, request_id)
@@ -143,6 +144,7 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
         details={
             "reason": request.reason,
             "request_id": request.id,
+            "requested_at": utc_text(request.requested_at),
             "requested_by": request.requested_by,
             "approved_by": decided_by,
             **people,
@@ -264,12 +266,28 @@ def _two_people(session: Session, request: LimitRequest, approving: ApiKey) -> d
             "The key that asked for this raise was revoked since. Make a new request.", key_id=request.requested_by
         )
     asked, approves = (session.get_one(Admin, key) for key in (request.requested_by_admin, approving.admin_id))
+    require_admitted_before(approves, request.requested_at)
     return {
+        "approver_admitted_at": utc_text(approves.admitted_at),
         "requested_by_admin": asked.id,
         "requested_by_name": asked.name,
         "approved_by_admin": approves.id,
         "approved_by_name": approves.name,
     }
+
+
+def require_admitted_before(approving: Admin, asked_at: datetime) -> None:
+    """Let an admin approve what was asked for when they were an admin already.
+
+    Otherwise whoever may name an admin could ask first, and then admit the one who agrees.
+
+    Raises:
+        Forbidden: they were admitted after that.
+    """
+    if asked_at < approving.admitted_at:
+        raise Forbidden(
+            "This was asked for before you were an admin, so you cannot approve it. Decline it, and have it asked anew."
+        )
 
 
 def _admin_key(session: Session, key_id: str) -> ApiKey:

@@ -39,6 +39,14 @@ class Account:
         """What may still be held; 0 where the limit was lowered below what is spent and held."""
         return max(self.capacity_nano - self.spent_nano - self.held_nano, 0)
 
+    @property
+    def promised_nano(self) -> int:
+        """What all that is ever published costs at most.
+
+        Under a limit that was lowered below it, what is spent stays spent, and what is held may still be.
+        """
+        return max(self.capacity_nano, self.spent_nano + self.held_nano)
+
 
 @dataclass(slots=True)
 class Hold:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from privacy.accounting.filter import Filter, open_filter
 from service.db.words import EntryKind
 from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
@@ -105,6 +106,18 @@ def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
     return {reserved.id: reserved for reserved, _ in found}
 
 
+def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
+    """Return holds by their ids, each with what the log says against it, if anything: one query, however many."""
+    audited: dict[str, tuple[Hold, LedgerCorruption | None]] = {}
+    for reserved, last in statements.hold_rows(session, sorted(ids)) if ids else []:
+        audited[reserved.id] = reserved, None
+        try:
+            check_hold(reserved, last)
+        except LedgerCorruption as error:
+            audited[reserved.id] = reserved, error
+    return audited
+
+
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
     row = statements.account_row(session, account_id, lock=lock)
     if row is None:
@@ -125,6 +138,25 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
         raise LedgerCorruption(f"Ledger: a hold has no entry of the kind {kind.value}.", hold_id=hold_id)
     check_entry(entry)
     return entry
+
+
+def filter_of_hold(session: Session, hold_id: str) -> Filter:
+    """Return the filter of an account as it was when a hold was taken, by which the hold was priced.
+
+    The limit may have been raised or lowered since. What a hold pays for is certified by this filter, for at another
+    rate the same releases have another price.
+
+    Raises:
+        LedgerCorruption: an entry that says so is missing, or does not match its hash.
+    """
+    held = entry_of_hold(session, hold_id, EntryKind.HOLD)
+    limit = statements.limit_before(session, held.account_id, held.sequence)
+    if limit is None:
+        raise LedgerCorruption("Ledger: a hold has no limit before it.", hold_id=hold_id)
+    check_entry(limit)
+    delta = get_account(session, held.account_id).delta
+    said = limit.details  # entries of a time without rates leave them out: all of delta belonged to mu then
+    return open_filter(said["epsilon"], delta, said.get("rate", 0.0), said.get("base", 0.0))
 
 
 def append(

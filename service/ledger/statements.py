@@ -26,6 +26,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     tuple_,
     update,
@@ -70,6 +71,16 @@ _LOCK_BOTH = Prepared(
     .with_for_update(of=(ACCOUNTS, HOLDS), key_share=True)
 )
 _OF_HOLD = select(*_HEAD_C).where(ENTRIES.c.hold_id == bindparam("hold_id"), ENTRIES.c.kind == bindparam("kind"))
+_LIMIT_BEFORE = Prepared(
+    select(*_HEAD_C)
+    .where(
+        ENTRIES.c.account_id == bindparam("account_id"),
+        ENTRIES.c.sequence < bindparam("sequence"),
+        or_(ENTRIES.c.kind == EntryKind.OPEN, ENTRIES.c.kind == EntryKind.LIMIT),
+    )
+    .order_by(ENTRIES.c.sequence.desc())
+    .limit(1)
+)
 _OPENING_OF_HOLD, _END_OF_HOLD = Prepared(_OF_HOLD), Prepared(_OF_HOLD.where(ENDS_A_HOLD))
 _HOLD_OF_JOB = Prepared(select(HOLDS.c.id).where(HOLDS.c.job_id == bindparam("job_id")))
 _SAMPLE_OF_JOB = Prepared(
@@ -172,6 +183,12 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry | No
     """Return the entry of a kind about a hold that has one at most: HOLD, CAPTURE or RETURN."""
     statement = _OPENING_OF_HOLD if kind is EntryKind.HOLD else _END_OF_HOLD
     row = statement.row(session, {"hold_id": hold_id, "kind": kind})
+    return None if row is None else Entry(*row)
+
+
+def limit_before(session: Session, account_id: str, sequence: int) -> Entry | None:
+    """Return the entry that set the limit of an account as it was at another entry, the opening or a later one."""
+    row = _LIMIT_BEFORE.row(session, {"account_id": account_id, "sequence": sequence})
     return None if row is None else Entry(*row)
 
 

@@ -61,7 +61,9 @@ class Council:
 
     def third(self, name: str = "carol") -> str:
         bob = self.read(lambda session: session.scalars(select(Admin.id).where(Admin.name == "bob")).one())
-        return str(self.approve(self.ask(name, by=self.first), by=bob).admin_id)
+        admitted = str(self.approve(self.ask(name, by=self.first), by=bob).admin_id)
+        self.now += LATER  # what is asked for from now on, they may approve
+        return admitted
 
     def names(self) -> list[str]:
         return sorted(admin.name for admin in self.read(admins.admins) if admin.removed_at is None)
@@ -95,6 +97,20 @@ def test_from_the_third_on_it_takes_another_person(council):
     assert council.approve(asked, by=bob).admin_id == approved.admin_id  # again changes nothing
     assert council.who("carol").admin_id == approved.admin_id
     assert council.names() == ["bob", "carol", "first admin"]
+
+
+def test_whoever_was_admitted_after_a_request_cannot_approve_it(council):
+    """Whoever alone decides who comes next could otherwise ask first and admit the one who agrees after that."""
+    bob, carol = council.second(), council.third()
+    council.now += timedelta(days=1)
+    older = [council.ask("dan", by=council.first), council.remove(carol, by=council.first)]
+    eve = council.third("eve")
+    for request in older:
+        with pytest.raises(Forbidden, match="before you were an admin"):
+            council.approve(request, by=eve)
+        council.decline(request, by=eve)
+    assert council.names() == ["bob", "carol", "eve", "first admin"]
+    assert council.approve(council.ask("dan", by=council.first), by=bob).state is AdminRequestState.APPROVED
 
 
 def test_one_alone_never_becomes_the_only_two(council):

@@ -10,6 +10,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.db.words import EntryKind
 from service.times import to_the_hour, to_the_minute
+from tests.service.holds import hold_at_present_rate
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 
@@ -27,7 +28,8 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open
         account_id = open_account(factory, name=f"pace {pace}")
         now = ASKED
         with transaction(factory) as session:
-            held = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=100, now=now)
+            facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": 100, "now": now}
+            held = hold_at_present_rate(session, **facts)
             ledger.fence(session, hold_id=held.id, attempt=1, now=now)
         with transaction(factory) as session:
             ledger.arm(session, hold_id=held.id, attempt=1, now=now + pace)

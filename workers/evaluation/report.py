@@ -29,7 +29,7 @@ from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
 
 NANO: Final = 10**9
 SAMPLES_PER_CLASS: Final = 10
-# The odds table of the report; the account's own limit is added to it.
+# The odds table of the report; what the account promises is added to it.
 EPSILON_EXAMPLES: Final = (0.5, 1.0, 2.0, 3.0, 8.0)
 UNIT_KEYS: Final = {
     "record": "unit: one of these is protected",
@@ -61,7 +61,10 @@ class ReleaseFacts:
         stages: the stages that were run.
         facts: further public numbers of the plan (teachers, images to aggregate, ...).
         notes: remarks of the plan, for people.
-        account_epsilon: lifetime limit of the account, at the delta of the card.
+        account_epsilon: of all that the account may ever publish, at the delta of the card: its limit, unless more was
+            spent and held when that was lowered.
+        account_sure_at_most: how sure somebody who was 50% sure can become by all of that.
+        account_nano: what all of that costs at most.
         account_spent_nano: what the account has spent in all, this release included; None when not known.
         incomplete: of a training that ended early: why (`reason`), and what `share` of its releases was made.
     """
@@ -73,6 +76,8 @@ class ReleaseFacts:
     classes: tuple[str, ...]
     created_at: str
     account_epsilon: float
+    account_sure_at_most: float
+    account_nano: int
     stages: tuple[StageFacts, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -131,7 +136,6 @@ def _document(
 ) -> dict[str, Any]:
     """Gather every number of the report, JSON-able, without pictures."""
     epsilon = float(card["epsilon"])
-    limit = open_filter(release.account_epsilon, card["delta"], card["rate"], card["base"])
     guarantee = {
         **{
             key: card[key]
@@ -140,7 +144,7 @@ def _document(
         "epsilon": epsilon,
         "pld_epsilon": card.get("pld_epsilon"),
         "accountant": " ".join(str(card[key]) for key in ("accountant", "accountant_version") if card.get(key)),
-        "sure_at_most": sure_at_most(limit),
+        "sure_at_most": release.account_sure_at_most,
         "assumed_public": list(card["assumed_public"]),
         "not_covered": list(card["not_covered"]),
     }
@@ -172,11 +176,11 @@ def _render(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= FILTERS
-    guarantee, limit = document["guarantee"], float(document["release"]["account_epsilon"])
+    guarantee, promised = document["guarantee"], float(document["release"]["account_epsilon"])
     return environment.get_template("report.html").render(
         **document,
         pictures=_pictures(images, labels, classes),
-        odds=_odds_rows(guarantee, limit),
+        odds=_odds_rows(guarantee, promised),
         histogram_peak=max(panels.histogram),
         early_words=EARLY_ENDS,
         unit_keys=UNIT_KEYS,
@@ -185,14 +189,14 @@ def _render(
     )
 
 
-def _odds_rows(guarantee: Mapping[str, Any], limit: float) -> list[tuple[float, float, bool]]:
-    """Limits with their odds: the account's own among examples of accounts that were opened with another.
+def _odds_rows(guarantee: Mapping[str, Any], promised: float) -> list[tuple[float, float, bool]]:
+    """Epsilons with their odds: what the account promises among the limits of examples.
 
-    The example that the account's limit nearly equals is left out.
+    The example that it nearly equals is left out.
     """
-    rows = [(limit, guarantee["sure_at_most"], True)]
+    rows = [(promised, guarantee["sure_at_most"], True)]
     for epsilon in EPSILON_EXAMPLES:
-        if not math.isclose(epsilon, limit, rel_tol=0.02):
+        if not math.isclose(epsilon, promised, rel_tol=0.02):
             opened = open_filter(epsilon, guarantee["delta"])
             rows.append((epsilon, sure_at_most(opened), False))
     return sorted(rows)

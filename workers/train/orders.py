@@ -60,7 +60,7 @@ class Training(Context):
     anchors: Dataset | None
     plan: Plan
     facts: PublicFacts
-    privacy_filter: Filter
+    privacy_filter: Filter  # by which its hold was priced: the account's may have changed since
     hold_id: str
     charged_nano: int  # by earlier attempts
     secret: bytes
@@ -97,7 +97,7 @@ def read_training(context: Context) -> Training:
             anchors=anchors,
             plan=plan,
             facts=facts_of(dataset, account),
-            privacy_filter=ledger.filter_of(account),
+            privacy_filter=ledger.filter_of_hold(session, job.hold_id),
             hold_id=job.hold_id,
             charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
             secret=secret,

@@ -117,9 +117,10 @@ def _show_generator(directory: Path, training: Training, progress: Progress, des
     generator.to(training.device)
     classes = training.facts.classes
     with transaction(training.factory, read_only=True) as session:
-        spent_nano = ledger.balance(session, training.account.id).spent_nano + description.charged.total()
+        account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
     images, labels = _drawn_to_show(generator, classes, training.device, progress)
     _write_grid(directory / GRID_FILE, images, labels, classes)
+    balance = ledger.balance_of(account)
     facts = ReleaseFacts(
         name=description.name,
         dataset=training.dataset.name,
@@ -133,8 +134,10 @@ def _show_generator(directory: Path, training: Training, progress: Progress, des
         ),
         facts=training.plan.facts,
         notes=training.plan.notes,
-        account_epsilon=training.account.epsilon,
-        account_spent_nano=spent_nano,
+        account_epsilon=balance.promised_epsilon,
+        account_sure_at_most=balance.sure_at_most,
+        account_nano=account.promised_nano,
+        account_spent_nano=account.spent_nano + description.charged.total(),
         incomplete=description.incomplete,
     )
     write_report(

@@ -95,6 +95,7 @@ class LedgerBook:
                 account_id=account_id,
                 job_id=job_id,
                 amount_nano=stage["price_nano"],
+                priced_by=privacy_filter,
                 now=self.tick(),
                 details={"recipe": "datalens", "epsilon": 1.0, "stages": [stage]},
             ).id

@@ -145,6 +145,25 @@ def test_a_raise_without_two_keys_is_found(book: LedgerBook) -> None:
         assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
 
 
+def test_a_raise_approved_by_somebody_who_was_no_admin_when_it_was_asked_for_is_found(book: LedgerBook) -> None:
+    changes: tuple[Change, ...] = (
+        lambda details: details.update(approver_admitted_at="2030-01-03T00:00:00.000000+00:00"),
+        lambda details: details.pop("approver_admitted_at"),
+        lambda details: details.update(requested_at="2029-01-01T00:00:00.000000+00:00"),
+        lambda details: details.update(requested_at=7),
+        lambda details: details.pop("requested_at"),
+    )
+    for change in changes:
+        forged = rewritten(book, book.accounts["pupils"], in_details("limit", change))
+        assert (FindingCode.RAISE_UNAPPROVED, 2) in book.found_after(*forged)
+
+    def of_before(details: dict[str, Any]) -> None:
+        del details["requested_at"], details["approver_admitted_at"]
+
+    forged = rewritten(book, book.accounts["pupils"], in_details("limit", of_before))
+    assert FindingCode.RAISE_UNAPPROVED not in {code for code, _ in book.found_after(*forged)}
+
+
 def test_a_charge_without_its_event_is_found_unless_prices_are_not_asked_for(book: LedgerBook, patients: str) -> None:
     forged = rewritten(book, patients, in_details("charge", lambda details: details.pop("event")))
     assert book.found_after(*forged)[0] == (FindingCode.PRICE_UNKNOWN, 4)

@@ -60,7 +60,6 @@ UNSEEN = {
     ("jobs", "progress_version"): "likewise",
     ("jobs", "started_at"): "a time that is shown",
     ("datasets", "failure_code"): "of an upload before the one that arrived",
-    ("limit_requests", "requested_at"): "when a request grows old; who asked and approved is in the log",
     ("limit_requests", "decided_at"): "a time that is shown",
 }
 # Likewise, of the jobs of samplings and evaluations alone.

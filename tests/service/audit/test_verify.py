@@ -204,6 +204,7 @@ EDITED_REQUEST = {
     "epsilon": "epsilon + 1",
     "epsilon_before": "epsilon_before - 1",
     "reason": "'because'",
+    "requested_at": "'2029-01-02 03:04:05.678901'",
     "requested_by": "decided_by",
     "decided_by": "requested_by",
     "requested_by_admin": "decided_by_admin",

@@ -23,9 +23,10 @@ from service.api.uploading import UploadLimits, UploadSlots
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
-from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.settings import Settings
+from tests.service.holds import hold_at_present_rate
 from tests.service.people import make_key
 
 with warnings.catch_warnings():
@@ -81,9 +82,9 @@ class Site:
         """Write a training job with its hold, as far as its state says."""
         started, ended = state != "queued", state in ("succeeded", "failed", "cancelled")
         with transaction(self.factory) as session:
-            nano = ledger.filter_of(session.get_one(AccountRow, account_id)).nano_of(epsilon)
-            job_id = new_id("job")
-            hold = ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=nano, now=self.now)
+            nano = ledger.filter_of(ledger.get_account(session, account_id)).nano_of(epsilon)
+            held = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": nano, "now": self.now}
+            hold, job_id = hold_at_present_rate(session, **held), held["job_id"]
             attempt = {"hold_id": hold.id, "attempt": 1, "now": self.now}
             if started:
                 ledger.fence(session, **attempt)

@@ -15,6 +15,7 @@ from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
+from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
@@ -22,6 +23,7 @@ from service.db.session import transaction
 from service.db.words import DatasetState, JobKind, JobState
 from service.errors import InvalidInput
 from tests.service.dashboard.conftest import assert_shown, send, token_of
+from tests.service.holds import hold_at_present_rate
 
 ACCOUNT = {"name": "patients", "owner": "clinic", "epsilon": "3", "delta": "1e-5", "unit": "record"}
 ACCOUNT |= {"adjacency": "add_remove", "once": "a" * 32}
@@ -216,6 +218,30 @@ def test_what_cannot_be_planned_is_explained_at_its_field(site, stock):
     assert "too little left" in trainer.get(f"/train?dataset={stock.dataset}&epsilon=900").text
     assert trainer.get("/train?dataset=ds_nothing").status_code == 404
     assert "Train for" not in site.signed_in("read").get("/train").text
+
+
+@pytest.mark.parametrize("left_nano", [0, 1, 300])
+def test_the_plan_page_of_a_spent_account_says_so_and_what_is_free(site, stock, left_nano):
+    """What is left may be less than the least that can be asked for: that is spent, too, and no mistake of a reader."""
+    with transaction(site.factory) as session:
+        rest_nano = ledger.balance(session, stock.account).left_nano - left_nano
+        facts = {"account_id": stock.account, "job_id": new_id("job"), "amount_nano": rest_nano, "now": site.now}
+        hold_at_present_rate(session, **facts)
+    trainer = site.signed_in("train", "read")
+    for query in ("", "&epsilon=1", "&recipe=class_histogram"):
+        for address in (f"/train?dataset={stock.dataset}{query}", f"/train/price?dataset={stock.dataset}{query}"):
+            answer = trainer.get(address)
+            assert answer.status_code == 200, address
+            assert_shown(answer.text, "The budget of patients is spent or held", f'href="/releases/{stock.release}')
+            assert_shown(
+                answer.text, "Draw more images", "Measure a release", f'href="/accounts/{stock.account}/controls'
+            )
+            assert 'role="alert"' not in answer.text
+            assert "Train for" not in answer.text
+    fields = {"dataset": stock.dataset, "recipe": "datalens", "epsilon": "0.4", "once": "c" * 32}
+    refused = send(trainer, f"/releases/{stock.release}", "/jobs", **fields)
+    assert refused.status_code == 422
+    assert_shown(refused.text, "No training fits any more", "Draw more images", f'href="/releases/{stock.release}')
 
 
 def test_a_training_is_cloned_and_a_failed_one_tried_again(site, stock):

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 
-from service import jobs
+from service import jobs, ledger
 from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
@@ -21,6 +21,7 @@ from service.errors import (
     NotFound,
     StaleAttempt,
 )
+from service.jobs.submission import PRICINGS_MAX, at_the_present_rate
 from tests.service.jobs.shop import RECIPE, UNREADY
 from tests.together import at_once
 
@@ -86,6 +87,19 @@ def test_more_than_the_rest_is_refused_with_numbers_and_a_free_alternative(shop)
 
 def test_the_whole_budget_may_be_asked_for_at_once(shop):
     shop.train(epsilon=8.0)
+
+
+def test_a_price_is_found_anew_only_so_often(shop):
+    """A limit that is raised each time that a price was found would keep a request busy for ever."""
+    pricings = []
+
+    def too_late(trained):
+        pricings.append(trained.dataset.id)
+        raise ledger.RateChanged("raised")
+
+    with pytest.raises(Conflict, match="raised"), transaction(shop.factory) as session:
+        at_the_present_rate(session, shop.dataset_id, too_late)
+    assert pricings == [shop.dataset_id] * PRICINGS_MAX
 
 
 def test_a_frozen_account_takes_no_job(shop):

@@ -12,6 +12,7 @@ from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
 from service.db.words import HoldState
+from tests.service.holds import hold_at_present_rate
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano
 SHA = "ab" * 32
@@ -37,7 +38,7 @@ class AccountBook:
     def hold(self, amount_nano: int, *, attempt: int = 0) -> str:
         self.jobs += 1
         facts = {"account_id": self.account_id, "job_id": f"job_{self.jobs:020}", "details": {"recipe": "none"}}
-        hold_id: str = self.do(ledger.hold, amount_nano=amount_nano, **facts).id
+        hold_id: str = self.do(hold_at_present_rate, amount_nano=amount_nano, **facts).id
         if attempt:
             self.fence(hold_id, attempt)
         return hold_id

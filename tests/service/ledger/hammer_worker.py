@@ -29,6 +29,7 @@ from service import ledger
 from service.db.base import new_id
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
+from tests.service.holds import hold_at_present_rate
 
 SECONDS_MAX = 450  # on a machine that is busy with other things; alone it takes ten
 GRANT = 1  # what the unsafe variant takes at once
@@ -67,7 +68,8 @@ def one_job(factory: SessionFactory, journal: Journal, account_id: str, dice: ra
     amount, job_id = dice.randint(1, 40), new_id("job")
 
     def hold(session: Session) -> str:
-        return ledger.hold(session, account_id=account_id, job_id=job_id, amount_nano=amount, now=now()).id
+        facts = {"account_id": account_id, "job_id": job_id, "amount_nano": amount, "now": now()}
+        return hold_at_present_rate(session, **facts).id
 
     hold_id = journal.request(factory, "hold", hold, job=job_id, amount=amount)
     if hold_id is None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from privacy.accounting.bounds import EPSILON_LEAST
 from privacy.accounting.filter import open_filter
+from privacy.accounting.odds import sure_at_most
+from service import ledger
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput
 from tests.service.ledger.account_book import CAPACITY, AccountBook
 
@@ -31,6 +36,22 @@ def test_a_hold_fits_exactly_or_is_refused_with_every_number(account_book: Accou
     assert account_book.money() == (CAPACITY // 2, CAPACITY - CAPACITY // 2, 0)
 
 
+def test_a_price_of_another_rate_is_refused_whatever_it_is(account_book: AccountBook) -> None:
+    opened = account_book.read(ledger.get_account, account_book.account_id)
+    priced_by = ledger.filter_of(opened)
+    facts = {"account_id": account_book.account_id, "job_id": "job_late", "amount_nano": 1}
+    for other in (
+        dataclasses.replace(priced_by, rate=priced_by.rate * 1.01),
+        dataclasses.replace(priced_by, base=1e-9),
+        open_filter(12.0, 1e-5),
+    ):
+        with pytest.raises(ledger.RateChanged, match=r"\*patients\* was raised while this was being priced"):
+            account_book.do(ledger.hold, priced_by=other, **facts)
+    assert account_book.kinds() == ["open"]
+    account_book.do(ledger.hold, priced_by=dataclasses.replace(priced_by, epsilon=3.0), **facts)  # prices are the same
+    assert account_book.kinds() == ["open", "hold"]
+
+
 def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
     budget = open_filter(8.0, 1e-5)
     account_book.hold(CAPACITY - budget.nano_of(1.2))
@@ -45,9 +66,25 @@ def test_the_refusal_teaches_with_numbers(account_book: AccountBook) -> None:
 
 def test_with_nothing_left_only_free_things_are_suggested(account_book: AccountBook) -> None:
     account_book.hold(CAPACITY)
-    with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .* You can: ask the owner\.") as caught:
+    with pytest.raises(InsufficientBudget, match=r"has 0 left of 8\.0 .*") as caught:
         account_book.hold(1)
     assert caught.value.affordable_epsilon == 0
+    said = caught.value.suggesting("rel_abc").message
+    assert "No training fits any more; what was released stays free to draw from and to measure." in said
+    asking = "ask for a raise of the limit, which two admins decide."
+    assert said.endswith(f"You can: sample release *rel_abc* again at no cost, or {asking}")
+    assert caught.value.message.endswith(f"You can: {asking}")
+
+
+@pytest.mark.parametrize("left", [1, 100, 335, 336, 400])
+def test_what_is_too_little_to_be_asked_for_is_not_offered(account_book: AccountBook, left: int) -> None:
+    """The least epsilon that a request may name is larger than that of a few nano-units."""
+    account_book.hold(CAPACITY - left)
+    balance = account_book.balance()
+    assert balance.left_nano == left
+    assert balance.left_epsilon > 0
+    assert balance.affordable_epsilon == 0 or balance.affordable_epsilon >= EPSILON_LEAST
+    assert (balance.affordable_epsilon == 0) == (left < open_filter(8.0, 1e-5).nano_of(EPSILON_LEAST))
 
 
 def test_the_affordable_epsilon_is_admitted(account_book: AccountBook) -> None:
@@ -87,6 +124,26 @@ def test_a_limit_below_the_spend_shows_zero_and_frozen_never_a_negative(account_
     assert account_book.balance().spent_nano == CAPACITY // 2
     with pytest.raises(Conflict, match="stays frozen"):
         account_book.freeze(False)
+
+
+def test_what_is_promised_is_the_limit_or_what_is_spent_and_held_where_that_is_more(account_book: AccountBook) -> None:
+    """A training that was armed goes on under a limit that was lowered below it: the promise of before must hold."""
+    opened = open_filter(8.0, 1e-5)
+    assert account_book.balance().promised_epsilon == 8.0
+    account_book.capture(account_book.armed(CAPACITY // 4, charged_nano=CAPACITY // 4), 1)
+    running = account_book.armed(CAPACITY // 4, charged_nano=1000)
+    account_book.lower(7.0)
+    assert account_book.balance().promised_epsilon == 7.0
+    account_book.lower(1.0)
+    promised = account_book.balance()
+    assert promised.limit_epsilon == 1.0
+    assert promised.promised_epsilon == pytest.approx(opened.epsilon_of(2 * (CAPACITY // 4)))
+    assert promised.sure_at_most == sure_at_most(opened, 2 * (CAPACITY // 4))
+    account_book.charge(running, 1, CAPACITY // 4 - 1000)
+    account_book.capture(running, 1)
+    later = account_book.balance()
+    assert later.spent_epsilon == later.promised_epsilon == promised.promised_epsilon
+    assert later.sure_at_most == promised.sure_at_most
 
 
 @pytest.mark.parametrize("epsilon", [8.0, 9.0, float("nan"), float("inf"), 0.0, -1.0])

@@ -20,6 +20,7 @@ from service.audit.verify import verify
 from service.db.ledger_tables import EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import EntryKind
+from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.hammer_worker import read_journal
 
 WORKER = Path(__file__).with_name("hammer_worker.py")
@@ -87,7 +88,7 @@ def test_killed_processes_never_overspend_lose_or_double(
     account_id = open_account(factory)
     with transaction(factory) as session:
         ballast = ledger.balance(session, account_id).capacity_nano - LEFT_FOR_HAMMER
-        ledger.hold(session, account_id=account_id, job_id="job_ballast", amount_nano=ballast, now=now)
+        hold_at_present_rate(session, account_id=account_id, job_id="job_ballast", amount_nano=ballast, now=now)
 
     told = Told()
     journals = run_processes("safe", database_url, tmp_path / "journals", REQUESTS, account_id)

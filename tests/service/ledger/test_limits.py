@@ -21,6 +21,7 @@ from service.db.ledger_tables import EntryRow, LimitRequest
 from service.db.session import SessionFactory, transaction
 from service.db.words import EntryKind, LimitRequestState
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
+from service.ledger.chain import utc_text
 from tests.service.ledger.account_book import AccountBook
 from tests.service.people import make_key
 
@@ -91,6 +92,7 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
     entry = board.log()[-1]
     assert (entry.kind, entry.amount_nano, entry.capacity_nano) == (EntryKind.LIMIT, *[raised.capacity_nano] * 2)
+    bobs_admission = board.person(board.bob).admitted_at
     assert entry.details == {
         "epsilon": 12.0,
         "epsilon_before": 8.0,
@@ -99,6 +101,8 @@ def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -
         "frozen": False,
         "reason": "a second study",
         "request_id": request_id,
+        "requested_at": utc_text(board.now),
+        "approver_admitted_at": utc_text(bobs_admission),
         "requested_by": board.alice,
         "approved_by": board.bob,
         "requested_by_admin": board.person(board.alice).id,
@@ -224,6 +228,18 @@ def test_one_request_waits_at_a_time(board: Board) -> None:
     assert refused.value.numbers["request_id"] == first
     board.decline(first)
     board.ask(20.0)
+
+
+def test_whoever_was_admitted_after_a_request_cannot_approve_it(board: Board) -> None:
+    """One person asks, names a second admin, and approves as that one: the request was there before the second was."""
+    request_id = board.ask()
+    late = board.key(now=board.now + timedelta(microseconds=1))
+    with pytest.raises(Forbidden, match="before you were an admin"):
+        board.approve(request_id, by=late)
+    assert board.kinds() == ["open"]
+    board.decline(request_id, by=late)
+    board.now += LATER
+    assert board.approve(board.ask(), by=late).state is LimitRequestState.APPROVED
 
 
 def test_an_old_request_can_no_longer_be_approved_and_is_in_nobodys_way(board: Board) -> None:

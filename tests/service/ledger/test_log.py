@@ -16,6 +16,7 @@ from service.db.session import transaction
 from service.db.words import EntryKind
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, canonical_json
+from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 # --- the log ----------------------------------------------------------------------------------------------------------
@@ -71,7 +72,8 @@ def test_canonical_json_has_one_spelling() -> None:
 
 def test_details_survive_the_database_exactly(account_book: AccountBook) -> None:
     details = {"small": 1e-300, "whole": 1.0, "big": 1e20, "int": 2**62, "text": "ü\u0000\U0001f600", "none": None}
-    account_book.do(ledger.hold, account_id=account_book.account_id, job_id="job_d", amount_nano=1, details=details)
+    facts = {"account_id": account_book.account_id, "job_id": "job_d", "amount_nano": 1, "details": details}
+    account_book.do(hold_at_present_rate, **facts)
     stored = account_book.log()[-1].details  # reading checks the hash too
     assert stored == details
     assert {name: type(value) for name, value in stored.items()} == {

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from privacy.accounting.filter import open_filter
+from privacy.accounting.odds import sure_at_most
 from workers.evaluation.grid import as_pixels, write_grid
 from workers.evaluation.panels import measure
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
@@ -34,6 +35,8 @@ RELEASE = ReleaseFacts(
     stages=(StageFacts("votes", 2245, 176.8, 71_800_000),),
     facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
     account_epsilon=3.0,
+    account_sure_at_most=sure_at_most(open_filter(3.0, 1e-5)),
+    account_nano=519_000_000,
     account_spent_nano=103_800_000,
 )
 
@@ -90,7 +93,7 @@ def test_guarantee_comes_first_then_images_then_usefulness(page):
 
 SAID = {
     "odds": "can become at most <strong>97.3% sure</strong>",
-    "what the odds are of": "everything that its account may ever publish up to its limit",
+    "what the odds are of": "everything that its account may ever publish: this release",
     "the meaning of delta": "That holds except with a chance of at most δ",
     "delta": "10⁻⁵",
     "an epsilon of 0.99991 never smaller than it is": "ε = 1.0<",
@@ -112,7 +115,7 @@ def test_odds_are_those_of_limits_and_rounded_up(page):
     assert shown == ["68%", "79.3%", "92.2%", "97.3%", "99.99%"]
     assert re.findall(r"<td>(\S+) \(this account\)", page) == ["3.0"]
     assert set(re.findall(r"([\d.]+%) sure", page)) == {"50%", "97.3%"}  # none is told of this release, or of the spend
-    assert "20% of the limit" in page
+    assert "20% of that" in page
 
 
 def test_report_never_promises_anonymity_and_lets_no_name_through_as_it_is(page):

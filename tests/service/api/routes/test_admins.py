@@ -23,7 +23,10 @@ def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh):
         with pytest.raises(AuthError, match="two people"):
             two.approve_admin_request(asked.id)
         with Client(url, token_of_bob) as real:
-            assert real.approve_raise(raised.id).state == "approved"
+            with pytest.raises(AuthError, match="before you were an admin"):
+                real.approve_raise(raised.id)
+            real.decline_raise(raised.id)
+            assert real.approve_raise(one.request_raise(account.id, epsilon=4.0, reason="more").id).state == "approved"
             assert real.decline_admin_request(asked.id).state == "declined"
             assert [row.name for row in real.admins()] == ["first admin", "bob"]
             made = list(real.keys())
