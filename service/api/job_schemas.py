@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Name, Options
+from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Name, Options, Text
 from service.sample_formats import SampleFormat
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
@@ -19,7 +19,7 @@ class PlanRequest(ApiRequest):
     """Ask what a training would do and cost. No data is touched."""
 
     dataset_id: Identifier
-    recipe: Name
+    recipe: Text
     epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class SweepRequest(ApiRequest):
 
     name: Name
     dataset_id: Identifier
-    recipe: Name
+    recipe: Text
     epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
     trials: list[TrialRequest] = Field(min_length=2, max_length=64)
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
@@ -323,7 +323,7 @@ class SampleRequest(ApiRequest):
     """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
 
     count: int = Field(ge=1)
-    classes: list[Name] | None = Field(default=None, min_length=1, max_length=1000)
+    classes: list[Text] | None = Field(default=None, min_length=1, max_length=1000)
     seed: int = Field(ge=0, lt=2**63)
     format: SampleFormat
 

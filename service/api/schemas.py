@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
 from service.ingest.formats import FORMATS
+from service.names import NAME_CHARACTERS_MAX, RULE, is_name
 
 if TYPE_CHECKING:
     UploadFormat = str
@@ -48,10 +49,22 @@ def plain(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def readable(text: str) -> str:
+    """Let a text pass that may be a name.
+
+    Raises:
+        ValueError: It may not; says why.
+    """
+    if not is_name(text):
+        raise ValueError(RULE)
+    return text
+
+
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # what a column of the database holds
 
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[Text, AfterValidator(readable)]  # that somebody gives; what is known already is any text
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 Options = Annotated[dict[str, Any], AfterValidator(plain)]

@@ -24,8 +24,8 @@ from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
 from service.ledger.rows import get_account
 from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, entry_rows
+from service.names import require_name
 
-NAME_CHARACTERS_MAX = 200
 PAGE_SIZE_MAX = 1000
 
 
@@ -55,8 +55,7 @@ def open_account(
         Conflict: the name is taken.
     """
     for field, text in (("name", name), ("owner", owner)):
-        if not text.strip() or len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
-            raise InvalidInput(f"An account's {field} needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
+        require_name(text, f"An account's {field}")
     try:
         chosen = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
