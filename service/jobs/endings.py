@@ -156,8 +156,12 @@ def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
 
 
 def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
-    """Write a job's final state; the caller holds its row's lock."""
-    job.state, job.finished_at = state, now
+    """Write a job's final state; the caller holds its row's lock, and has closed its hold.
+
+    It ends no earlier than its hold, whose last entry another process may have dated, with a clock that is ahead.
+    """
+    held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
+    job.state, job.finished_at = state, max(now, held_until)
     job.lease_owner = job.lease_until = None
     job.progress_version += 1
     for column, value in facts.items():

@@ -32,7 +32,15 @@ from service.ledger.limits import (
     set_frozen,
 )
 from service.ledger.records import Account, Hold
-from service.ledger.rows import entry_of_hold, get_account, get_accounts, get_hold, get_holds, lock_account
+from service.ledger.rows import (
+    entry_of_hold,
+    get_account,
+    get_accounts,
+    get_hold,
+    get_holds,
+    lock_account,
+    require_clock,
+)
 
 __all__ = [
     "EVERYWHERE",
@@ -74,6 +82,7 @@ __all__ = [
     "released",
     "request_raise",
     "require_as_held",
+    "require_clock",
     "require_unfrozen",
     "return_hold",
     "set_frozen",

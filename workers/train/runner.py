@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import Conflict, NotFound, StaleAttempt
+from service.errors import ClockRefused, Conflict, NotFound, StaleAttempt
 from service.jobs import FailureCode, JobKind, JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
@@ -121,7 +121,8 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
         sys.stderr.write(trace_of(error) + "\n")
         with transaction(context.factory) as session:
             jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
-    except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
+    except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
+        get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
         return ExitStatus.INTERRUPTED
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
