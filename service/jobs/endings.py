@@ -15,8 +15,8 @@ from service import ledger, queue
 from service.db.job_tables import Job, Sample
 from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.errors import Conflict, InvalidInput, LedgerCorruption
-from service.jobs.lookup import lock_job, sample_of, stale_attempt
-from service.ledger.commitments import columns_of, sample_digest
+from service.jobs.lookup import lock_job, sample_of, secret_of, stale_attempt
+from service.ledger.commitments import columns_of, keyed_digest, sample_digest
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
@@ -52,15 +52,16 @@ def finish_sample(
     if job.account_id is None:
         raise LedgerCorruption("A sample job has no account.", job_id=job_id)
     sample.path, sample.sha256, sample.bytes = path, sha256, size_bytes
+    secret = secret_of(session, job_id=job_id, attempt=attempt).hex()
     end_job(session, job, JobState.SUCCEEDED, now=now)
-    digest = sample_digest(columns_of(sample), columns_of(job))
+    digest = keyed_digest(sample_digest(columns_of(sample), columns_of(job)), secret)
     ledger.record_sample(
         session,
         account_id=job.account_id,
         job_id=job_id,
         release_id=sample.release_id,
         now=now,
-        details={"sample": {"id": sample.id, "sha256": digest}},
+        details={"sample": {"id": sample.id, "hmac_sha256": digest}},
     )
     return sample
 
