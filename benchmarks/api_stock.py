@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, text
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
 from service import admins
-from service.artifacts import directory_of
+from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -254,11 +254,11 @@ def _preview(dataset_id: str, moment: datetime) -> tuple[dict[str, Any], dict[st
 
 
 def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
-    folder = directory_of(data_dir, release_id)
-    folder.mkdir(parents=True)
-    for name, content in FILES.items():
-        (folder / name).write_text(content, "utf-8")
-    (folder / "grid.png").write_bytes(bytes(PICTURE_BYTES))
-    path = data_dir / sample["path"]
-    path.parent.mkdir(parents=True)
-    path.write_bytes(bytes(PICTURE_BYTES))
+    """Publish the files of a release and of a sample as a runner does."""
+    drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
+    released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
+    for identifier, files in ((release_id, released), (sample["id"], drawn)):
+        with staged_directory(data_dir, identifier) as staging:
+            for name, content in files.items():
+                (staging / name).write_bytes(content)
+            publish_directory(staging, directory_of(data_dir, identifier))

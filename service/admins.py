@@ -17,7 +17,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.auth import Scope, make_token, named, remember_key
+from service.auth import Scope, make_token, remember_key
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.base import new_id
 from service.db.session import find
@@ -25,6 +25,7 @@ from service.db.words import AdminAction, AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.limits import require_admitted_before
 from service.ledger.rows import short_reason
+from service.names import require_name
 from service.private_files import new_private_file, write_through
 
 REQUEST_LIFETIME = timedelta(days=7)
@@ -103,7 +104,7 @@ def ask_admission(
     """
     asking = _acting(session, asked_by)
     key_id, key_hash = _read(introduction)
-    named(name, "An admin's name")
+    require_name(name, "An admin's name")
     reason = short_reason(reason)
     _require_free(session, name, key_id)
     if session.scalar(select(func.count()).select_from(Admin)) == 1:
@@ -228,7 +229,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
 
 
 def _add(session: Session, name: str, admission: Admission, now: datetime, **people: str) -> Admin:
-    named(name, "An admin's name")
+    require_name(name, "An admin's name")
     _require_new_name(session, name)
     if (session.scalar(select(func.count()).select_from(Admin)) or 0) >= ADMINS_MAX:
         raise Conflict(f"There have been {ADMINS_MAX} admins, which is as many as are kept.")

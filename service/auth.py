@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from service.names import require_name
 
 SECRET_BYTES = 32
-NAME_CHARACTERS_MAX = 200
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 
@@ -77,7 +77,7 @@ def create_key(
     Raises:
         InvalidInput: no scope or an unknown one, a bad name, or a key with the scope admin that would be nobody's.
     """
-    named(name, "A key's name")
+    require_name(name, "A key's name")
     try:
         chosen = sorted({Scope(scope) for scope in scopes})
     except ValueError as error:
@@ -125,16 +125,6 @@ def remember_key(
     session.add(key)
     session.flush()
     return key
-
-
-def named(name: str, what: str) -> None:
-    """Let a name pass that people can read.
-
-    Raises:
-        InvalidInput: it is empty, too long or not printable.
-    """
-    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        raise InvalidInput(f"{what} needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
 
 
 def authenticate(session: Session, token: str) -> Principal:

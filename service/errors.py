@@ -48,6 +48,12 @@ class IdempotencyMismatch(InvalidInput):
     code = "idempotency_mismatch"
 
 
+class ClockRefused(ObscuraError):
+    """The clock of this machine is wrong, so nothing is dated by it. Whoever sets it may try again."""
+
+    code = "clock_refused"
+
+
 class Unauthorized(ObscuraError):
     """No valid key was given."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from service import artifacts
+from service import artifacts, ledger
 from service.audit import arming, checkpoints, receipts
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
 from service.audit.rows import find_damage, find_missing_triggers
@@ -24,7 +24,7 @@ from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
 from service.db.words import VerificationKind
-from service.errors import ObscuraError
+from service.errors import ClockRefused, ObscuraError
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
@@ -132,6 +132,20 @@ def _shows_card(directory: Path, shown: str) -> bool:
             return bool(json.load(file) == json.loads(shown))
     except ValueError:
         return False
+
+
+def require_clock(factory: SessionFactory, *, now: datetime) -> None:
+    """Let a process start whose clock is not known to be wrong by the ledger.
+
+    Raises:
+        ClockRefused: it is wrong. The log says so in one sentence.
+    """
+    try:
+        with transaction(factory, read_only=True) as session:
+            ledger.require_clock(session, now)
+    except ClockRefused as error:
+        get_logger(__name__).error("operator_needed", code=error.code, message=error.message)
+        raise
 
 
 def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:

@@ -17,6 +17,7 @@ import structlog
 REDACTED = "[redacted]"
 TEXT_CHARACTERS_MAX = 2000
 DEPTH_MAX = 6
+FRAMES_MAX = 30
 
 # `private_*` and `released_*` are the project's naming rule; the rest are credentials and what uploads carry.
 _FORBIDDEN_NAME = re.compile(
@@ -80,10 +81,22 @@ def configure_logging(level: str = "INFO", stream: TextIO | None = None) -> None
 
 
 def _types_and_places(exc_info: Any) -> list[dict[str, Any]]:
-    """Return an error and what led to it: types, files, lines and functions."""
-    stacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=30)(exc_info)
-    kept = ("exc_type", "frames", "is_cause")
-    return [{name: stack[name] for name in kept if name in stack} for stack in stacks]
+    """Return an error and what led to it: types, files, lines and functions.
+
+    A place in the code has names of its own here: `filename` is what an upload's file is called, and is redacted.
+    """
+    stacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=FRAMES_MAX)(exc_info)
+    return [
+        {
+            "exc_type": stack["exc_type"],
+            "is_cause": stack["is_cause"],
+            "frames": [
+                {"file": frame["filename"], "line": frame["lineno"], "function": frame["name"]}
+                for frame in stack["frames"]
+            ],
+        }
+        for stack in stacks
+    ]
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

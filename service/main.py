@@ -22,7 +22,7 @@ from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.inspection import inspect_at_start
+from service.inspection import inspect_at_start, require_clock
 from service.logs import get_logger
 from service.private_files import make_private_folder, make_tree_private
 from service.settings import Settings
@@ -124,6 +124,7 @@ def _prepare(service: Service) -> None:
     if open_to_others:
         get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)
+    require_clock(service.factory, now=service.clock())
     receiving.clean_up(settings, service.factory, now=service.clock())
     with transaction(service.factory) as session:
         fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need

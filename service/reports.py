@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import UTC
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
 from service.jobs.evaluations import finished_evaluations
+from service.times import to_the_minute
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"
@@ -83,7 +83,7 @@ def _document(evaluation: Evaluation) -> dict[str, Any]:
     assert evaluation.finished_at is not None
     return {
         "id": evaluation.id,
-        "finished_at": evaluation.finished_at.astimezone(UTC).isoformat(timespec="seconds"),
+        "finished_at": to_the_minute(evaluation.finished_at).isoformat(timespec="minutes"),
         **evaluation.results,
         "confusion": evaluation.confusion,
     }

@@ -1,19 +1,51 @@
-"""How exactly it is told when something happened that takes longer the more records there are."""
+"""How exactly it is told when something happened, and which clocks are believed.
+
+How long a training or an upload takes depends on how many records there are, and programs that wait for one act at the
+moment it ends: whoever asks for samples of a release may have waited for its publication. So the coarseness below holds
+for all that is shown or kept for ever, whoever has caused it, and not only for what training processes write:
+
+* entries of the ledger, receipts, checkpoints, and the files of a release or a sample bear the hour;
+* answers and pages show the minute.
+
+`EXACT` is all that is told more exactly.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+# By the kind of entry: an account is opened before there is anything private in it, and is the first entry of its log.
+EXACT = frozenset({"open"})
+
+# A wrong time stays in the log for ever, and leases end too early or never. No entry is older than this software, and a
+# clock that shows the other year is more likely to be wrong than an installation to be so old.
+CLOCK_EARLIEST = datetime(2025, 1, 1, tzinfo=UTC)
+CLOCK_LATEST = datetime(2050, 1, 1, tzinfo=UTC)
+CLOCK_BEHIND_MAX = timedelta(days=1)  # clocks of several machines differ, and summer time is not asked for
 
 
 def to_the_hour(moment: datetime) -> datetime:
-    """Return the beginning of the hour, in UTC: how what a training does is dated where it is signed or kept for ever.
+    """Return the beginning of the hour, in UTC: how what is signed or kept for ever is dated.
 
-    How long a training takes depends on how many records there are. If one record makes it d seconds longer, it changes
-    an hour with probability d / 3600.
+    If one record makes something end d seconds later, that changes its hour with probability d / 3600.
     """
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def to_the_minute(moment: datetime) -> datetime:
-    """Return the beginning of the minute, in UTC: how the service shows when a job ran to those who may read it."""
+    """Return the beginning of the minute, in UTC: how the service shows when something was to those who may read it."""
     return moment.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
+    """Say why a clock is not to be believed; None where nothing is known against it.
+
+    Args:
+        now: what it shows, aware.
+        newest: a time that has certainly passed, such as that of the newest entry of a log.
+    """
+    if not CLOCK_EARLIEST <= now < CLOCK_LATEST:
+        return f"it shows a time before {CLOCK_EARLIEST.year} or after {CLOCK_LATEST.year - 1}"
+    if newest is not None and now < newest - CLOCK_BEHIND_MAX:
+        return "it is more than a day behind the newest entry of the ledger"
+    return None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from pydantic import Field
 
-from service.api.schemas import ApiRecord, ApiRequest, Name, ReasonRequest, Scope
+from service.api.schemas import ApiRecord, ApiRequest, Minute, Name, ReasonRequest, Scope
 
 
 class AdmissionRequest(ReasonRequest):
@@ -26,8 +24,8 @@ class AdminRecord(ApiRecord):
     admission: str = Field(description="By `machine` (its operator), `alone` (the second admin), or `approved`.")
     asked_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
-    admitted_at: datetime
-    removed_at: datetime | None
+    admitted_at: Minute
+    removed_at: Minute | None
 
 
 class AdminList(ApiRecord):
@@ -47,10 +45,10 @@ class AdminRequestRecord(ApiRecord):
     reason: str
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     asked_by: str
-    asked_at: datetime
-    expires_at: datetime
+    asked_at: Minute
+    expires_at: Minute
     decided_by: str | None
-    decided_at: datetime | None
+    decided_at: Minute | None
 
 
 class AdminAnswer(ApiRecord):
@@ -75,8 +73,8 @@ class KeyRecord(ApiRecord):
     scopes: list[str]
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
-    created_at: datetime
-    revoked_at: datetime | None
+    created_at: Minute
+    revoked_at: Minute | None
 
 
 class NewKeyRecord(KeyRecord):

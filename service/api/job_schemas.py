@@ -4,12 +4,11 @@ see `service.api.schemas`.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import Field
 
-from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Name, Options
+from service.api.schemas import ApiRecord, ApiRequest, Epsilon, Identifier, Minute, Name, Options, Text
 from service.sample_formats import SampleFormat
 
 FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
@@ -19,7 +18,7 @@ class PlanRequest(ApiRequest):
     """Ask what a training would do and cost. No data is touched."""
 
     dataset_id: Identifier
-    recipe: Name
+    recipe: Text
     epsilon: Epsilon = Field(description="Budget offered to this job, at the account's delta.")
     options: Options = Field(default_factory=dict)
 
@@ -62,7 +61,7 @@ class SweepRequest(ApiRequest):
 
     name: Name
     dataset_id: Identifier
-    recipe: Name
+    recipe: Text
     epsilon: Epsilon | None = Field(default=None, description="Of each trial that names none.")
     trials: list[TrialRequest] = Field(min_length=2, max_length=64)
     evaluation_dataset_id: Identifier | None = Field(default=None, description="A public dataset to measure against.")
@@ -152,8 +151,8 @@ class PreviewRecord(ApiRecord):
     verdict: str | None = Field(description="The forecast in words, with a warning where the signal drowns.")
     notes: list[str] = Field(description="Of the plan.")
     failure: FailureFacts | None
-    created_at: datetime
-    finished_at: datetime | None
+    created_at: Minute
+    finished_at: Minute | None
 
 
 class JobRecord(ApiRecord):
@@ -185,9 +184,9 @@ class JobRecord(ApiRecord):
         description="The release that a training published, a sampling draws from, or an evaluation measures."
     )
     sample_id: str | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    created_at: Minute
+    started_at: Minute | None
+    finished_at: Minute | None
 
 
 class TrialFacts(ApiRecord):
@@ -232,7 +231,7 @@ class SweepRecord(ApiRecord):
     trials: list[TrialFacts]
     totals: SweepTotals
     best_job_id: str | None = Field(description="The trial with the highest accuracy of the CNN on public data.")
-    created_at: datetime
+    created_at: Minute
 
 
 class EventRecord(ApiRecord):
@@ -286,7 +285,7 @@ class ReleaseRecord(ApiRecord):
     summary: dict[str, Any] = Field(description="Public facts, and accuracies of the newest evaluation that has ended.")
     incomplete: IncompleteFacts | None = Field(description="Of a training that ended before its plan.")
     histogram: HistogramFacts | None = Field(description="The counts of a histogram.")
-    created_at: datetime
+    created_at: Minute
 
 
 class EvaluationRequest(ApiRequest):
@@ -315,15 +314,15 @@ class EvaluationRecord(ApiRecord):
         description="Of the CNN where it learns half of the public images and is tested on the others; of a generator."
     )
     failure: FailureFacts | None
-    created_at: datetime
-    finished_at: datetime | None
+    created_at: Minute
+    finished_at: Minute | None
 
 
 class SampleRequest(ApiRequest):
     """Draw synthetic images from a release. The seed is public: the same request gives the same bytes."""
 
     count: int = Field(ge=1)
-    classes: list[Name] | None = Field(default=None, min_length=1, max_length=1000)
+    classes: list[Text] | None = Field(default=None, min_length=1, max_length=1000)
     seed: int = Field(ge=0, lt=2**63)
     format: SampleFormat
 
@@ -342,4 +341,4 @@ class SampleRecord(ApiRecord):
     sha256: str | None
     bytes: int | None
     failure: FailureFacts | None
-    created_at: datetime
+    created_at: Minute

@@ -27,7 +27,7 @@ from service.api.job_schemas import (
     SweepTotals,
     TrialFacts,
 )
-from service.api.views import minute, record
+from service.api.views import record
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
 from service.db.words import JobKind, ReleaseKind
 from service.errors import LedgerCorruption
@@ -179,8 +179,6 @@ def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecor
         progress=facts,
         failure=failure(row),
         sample_id=sample_id,
-        started_at=minute(row.started_at),
-        finished_at=minute(row.finished_at),
     )
 
 
@@ -319,5 +317,5 @@ def preview(row: Preview, job: Job) -> PreviewRecord:
         notes=list(job.plan.get("notes", [])),
         failure=failure(job),
         created_at=row.created_at,
-        finished_at=minute(row.finished_at),
+        finished_at=row.finished_at,
     )

@@ -6,11 +6,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import Request, Response
-from sqlalchemy import Select, tuple_
+from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
 from service.api.conditional import answer
@@ -53,18 +52,23 @@ def answer_newest(
 ) -> Response:
     """Send a page of what a query finds in a table, newest first by the column `moment`.
 
-    The query is one of whole rows, or of columns with `id` and the moment among them; `show` makes records of them.
+    The query is one of whole rows, or of columns with `id` among them; `show` makes records of them. A cursor names the
+    last row of a page, and not its moment, which is told to the minute only.
     """
     created_at = getattr(table, moment)
-    if page.cursor is not None:
-        query = query.where(tuple_(created_at, table.id) < tuple_(*_place(page.cursor)))
     # One row more than the page holds tells whether there is another page.
     query = query.order_by(created_at.desc(), table.id.desc()).limit(page.limit + 1)
     with transaction(service.factory, read_only=True) as session:
+        if page.cursor is not None:
+            (last_id,) = decode_cursor(page.cursor, [str])
+            place = session.execute(select(created_at, table.id).where(table.id == last_id)).first()
+            if place is None:
+                raise _foreign_cursor()
+            query = query.where(tuple_(created_at, table.id) < tuple_(*place))
         found = session.execute(query)
         rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
         last = rows[page.limit - 1] if len(rows) > page.limit else None
-        cursor = None if last is None else encode_cursor([getattr(last, moment).isoformat(), last.id])
+        cursor = None if last is None else encode_cursor([last.id])
         shown = Page[Any](items=list(show(session, rows[: page.limit])), next_cursor=cursor)
     return answer(request, shown)
 
@@ -80,19 +84,8 @@ def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]],
     return lambda _session, rows: [show(row) for row in rows]
 
 
-def _place(cursor: str) -> tuple[datetime, str]:
-    moment, last_id = decode_cursor(cursor, [str, str])
-    try:
-        before = datetime.fromisoformat(moment)
-        if before.tzinfo is None:
-            raise ValueError("no time zone")
-        return before.astimezone(UTC), last_id
-    except (ValueError, OverflowError):
-        raise _foreign_cursor() from None
-
-
 def _is_plain(value: str | int) -> bool:
-    """Tell whether both databases can compare with a value: no text but ids and moments, no number above 63 bits."""
+    """Tell whether both databases can compare with a value: no text but ids, no number above 63 bits."""
     if isinstance(value, int):
         return 0 <= value < 2**63
     return len(value) <= 64 and value.isascii() and value.isprintable()

@@ -50,6 +50,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "account_frozen": (409, "The account is frozen"),
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
+    "clock_refused": (503, "The clock is wrong"),
     "pending": (409, "Not ready yet"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
@@ -73,6 +74,7 @@ RETRY_CODES = frozenset(
         "too_many_uploads_for_key",
         "busy",
         "ledger_corruption",
+        "clock_refused",
     }
 )
 # What an operator must look at is named to the caller without its particulars.

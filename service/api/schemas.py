@@ -14,6 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
 from service.ingest.formats import FORMATS
+from service.names import NAME_CHARACTERS_MAX, RULE, is_name
+from service.times import to_the_minute
 
 if TYPE_CHECKING:
     UploadFormat = str
@@ -48,10 +50,23 @@ def plain(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def readable(text: str) -> str:
+    """Let a text pass that may be a name.
+
+    Raises:
+        ValueError: It may not; says why.
+    """
+    if not is_name(text):
+        raise ValueError(RULE)
+    return text
+
+
 Item = TypeVar("Item")
 RECORDS_MAX = 2**31 - 1  # what a column of the database holds
 
-Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # how every time leaves; see service.times
+Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[Text, AfterValidator(readable)]  # that somebody gives; what is known already is any text
 Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
 Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
 Options = Annotated[dict[str, Any], AfterValidator(plain)]
@@ -131,7 +146,7 @@ class AccountRecord(ApiRecord):
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
     frozen: bool
     balance: BalanceFacts
-    created_at: datetime
+    created_at: Minute
 
 
 class ReasonRequest(ApiRequest):
@@ -156,10 +171,10 @@ class LimitRequestRecord(ApiRecord):
     reason: str
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     requested_by: str = Field(description="Id of the key that asked.")
-    requested_at: datetime
-    expires_at: datetime
+    requested_at: Minute
+    expires_at: Minute
     decided_by: str | None = Field(description="Id of the key that approved or declined.")
-    decided_at: datetime | None
+    decided_at: Minute | None
     requested_by_admin: str = Field(description="Id of the person who asked.")
     decided_by_admin: str | None = Field(
         description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
@@ -190,7 +205,7 @@ class EntryRecord(ApiRecord):
     details: dict[str, Any]
     previous_hash: str
     hash: str
-    created_at: datetime
+    created_at: datetime = Field(description="To the hour, but for the opening of the account.")
 
 
 # --- datasets -------------------------------------------------------------------------------------------------------
@@ -237,8 +252,8 @@ class DatasetRecord(ApiRecord):
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
     failure_code: str | None
-    created_at: datetime
-    ready_at: datetime | None
+    created_at: Minute
+    ready_at: Minute | None
 
 
 # --- health and errors -----------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import LimitRequest
 from service.db.words import Visibility
-from service.times import to_the_minute
 
 Record = TypeVar("Record", bound=ApiRecord)
 
@@ -91,7 +90,6 @@ def dataset(row: Dataset) -> DatasetRecord:
         row,
         content_sha256=row.content_sha256 if public else None,
         content_bytes=row.content_bytes if public else None,
-        ready_at=minute(row.ready_at),
     )
 
 
@@ -138,8 +136,3 @@ def plan(made: Plan, payer: ledger.Account, asked: PlanRequest) -> PlanRecord:
             affordable=affordable,
         ),
     )
-
-
-def minute(moment: datetime | None) -> datetime | None:
-    """When something ended that took longer the more records there are."""
-    return None if moment is None else to_the_minute(moment)

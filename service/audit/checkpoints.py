@@ -22,6 +22,7 @@ from service.audit.rows import checkpoints_after, moment
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer, read_document
 from service.db.ledger_tables import AccountRow, Checkpoint
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json, utc_text
+from service.times import to_the_hour
 
 FORMAT = "obscura checkpoint"
 VERSION = 1
@@ -54,7 +55,7 @@ def newest_checkpoint(session: Session) -> Checkpoint | None:
 
 
 def checkpoint_due(session: Session, *, now: datetime) -> bool:
-    """Tell whether a checkpoint should be written: heads have moved, and an hour has passed or many entries came."""
+    """Tell whether a checkpoint should be written: heads have moved, and the hour has ended or many entries came."""
     try:
         newest = newest_checkpoint(session)
     except ValueError:  # it cannot be read: verification says so
@@ -78,7 +79,9 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     """
     newest = newest_checkpoint(session)
     sequence, previous_hash = (newest.sequence + 1, newest.hash) if newest else (1, GENESIS_HASH)
-    signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(now)))
+    # To the hour, as entries are: an exact time would say how far a training had come by then.
+    signed_at = to_the_hour(now) if newest is None else max(to_the_hour(now), newest.created_at)
+    signed = key.sign(_statement(sequence, heads, previous_hash, utc_text(signed_at)))
     checkpoint = Checkpoint(
         sequence=sequence,
         heads=dict(heads),
@@ -86,7 +89,7 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
         hash=body_hash(signed["statement"]),
         key_id=key.key_id,
         signature=signed["signature"],
-        created_at=now,
+        created_at=signed_at,
     )
     session.add(checkpoint)
     session.flush()

@@ -22,6 +22,7 @@ from service.ledger.commitments import (
     ORDER_COLUMNS,
     evaluation_digest,
     fingerprints_digest,
+    keyed_digest,
     order_digests,
     outcome_of,
     parts_of_order,
@@ -170,8 +171,8 @@ class _Checks:
             if sample is None or job is None:
                 yield said.found(FindingCode.SAMPLE_MISMATCH, f"records a sample of job {said.job_id} that is gone")
                 continue
-            digest = _digest(sample_digest, sample, job)
-            if said.details["sample"] != {"id": sample["id"], "sha256": digest}:
+            written = said.details["sample"]
+            if written != {"id": sample["id"], **_outcome(written, _digest(sample_digest, sample, job), job)}:
                 what = f"records sample {sample['id']}, whose row or job says something else now"
                 yield said.found(FindingCode.SAMPLE_MISMATCH, what)
 
@@ -183,14 +184,19 @@ class _Checks:
             if table == "evaluations":
                 jobs = self._rows["jobs"].by(row["job_id"] for row in rows.values())
                 with_jobs = {name: (row, jobs.get(str(row["job_id"]))) for name, row in rows.items()}
-                digests = {name: job and _digest(evaluation_digest, row, job) for name, (row, job) in with_jobs.items()}
+                found = {
+                    name: None if job is None else _digest(evaluation_digest, row, job)
+                    for name, (row, job) in with_jobs.items()
+                }
             else:
-                digests = {name: _digest(row_digest, table, row) for name, row in rows.items()}
+                with_jobs, found = {}, {name: _digest(row_digest, table, row) for name, row in rows.items()}
             for said in ours:
                 row_id = said.details.get("id")
                 row = rows.get(str(row_id))
                 self._written_down[table].add(row_id)
-                if row is None or said.details.get("sha256") != digests.get(str(row_id)):
+                job = with_jobs.get(str(row_id), (None, None))[1]
+                wanted = _outcome(said.details, found.get(str(row_id)), job)
+                if row is None or any(said.details.get(name) != digest for name, digest in wanted.items()):
                     yield said.found(code, f"writes down {row_id}, whose row is gone or says something else now")
                 elif table == "datasets":
                     yield from self._dataset(said, row)
@@ -272,6 +278,13 @@ def _changed_state(
     told = outcome_of(*end) or (state, job["failure_code"])
     ended = state in _ENDED and _in_that_hour(job["finished_at"], hold.get("updated_at"))
     return changed if sound and ended and told == (state, job["failure_code"]) else [*changed, "state"]
+
+
+def _outcome(written: Mapping[str, Any], digest: str | None, job: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the digest that an entry has to say, under the name that it says it by: keyed, or from before that."""
+    if "hmac_sha256" not in written:
+        return {"sha256": digest}
+    return {"hmac_sha256": None if digest is None or job is None else keyed_digest(digest, str(job["secret"]))}
 
 
 def _digest(function: Callable[..., Any], *values: Any) -> Any:

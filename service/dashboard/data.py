@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ def dataset_list(
 ) -> HTMLResponse:
     """Show the datasets, newest first, narrowed to what was asked for."""
     limit = release_queries.RELEASES_A_PAGE
-    narrowed = filters.conditions(Dataset, states=[state.value for state in DatasetState])
+    narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
     with transaction(dashboard.factory, read_only=True) as session:
         query = select(Dataset).where(*narrowed, *job_queries.older_than(session, Dataset, before))
         newest = query.order_by(Dataset.created_at.desc(), Dataset.id.desc()).limit(limit + 1)
@@ -102,7 +102,7 @@ def release_list(
 ) -> HTMLResponse:
     """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
     limit = release_queries.RELEASES_A_PAGE
-    narrowed = replace(filters, state="", recipe="").conditions(Release)
+    narrowed = filters.conditions(Release, ("q", "account"))
     with transaction(dashboard.factory, read_only=True) as session:
         rows = release_queries.list_releases(session, *narrowed, limit=limit + 1, before=before)
         accounts = account_choices(session)

@@ -36,12 +36,20 @@ class Filters:
         chosen = {name: value for name, value in asdict(self).items() if value}
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
-    def conditions(self, table: Any, *, states: Sequence[str] = ()) -> list[ColumnElement[bool]]:
-        """Return the conditions on a table that has the columns in question.
+    def conditions(self, table: Any, by: Sequence[str], *, states: Sequence[str] = ()) -> list[ColumnElement[bool]]:
+        """Return the conditions on a table.
+
+        Args:
+            table: whose rows are listed.
+            by: what its list can be narrowed by; the table has the columns.
+            states: that its rows may have.
 
         Raises:
-            InvalidInput: there is no such state, or no such recipe.
+            InvalidInput: its list cannot be narrowed by that, or there is no such state, or no such recipe.
         """
+        foreign = [name for name, value in asdict(self).items() if value and name not in by]
+        if foreign:
+            raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
         found: list[ColumnElement[bool]] = []
         if self.state:
             found.append(table.state == _one_of("state", self.state, states))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -33,7 +33,7 @@ def job_list(
 ) -> HTMLResponse:
     """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
     now = dashboard.clock()
-    narrowed = replace(filters, q="").conditions(Job, states=[state.value for state in JobState])
+    narrowed = filters.conditions(Job, ("state", "account", "recipe"), states=list(JobState))
     whole = before is None and not narrowed
     with transaction(dashboard.factory, read_only=True) as session:
         active = job_queries.list_active_jobs(session, now, *narrowed) if before is None else []

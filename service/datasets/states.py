@@ -24,6 +24,7 @@ from service.db.session import find
 from service.db.words import DatasetState, Unit, Visibility
 from service.errors import Conflict, InvalidInput, NotFound
 from service.ledger.commitments import columns_of, dataset_facts
+from service.names import require_name, same_names
 from service.settings import Settings
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone
@@ -77,8 +78,11 @@ def declare(
     kind = Visibility(visibility)
     if (kind is Visibility.PRIVATE) != (account_id is not None):
         raise InvalidInput("A private dataset names the account of its people; a public dataset names none.")
-    if len(set(classes)) != len(classes):
-        raise InvalidInput("The class names must be distinct.")
+    require_name(name, "A dataset's name")
+    for each in classes:
+        require_name(each, "The name of a class")
+    if same_names(classes):
+        raise InvalidInput("The class names must be distinct, however their accents are stored.")
     if len(classes) > settings.classes_max:
         raise InvalidInput(f"At most {settings.classes_max} classes.", classes_max=settings.classes_max)
     if height * width > settings.pixels_max:

@@ -15,8 +15,8 @@ from service import ledger, queue
 from service.db.job_tables import Job, Sample
 from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.errors import Conflict, InvalidInput, LedgerCorruption
-from service.jobs.lookup import lock_job, sample_of, stale_attempt
-from service.ledger.commitments import columns_of, sample_digest
+from service.jobs.lookup import lock_job, sample_of, secret_of, stale_attempt
+from service.ledger.commitments import columns_of, keyed_digest, sample_digest
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
@@ -52,15 +52,16 @@ def finish_sample(
     if job.account_id is None:
         raise LedgerCorruption("A sample job has no account.", job_id=job_id)
     sample.path, sample.sha256, sample.bytes = path, sha256, size_bytes
+    secret = secret_of(session, job_id=job_id, attempt=attempt).hex()
     end_job(session, job, JobState.SUCCEEDED, now=now)
-    digest = sample_digest(columns_of(sample), columns_of(job))
+    digest = keyed_digest(sample_digest(columns_of(sample), columns_of(job)), secret)
     ledger.record_sample(
         session,
         account_id=job.account_id,
         job_id=job_id,
         release_id=sample.release_id,
         now=now,
-        details={"sample": {"id": sample.id, "sha256": digest}},
+        details={"sample": {"id": sample.id, "hmac_sha256": digest}},
     )
     return sample
 
@@ -156,8 +157,12 @@ def settle(session: Session, job: Job, *, reason: str, now: datetime) -> None:
 
 
 def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **facts: Any) -> None:
-    """Write a job's final state; the caller holds its row's lock."""
-    job.state, job.finished_at = state, now
+    """Write a job's final state; the caller holds its row's lock, and has closed its hold.
+
+    It ends no earlier than its hold, whose last entry another process may have dated, with a clock that is ahead.
+    """
+    held_until = now if job.hold_id is None else ledger.get_hold(session, job.hold_id).updated_at
+    job.state, job.finished_at = state, max(now, held_until)
     job.lease_owner = job.lease_until = None
     job.progress_version += 1
     for column, value in facts.items():

@@ -19,10 +19,10 @@ from service.db.job_tables import Evaluation, Job, Release
 from service.db.words import JobKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, lock_attempt
-from service.jobs.lookup import evaluation_of, get_dataset, get_job, get_release, stale_attempt
+from service.jobs.lookup import evaluation_of, get_dataset, get_job, get_release, secret_of, stale_attempt
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import SAMPLE_COUNT_MAX, new_job, queue_job, remember, require_drawable
-from service.ledger.commitments import columns_of, evaluation_digest
+from service.ledger.commitments import columns_of, evaluation_digest, keyed_digest
 
 LISTED_MAX = 50
 # Of a release's summary, what comes from evaluations.
@@ -161,9 +161,10 @@ def finish_evaluation(
         return evaluation
     evaluation.results, evaluation.finished_at = dict(results), now
     evaluation.confusion = None if confusion is None else [list(row) for row in confusion]
+    secret = secret_of(session, job_id=job_id, attempt=attempt).hex()
     end_job(session, job, JobState.SUCCEEDED, now=now)
-    digest = evaluation_digest(columns_of(evaluation), columns_of(job))
-    fact = {"table": "evaluations", "id": evaluation.id, "sha256": digest}
+    digest = keyed_digest(evaluation_digest(columns_of(evaluation), columns_of(job)), secret)
+    fact = {"table": "evaluations", "id": evaluation.id, "hmac_sha256": digest}
     account_id = get_release(session, evaluation.release_id).account_id
     ledger.record_fact(session, account_id=account_id, fact=fact, now=now)
     return evaluation

@@ -29,9 +29,9 @@ from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
 from service.jobs.submission import accept, at_the_present_rate, new_training, newest_release, remember
+from service.names import require_name
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
-NAME_CHARACTERS_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ def submit_sweep(
     """
     if not TRIALS_MIN <= len(trials) <= TRIALS_MAX:
         raise InvalidInput(f"A sweep has {TRIALS_MIN} to {TRIALS_MAX} trials; {len(trials)} were given.")
-    if not name.strip() or len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
-        raise InvalidInput(f"A sweep's name needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
+    require_name(name, "A sweep's name")
     body = {
         "kind": "sweep",
         "name": name,

@@ -54,6 +54,7 @@ from service.ledger.rows import (
     get_hold,
     get_holds,
     lock_account,
+    require_clock,
 )
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "released",
     "request_raise",
     "require_as_held",
+    "require_clock",
     "require_unfrozen",
     "return_hold",
     "set_frozen",

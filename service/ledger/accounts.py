@@ -22,10 +22,10 @@ from service.db.words import Adjacency, EntryKind, Unit
 from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
-from service.ledger.rows import get_account
+from service.ledger.rows import get_account, require_clock
 from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, entry_rows
+from service.names import require_name
 
-NAME_CHARACTERS_MAX = 200
 PAGE_SIZE_MAX = 1000
 
 
@@ -53,10 +53,10 @@ def open_account(
     Raises:
         InvalidInput: a value is out of range.
         Conflict: the name is taken.
+        ClockRefused: the clock is wrong.
     """
     for field, text in (("name", name), ("owner", owner)):
-        if not text.strip() or len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
-            raise InvalidInput(f"An account's {field} needs 1 to {NAME_CHARACTERS_MAX} printable characters.")
+        require_name(text, f"An account's {field}")
     try:
         chosen = Unit(unit), Adjacency(adjacency)
     except ValueError as error:
@@ -71,6 +71,7 @@ def open_account(
         privacy_filter = open_filter(epsilon, delta)
     except InvalidParameter as error:
         raise InvalidInput(f"The budget cannot be opened: {error}.") from error
+    require_clock(session, now)
     if session.scalar(select(ACCOUNTS.c.id).where(ACCOUNTS.c.name == name)) is not None:
         raise _taken(name)
     terms: dict[str, Any] = {

@@ -32,7 +32,7 @@ ORDER_COLUMNS = (
     "sweep_id",
     "created_at",
 )
-# Of the job that has drawn a sample or measured a release, once it has ended. Its secret is not used there.
+# Of the job that has drawn a sample or measured a release, once it has ended.
 DRAWING_COLUMNS = (*ORDER_COLUMNS, "release_id", "attempt", "state", "failure_code", "finished_at")
 # What changes in a row after an entry has committed to it, by table. The receipt holds that entry, and is signed.
 CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
@@ -43,6 +43,7 @@ CHANGING_COLUMNS: Mapping[str, frozenset[str]] = {
     "sweeps": frozenset(),
 }
 _ORDER_LABEL = b"obscura order 1\0"
+_OUTCOME_LABEL = b"obscura outcome 1\0"
 _FINGERPRINTS_LABEL = b"obscura fingerprints 1\0"
 
 
@@ -90,6 +91,19 @@ def evaluation_digest(evaluation: Mapping[str, Any], job: Mapping[str, Any]) -> 
     return row_digest("evaluations", evaluation, job=_facts({name: job[name] for name in DRAWING_COLUMNS}))
 
 
+def keyed_digest(digest: str, secret: str) -> str:
+    """Return what an entry says of a sample or an evaluation: its digest under a key made from its job's secret.
+
+    Everything else in such a row can be seen or guessed, so whoever knew the digest itself could try at which moment
+    its job ended. Entries from before say the digest.
+
+    Args:
+        digest: `sample_digest` or `evaluation_digest`.
+        secret: of the job, as it is stored.
+    """
+    return hmac.new(_key(_OUTCOME_LABEL, secret), digest.encode("ascii"), hashlib.sha256).hexdigest()
+
+
 def order_digests(
     job: Mapping[str, Any], secret: str, parts: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> dict[str, str]:
@@ -103,7 +117,7 @@ def order_digests(
         secret: as it is stored.
         parts: table and columns of each further row, by the name of the part: dataset, evaluation, anchors, sweep.
     """
-    key = hashlib.sha256(_ORDER_LABEL + secret.encode("utf-8", "surrogatepass")).digest()
+    key = _key(_ORDER_LABEL, secret)
     facts = {"job": _facts({name: job[name] for name in ORDER_COLUMNS})}
     facts |= {part: {"row": row_digest(table, values)} for part, (table, values) in parts.items()}
     return {
@@ -150,6 +164,10 @@ def outcome_of(kind: str, details: Mapping[str, Any]) -> tuple[str, str | None] 
     if reason.startswith("worker lost"):
         return "failed", "worker_lost"
     return ("failed", reason.removeprefix("failed: ")) if reason.startswith("failed: ") else None
+
+
+def _key(label: bytes, secret: str) -> bytes:
+    return hashlib.sha256(label + secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:

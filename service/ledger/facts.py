@@ -100,7 +100,8 @@ def record_fact(session: Session, *, account_id: str, fact: Mapping[str, str], n
     Args:
         session: in a writing transaction, which has written the row.
         account_id: in whose log.
-        fact: `table`, `id` and `sha256` of the row (`commitments.row_digest`), and what else there is to commit to.
+        fact: `table` and `id` of the row, its digest (keyed where something in the row is not shown), and what else
+            there is to commit to (`service.ledger.commitments`).
     """
     account = lock_account(session, account_id)
     append(session, account, EntryKind.FACT, details=fact, now=now)

@@ -21,6 +21,7 @@ from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold
 from service.ledger.rows import (
     append,
+    dated,
     entry_of_hold,
     lock_account,
     lock_hold,
@@ -95,6 +96,7 @@ def hold(
         raise insufficient(account, amount_nano)
     if hold_of_job(session, job_id) is not None:
         raise Conflict("This job has a hold already.", job_id=job_id)
+    opened_at = dated(account, now)
     reserved = Hold(
         id=new_id("hold"),
         account_id=account.id,
@@ -106,8 +108,8 @@ def hold(
         attempt=0,
         armed_attempt=0,
         last_sequence=account.head_sequence + 1,
-        created_at=now,
-        updated_at=now,
+        created_at=opened_at,
+        updated_at=opened_at,
     )
     append(
         session, account, EntryKind.HOLD, reserved, amount_nano=amount_nano, held=amount_nano, details=details, now=now

@@ -5,7 +5,7 @@ They are plain values that no session watches or writes back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from service.db.words import Adjacency, EntryKind, HoldState, Unit
@@ -15,7 +15,7 @@ from service.ledger.chain import Entry
 
 @dataclass(slots=True)
 class Account:
-    """A row of `accounts`, field by column."""
+    """A row of `accounts`, field by column, and when the newest entry of its log was written."""
 
     id: str
     name: str
@@ -33,6 +33,7 @@ class Account:
     head_sequence: int
     head_hash: str
     created_at: datetime
+    newest_at: datetime | None = field(default=None, metadata={"column": False})
 
     @property
     def left_nano(self) -> int:

@@ -14,15 +14,14 @@ from sqlalchemy.orm import Session
 
 from privacy.accounting.filter import Filter, open_filter
 from service.db.words import EntryKind
-from service.errors import Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
+from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
 from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold, check_account, check_balances, check_entry, check_hold, corrupt
-from service.times import to_the_hour
+from service.times import to_the_hour, wrong_clock
 
 NANO_MAX = 2**63 - 1
 REASON_CHARACTERS_MAX = 500
-_BY_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE, EntryKind.CAPTURE, EntryKind.RETURN})
 
 
 def get_account(session: Session, account_id: str) -> Account:
@@ -210,7 +209,7 @@ def append(
         held_nano=account.held_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
-        created_at=_dated(kind, reserved, now),
+        created_at=dated(account, now),
     ).hashed()
     account_moves = {
         "spent_nano": entry.spent_nano,
@@ -228,18 +227,44 @@ def append(
         session, account, account_moves, entry, more_nano=spent + held, new_hold=new_hold, moved_hold=moved
     )
     check_balances(account, entry)
+    account.newest_at = entry.created_at
     if reserved is not None:
         check_hold(reserved, entry, entry)
 
 
-def _dated(kind: EntryKind, reserved: Hold | None, now: datetime) -> datetime:
-    """Return the time that an entry bears: to the hour where a process wrote it that reads private data.
+def dated(account: Account, now: datetime) -> datetime:
+    """Return the time that the next entry of an account bears: the hour, and never one before the newest entry's.
 
-    It is never before the hold's last entry, so an hour's entries bear the time at which the job was asked for.
+    That holds for every kind. An exact time after a charge would tell when, at the latest, that was made; and people's
+    acts follow on private events, for programs act for them that have waited.
+
+    Args:
+        account: as it was locked.
+        now: aware.
+
+    Raises:
+        ClockRefused: the clock is wrong, so nothing is written.
     """
-    if reserved is None or kind not in _BY_TRAININGS:
-        return now
-    return max(to_the_hour(now), reserved.updated_at)
+    _require(now, account.newest_at)
+    hour = to_the_hour(now)
+    return hour if account.newest_at is None else max(hour, account.newest_at)
+
+
+def require_clock(session: Session, now: datetime) -> None:
+    """Let a clock pass by which entries may be dated and leases end: not far from those that dated the logs so far.
+
+    Raises:
+        ClockRefused: it is wrong.
+    """
+    _require(now, statements.newest_at(session))
+
+
+def _require(now: datetime, newest: datetime | None) -> None:
+    why = wrong_clock(now, newest)
+    if why is not None:
+        raise ClockRefused(
+            f"The clock of this machine is wrong: {why}. Nothing was written. Set it, and try again.", now=str(now)
+        )
 
 
 def require_attempt(reserved: Hold, attempt: int) -> None:

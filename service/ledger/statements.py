@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -48,7 +49,11 @@ _IS_LAST = and_(_LAST.c.account_id == HOLDS.c.account_id, _LAST.c.sequence == HO
 
 def _columns(record: type[Account | Hold | Entry], table: FromClause) -> list[ColumnElement[Any]]:
     """Return a table's columns in the order of a record's fields: a row that was read is the record's arguments."""
-    return [table.c[field.name] for field in fields(record)]
+    return [table.c[name] for name in _stored(record)]
+
+
+def _stored(record: type[Account | Hold | Entry]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record) if field.metadata.get("column", True))
 
 
 _ACCOUNT_C, _HEAD_C = _columns(Account, ACCOUNTS), _columns(Entry, ENTRIES)
@@ -58,6 +63,7 @@ _A, _E, _H = len(_ACCOUNT_C), len(_HEAD_C), len(_HOLD_C)
 _ACCOUNTS = select(*_ACCOUNT_C, *_HEAD_C).select_from(ACCOUNTS.outerjoin(ENTRIES, _IS_HEAD))
 _ACCOUNT = _ACCOUNTS.where(ACCOUNTS.c.id == bindparam("account_id"))
 _READ_ACCOUNT, _LOCK_ACCOUNT = Prepared(_ACCOUNT), Prepared(_ACCOUNT.with_for_update(of=ACCOUNTS, key_share=True))
+_NEWEST = select(func.max(ENTRIES.c.created_at)).select_from(ACCOUNTS.join(ENTRIES, _IS_HEAD))
 _HOLDS = select(*_HOLD_C, *_LAST_C).select_from(HOLDS.outerjoin(_LAST, _IS_LAST))
 _READ_HOLD = Prepared(_HOLDS.where(HOLDS.c.id == bindparam("hold_id")))
 _LOCK_BOTH = Prepared(
@@ -136,7 +142,7 @@ def _together(*writes: Insert | Update) -> Prepared:
 def account_row(session: Session, account_id: str, *, lock: bool) -> tuple[Account, Entry | None] | None:
     """Return an account and the head of its log; None where there is no such account."""
     row = _read(session, _LOCK_ACCOUNT if lock else _READ_ACCOUNT, (_A,), account_id=account_id)
-    return None if row is None else (Account(*row[:_A]), _entry(row[_A:]))
+    return None if row is None else _account(row)
 
 
 def hold_row(session: Session, hold_id: str) -> tuple[Hold, Entry | None] | None:
@@ -161,7 +167,7 @@ def account_rows(
         query = query.where(ACCOUNTS.c.id.in_(ids))
     if after is not None:
         query = query.where(tuple_(*order) > (after.created_at, after.id))
-    return [(Account(*row[:_A]), _entry(tuple(row[_A:]))) for row in session.execute(query)]
+    return [_account(tuple(row)) for row in session.execute(query)]
 
 
 def hold_rows(session: Session, ids: Sequence[str]) -> list[tuple[Hold, Entry | None]]:
@@ -175,8 +181,7 @@ def locked_rows(session: Session, hold_id: str) -> tuple[Account, Entry | None, 
     row = _read(session, _LOCK_BOTH, (_A, _A + _E + _H), hold_id=hold_id)
     if row is None:
         return None
-    account, head, reserved, last = row[:_A], row[_A : _A + _E], row[_A + _E : -_E], row[-_E:]
-    return Account(*account), _entry(head), Hold(*reserved), _entry(last)
+    return *_account(row[: _A + _E]), Hold(*row[_A + _E : -_E]), _entry(row[-_E:])
 
 
 def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry | None:
@@ -266,6 +271,12 @@ def move_hold(session: Session, reserved: Hold, moves: Mapping[str, Any]) -> Non
     _show(reserved, moves)
 
 
+def newest_at(session: Session) -> datetime | None:
+    """Return when the newest entry of all logs was written: that of one of their heads. None where there is no log."""
+    newest: datetime | None = session.scalar(_NEWEST)
+    return newest
+
+
 def add_account(session: Session, account: Account) -> None:
     """Insert an account."""
     _execute(session, [(_ADD_ACCOUNT, _prefixed("account", account))])
@@ -288,6 +299,13 @@ def _read(session: Session, statement: Prepared, entries: tuple[int, ...], **key
     return row
 
 
+def _account(columns: tuple[Any, ...]) -> tuple[Account, Entry | None]:
+    """Return the account and the head of its log that a row of both holds."""
+    account, head = Account(*columns[:_A]), _entry(columns[_A:])
+    account.newest_at = None if head is None else head.created_at
+    return account, head
+
+
 def _entry(columns: tuple[Any, ...]) -> Entry | None:
     """Return the entry that an outer join found, if it found one."""
     return None if columns[0] is None else Entry(*columns)
@@ -295,7 +313,7 @@ def _entry(columns: tuple[Any, ...]) -> Entry | None:
 
 def _prefixed(prefix: str, record: Account | Hold | Entry) -> dict[str, Any]:
     """Return the parameters of an `_add`."""
-    return {f"{prefix}_{name}": getattr(record, name) for name in record.__slots__}
+    return {f"{prefix}_{name}": getattr(record, name) for name in _stored(type(record))}
 
 
 def _changes(

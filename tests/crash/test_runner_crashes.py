@@ -15,7 +15,7 @@ from service.inspection import inspect_at_start
 from workers.supervise.attempts import release_id_of
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes
-LATER = datetime(2099, 1, 1, tzinfo=UTC)  # every lease has run out
+LATER = datetime(2049, 1, 1, tzinfo=UTC)  # every lease has run out
 
 
 # Where a runner dies: the state of its hold, the charges that ledger and journal show, and the files that there are.

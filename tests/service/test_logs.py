@@ -88,6 +88,34 @@ def test_a_trace_shows_no_local_variables(stream):
     assert "canary" not in json.dumps([first, second]).replace('canary = \\"canary', "")
 
 
+def refuse(value: str) -> None:
+    raise ValueError(f"refused: {value}")
+
+
+def test_a_trace_says_in_which_file_line_and_function_and_not_with_which_value(stream):
+    """Of the whole chain, from our own logger and from a library's."""
+    try:
+        try:
+            refuse("CANARY")
+        except ValueError as error:
+            raise RuntimeError("CANARY again") from error
+    except RuntimeError:
+        get_logger("t").exception("failed")
+        logging.getLogger("library").exception("failed too")
+    line = refuse.__code__.co_firstlineno + 1
+    for told in lines(stream):
+        assert [part["exc_type"] for part in told["exception"]] == ["RuntimeError", "ValueError"]
+        places = [(frame["file"], frame["line"], frame["function"]) for frame in told["exception"][1]["frames"]]
+        assert places[-1] == (__file__, line, "refuse")
+        assert REDACTED not in json.dumps(told)
+    assert "CANARY" not in stream.getvalue()
+
+
+def test_the_name_of_an_uploads_file_is_still_redacted(stream):
+    get_logger("t").info("e", filename="patient smith.png", frames=[{"filename": "patient smith.png"}])
+    assert "smith" not in stream.getvalue()
+
+
 def test_long_texts_are_cut(stream):
     get_logger("t").info("e", text="x" * 10_000)
     assert len(lines(stream)[0]["text"]) == 2003

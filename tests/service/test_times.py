@@ -1,18 +1,25 @@
-"""What a training does is dated by the hour where it is kept for ever, and shown to the minute while it is shown."""
+"""What is kept for ever is dated by the hour, and what is shown by the minute, whoever has caused it."""
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import get_args, get_type_hints
+
+from pydantic import BaseModel
 
 from service import artifacts, ledger
-from service.api import views
+from service.api.routes import ROUTERS
+from service.api.schemas import Minute
 from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.base import new_id
 from service.db.session import transaction
 from service.db.words import EntryKind
-from service.times import to_the_hour, to_the_minute
+from service.times import EXACT, to_the_hour, to_the_minute
 from tests.service.holds import hold_at_present_rate
+from tests.service.people import make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
+OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
 
 
 def test_moments_lose_their_minutes_or_seconds():
@@ -22,7 +29,7 @@ def test_moments_lose_their_minutes_or_seconds():
 
 
 def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open_account):
-    """Two trainings of other pace leave the same times; within a hold they never go back."""
+    """Two trainings of other pace leave the same times, which never go back."""
     logs = []
     for pace in (timedelta(seconds=20), timedelta(seconds=21)):
         account_id = open_account(factory, name=f"pace {pace}")
@@ -45,9 +52,54 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open
         logs.append([row.created_at for row in rows if row.kind is not EntryKind.OPEN])
     for times in logs:
         assert times == sorted(times)
-        assert set(times) == {ASKED, datetime(2030, 1, 2, 4, tzinfo=UTC)}
+        assert set(times) == {OPENED, datetime(2030, 1, 2, 4, tzinfo=UTC)}
     changes = [times.index(datetime(2030, 1, 2, 4, tzinfo=UTC)) for times in logs]
     assert abs(changes[0] - changes[1]) <= 2  # all that is left of the pace: which charge began a new hour
+
+
+def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory, open_account):
+    """Not of any kind: an exact time behind a charge would tell when that was made at the latest."""
+    account_id = open_account(factory)
+    moments = (datetime(2030, 1, 2, 5, 0, 0, 1, tzinfo=UTC) + n * timedelta(minutes=7, seconds=31) for n in range(99))
+    with transaction(factory) as session:
+        asking, deciding = (make_key(session, name=name, scopes=["admin"], now=ASKED)[0].id for name in "ab")
+        for reason in ("a", "b"):
+            held = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
+            this = {"hold_id": held.id, "attempt": 1}
+            ledger.fence(session, **this, now=next(moments))
+            ledger.arm(session, **this, now=next(moments))
+            ledger.charge(session, **this, amount_nano=5, stage="votes", now=next(moments))
+            ledger.set_frozen(session, account_id=account_id, frozen=True, reason=reason, now=next(moments))
+            ledger.capture(session, **this, artifact_sha256=None, reason=reason, now=next(moments))
+            ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
+        ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
+        asked = ledger.request_raise(
+            session, account_id=account_id, epsilon=8, reason="more", requested_by=asking, now=next(moments)
+        )
+        ledger.approve_raise(session, request_id=asked.id, decided_by=deciding, now=next(moments))
+        sample = {"job_id": new_id("job"), "release_id": new_id("rel")}
+        ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
+        fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
+        ledger.record_fact(session, account_id=account_id, fact=fact, now=next(moments))
+        returned = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
+        ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
+        rows = ledger.entries(session, account_id, 0, 100)
+    assert {row.kind for row in rows} == set(EntryKind)
+    assert {row.kind.value for row in rows if row.created_at != to_the_hour(row.created_at)} == EXACT
+    assert [row.created_at for row in rows] == sorted(row.created_at for row in rows)
+    assert len({row.created_at for row in rows}) > 3
+
+
+def test_an_entry_is_never_dated_before_the_one_before_it(factory, open_account):
+    """Clocks of two machines differ by seconds, and an hour begins in between."""
+    account_id = open_account(factory)
+    ahead = datetime(2030, 1, 2, 4, 0, 3, tzinfo=UTC)
+    for frozen, now in ((True, ahead), (False, ahead - timedelta(seconds=5))):
+        with transaction(factory) as session:
+            ledger.set_frozen(session, account_id=account_id, frozen=frozen, reason="x", now=now)
+    with transaction(factory, read_only=True) as session:
+        rows = ledger.entries(session, account_id, 0, 10)
+    assert [row.created_at for row in rows] == [OPENED, to_the_hour(ahead), to_the_hour(ahead)]
 
 
 def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
@@ -59,6 +111,22 @@ def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
     assert written == to_the_hour(datetime.fromtimestamp(written, UTC)).timestamp()
 
 
-def test_a_job_shows_the_minutes_in_which_it_ran():
-    assert views.minute(None) is None
-    assert views.minute(ASKED) == datetime(2030, 1, 2, 3, 50, tzinfo=UTC)
+def _answers(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
+    for below in kind.__subclasses__():
+        if below.__module__.startswith("service."):
+            yield below
+        yield from _answers(below)
+
+
+def test_every_time_of_an_answer_is_shown_to_the_minute_but_what_the_log_says():
+    assert ROUTERS  # so their records are loaded
+    exactly, coarse = set(), 0
+    for record in set(_answers()):
+        for name, kind in get_type_hints(record, include_extras=True).items():
+            kinds = {kind, *get_args(kind)} if kind != Minute else {kind}
+            if Minute in kinds:
+                coarse += 1
+            elif datetime in kinds:
+                exactly.add(f"{record.__name__}.{name}")
+    assert exactly == {"EntryRecord.created_at"}
+    assert coarse > 15

@@ -24,8 +24,9 @@ from service import jobs, queue
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import JobKind
+from service.errors import ClockRefused
 from service.failpoints import failpoint
-from service.inspection import inspect_at_start
+from service.inspection import inspect_at_start, require_clock
 from service.logs import configure_logging, get_logger
 from service.private_files import keep_new_files_private
 from service.queue import TASK_RUN_JOB
@@ -77,7 +78,11 @@ def make_app(settings: Settings) -> Celery:
         keep_new_files_private()
         engine = make_engine(settings.database_url, pool_size=1)
         try:
-            inspect_at_start(settings, make_session_factory(engine), now=datetime.now(UTC))
+            factory, now = make_session_factory(engine), datetime.now(UTC)
+            require_clock(factory, now=now)
+            inspect_at_start(settings, factory, now=now)
+        except ClockRefused as error:
+            raise SystemExit(error.message) from None
         except SQLAlchemyError as error:  # without a database nothing is armed either
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
         finally:

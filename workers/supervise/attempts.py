@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from service import jobs, queue
+from service import jobs, ledger, queue
 from service.db.base import ID_RANDOM_CHARACTERS
 from service.db.session import SessionFactory, transaction
 from service.db.words import JobKind
@@ -60,6 +60,7 @@ def claim_job(
 ) -> Attempt | None:
     """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often."""
     with transaction(factory) as session:
+        ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
         claim = jobs.claim(
             session,
             worker=worker,

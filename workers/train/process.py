@@ -47,6 +47,11 @@ def trace_of(error: BaseException) -> str:
     return "\nled to\n".join(_one(link) for link in reversed(chain))
 
 
+def lines_of_trace(error: BaseException) -> list[str]:
+    """Return `trace_of` line by line, for the log: one long text is cut at its end, which says where it arose."""
+    return trace_of(error).splitlines()
+
+
 def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
     """Map an error to the closed set of reasons that may be told.
 

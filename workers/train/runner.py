@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
-from service.errors import Conflict, NotFound, StaleAttempt
+from service.errors import ClockRefused, Conflict, NotFound, StaleAttempt
 from service.jobs import FailureCode, JobKind, JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
@@ -31,7 +31,7 @@ from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.train.evaluating import run_evaluation
 from workers.train.orders import Context
 from workers.train.previewing import run_preview
-from workers.train.process import begin_process, device_kind, failure_code, trace_of
+from workers.train.process import begin_process, device_kind, failure_code, lines_of_trace, trace_of
 from workers.train.sampling import run_sampling
 from workers.train.training import run_training
 
@@ -80,15 +80,15 @@ def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers
     try:
         status = _attempt(context, trainers)
     except (StaleAttempt, NotFound) as error:
-        log.warning("attempt_superseded", trace=trace_of(error))
+        log.warning("attempt_superseded", trace=lines_of_trace(error))
         status = ExitStatus.STALE
     except SQLAlchemyError as error:
         # Nothing can be said to a database that is away. The supervisor lets another attempt go on.
-        log.error("database_lost", trace=trace_of(error))
+        log.error("database_lost", trace=lines_of_trace(error))
         status = ExitStatus.LOST
     except RankLost as error:
         # Nor is there a verdict about a training that lost one of its processes.
-        log.error("rank_lost", trace=trace_of(error))
+        log.error("rank_lost", trace=lines_of_trace(error))
         status = ExitStatus.LOST
     finally:
         engine.dispose()
@@ -121,7 +121,8 @@ def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
         sys.stderr.write(trace_of(error) + "\n")
         with transaction(context.factory) as session:
             jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
-    except ArmingStopped:  # nothing was read or spent; the job waits until an operator has mended the ledger
+    except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
+        get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
         return ExitStatus.INTERRUPTED
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Running
+from service.api.schemas import Minute
 from service.audit.arming import verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.db.session import transaction
@@ -28,14 +28,14 @@ class StopFacts(_Facts):
     account_id: str | None = Field(description="Null: nothing is opened for any account.")
     code: str = Field(description="Of the first finding, from a closed list.")
     sequence: int | None = Field(description="The first bad entry, where one is concerned.")
-    found_at: datetime
+    found_at: Minute
 
 
 class VerificationFacts(_Facts):
     """The newest verification of one kind."""
 
     kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
-    verified_at: datetime
+    verified_at: Minute
     entries: int = Field(description="How many were read.")
     findings: int
 
@@ -44,7 +44,7 @@ class CheckpointFacts(_Facts):
     """The newest signed statement of the heads of all logs."""
 
     sequence: int
-    created_at: datetime
+    created_at: Minute
     key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
 
 

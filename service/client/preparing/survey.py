@@ -18,8 +18,8 @@ from service.client.preparing.pictures import Look, has_shape, look
 from service.client.preparing.sources import Record, Source, Tally
 from service.client.preparing.subjects import canonical_id
 from service.client.stopping import go_on
+from service.names import RULE, is_name
 
-_LABEL_CHARACTERS_MAX = 100  # service.api.schemas.Name
 OnPicture = Callable[[int], None]
 
 
@@ -110,10 +110,10 @@ def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
 
 
 def _check_label(label: str) -> None:
-    if not 1 <= len(label) <= _LABEL_CHARACTERS_MAX or not label.isprintable() or {"/", "\\"} & set(label):
-        raise PackingError(
-            f"{label!r} cannot be the name of a class: at most {_LABEL_CHARACTERS_MAX} characters, without / and \\."
-        )
+    if not is_name(label):
+        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
+    if {"/", "\\"} & set(label):
+        raise PackingError(f"{label!r} cannot be the name of a class, for it holds / or \\.")
     if label in (".", "..") or label[1:2] == ":":
         raise PackingError(f"{label!r} cannot be the name of a class, for no folder can have it.")
 

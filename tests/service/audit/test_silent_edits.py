@@ -22,10 +22,12 @@ from service.datasets import receiving, states
 from service.datasets.reading import Content
 from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
-from service.db.job_tables import Evaluation, Job
+from service.db.job_tables import Evaluation, Job, Sample
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, EntryKind, FailureCode, Visibility
+from service.db.words import DatasetState, EntryKind, FailureCode, JobState, Visibility
 from service.errors import LedgerCorruption
+from service.jobs.endings import end_job
+from service.ledger.commitments import columns_of, evaluation_digest, sample_digest
 from tests.conftest import CLASSES, NOW
 from tests.service.audit.book import SHA, LedgerBook
 from tests.service.people import make_key
@@ -62,8 +64,6 @@ UNSEEN = {
     ("datasets", "failure_code"): "of an upload before the one that arrived",
     ("limit_requests", "decided_at"): "a time that is shown",
 }
-# Likewise, of the jobs of samplings and evaluations alone.
-UNSEEN_OF_FREE_JOBS = {("jobs", "secret"): "they draw with their public seed"}
 # Rows that no entry commits to, and why: (table, what is true of the row, reason).
 UNCOMMITTED = (
     ("datasets", "visibility = 'public' AND name = 'unused'", "nothing was computed from it; a hold binds it later"),
@@ -216,8 +216,6 @@ def stored(table: Table, row: Any, column: Column[Any]) -> tuple[str, dict[str, 
 def excused(world: World, session: Any, table: Table, row: Any, column: Column[Any]) -> bool:
     if (table.name, column.name) in UNSEEN:
         return True
-    if (table.name, column.name) in UNSEEN_OF_FREE_JOBS and row._mapping["kind"] != "train":
-        return True
     keys = {f"key_{key.name}": row._mapping[key.name] for key in table.primary_key}
     mine = " AND ".join(f"{key.name} = :key_{key.name}" for key in table.primary_key)
     return any(
@@ -264,8 +262,36 @@ def test_every_table_and_column_was_thought_of() -> None:
     """A table or column that is new is tried by the test above; one that is gone is not excused any more."""
     tables = Base.metadata.tables
     assert set(BELIEVED_BY_NOBODY) - {"alembic_version"} <= set(tables)
-    assert all(column in tables[table].c for table, column in UNSEEN | UNSEEN_OF_FREE_JOBS)
+    assert all(column in tables[table].c for table, column in UNSEEN)
     assert all(table in tables and reason for table, _rule, reason in UNCOMMITTED)
+
+
+def test_nobody_who_knows_a_row_can_try_at_which_moment_its_job_ended(world: World) -> None:
+    """Not even who guesses that moment right finds it in the log."""
+    with transaction(world.factory) as session:
+        log = json.dumps([entry.details for entry in ledger.entries(session, world.accounts["patients"], 0, 1000)])
+        sample = jobs.sample_of(session, world.drawn)
+        evaluation = session.scalars(select(Evaluation).where(Evaluation.finished_at.is_not(None))).one()
+        for digest, row in ((sample_digest, sample), (evaluation_digest, evaluation)):
+            guessed = digest(columns_of(row), columns_of(jobs.get_job(session, row.job_id)))
+            assert row.id in log
+            assert guessed not in log
+
+
+def test_an_entry_from_before_digests_were_keyed_is_still_compared(world: World) -> None:
+    with world.factory() as session:  # which is rolled back
+        sample = session.scalars(select(Sample).where(Sample.sha256.is_(None))).one()
+        asked = {"worker": "w", "now": world.now + timedelta(hours=9)}
+        assert jobs.claim(session, job_id=sample.job_id, lease_seconds=60, **asked) is not None
+        job = jobs.get_job(session, sample.job_id)
+        sample.path, sample.sha256, sample.bytes = "samples/y/images.zip", SHA, 9
+        end_job(session, job, JobState.SUCCEEDED, now=asked["now"])
+        said = {"id": sample.id, "sha256": sample_digest(columns_of(sample), columns_of(job))}
+        of = {"account_id": world.accounts["patients"], "job_id": job.id, "release_id": sample.release_id}
+        ledger.record_sample(session, **of, now=asked["now"], details={"sample": said})
+        assert world.codes(session) == set()
+        session.execute(text("UPDATE samples SET seed = seed + 1 WHERE job_id = :job"), {"job": job.id})
+        assert world.codes(session) == {FindingCode.SAMPLE_MISMATCH}
 
 
 def test_fingerprints_that_were_added_moved_or_removed_are_found(world: World) -> None:

@@ -1,7 +1,7 @@
 """A service that has started before, for the tests of datasets."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,12 @@ from service.datasets import states
 from service.datasets.vault import make_fingerprint_key
 from service.db.session import SessionFactory, transaction
 from service.settings import Settings
+
+
+@pytest.fixture
+def now() -> datetime:
+    """The time: these services and uploads run by the real clock, so the accounts are opened by it."""
+    return datetime.now(UTC)
 
 
 @pytest.fixture

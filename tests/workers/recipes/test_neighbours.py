@@ -3,8 +3,9 @@
 Every recipe is run by the real runner, from the accepted job to the published release, on datasets that were declared
 alike and differ in how many units they hold: one fewer than declared, on both sides of a block of 512, and a few.
 Whatever the API could have shown after any transaction is compared, and so are the log, the ledger, the journal, the
-exit status, and names and sizes of the release's files. The clock is the only thing that is not real: it ticks once for
-each look at it, so that equal times left are not an accident.
+exit status, and names and sizes of the release's files. No time is told more exactly than by the minute, or by the hour
+where it is kept. The clock is the only thing that is not real: it ticks once for each look at it, so that equal times
+left are not an accident.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import json
 import re
 import shutil
 import threading
+import zipfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.db.words import JobState
 from service.logs import configure_logging
+from service.times import to_the_hour, to_the_minute
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
 from workers.recipes.interface import TrainingData
@@ -97,12 +101,40 @@ def dataset(units: int, unit: str) -> TrainingData:
     )
 
 
-def plain(document: Any) -> Any:
-    """Without what is drawn at random, or is a time, in every run: identifiers, hashes, moments."""
+Told = Callable[[datetime], bool]
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00| UTC)?")
+
+
+def by_the_minute(moment: datetime) -> bool:
+    """How the service shows when something was."""
+    return moment == to_the_minute(moment)
+
+
+def by_the_hour(moment: datetime) -> bool:
+    """How what is signed or kept for ever is dated."""
+    return moment == to_the_hour(moment)
+
+
+def exactly(_moment: datetime) -> bool:
+    """How the operator's log is dated, and nothing else."""
+    return True
+
+
+def plain(document: Any, told: Told) -> Any:
+    """Without what is drawn at random, or is a time, in every run: identifiers, hashes, moments.
+
+    No moment may be told more exactly than is said.
+    """
+
+    def checked(found: re.Match[str]) -> str:
+        moment = datetime.fromisoformat(found[0].replace(" UTC", "").replace("Z", "").replace("+00:00", ""))
+        assert told(moment.replace(tzinfo=UTC)), f"{found[0]} is not told {told.__name__}"
+        return "time"
+
     text = document if isinstance(document, str) else json.dumps(document, default=str, sort_keys=True)
     text = re.sub(r"\b(acc|ds|job|rel|hold|smp|key)_[a-z2-7]{20}", r"\1", text)
     text = re.sub(r"\b[0-9a-f]{64}\b", "hash", text)
-    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "time", text)
+    text = MOMENT.sub(checked, text)
     return text if isinstance(document, str) else json.loads(text)
 
 
@@ -113,15 +145,28 @@ def form(value: Any) -> Any:
     return [form(part) for part in value] if isinstance(value, list) else type(value).__name__
 
 
+def by_the_hour_or_as_opened(shop: Any) -> Told:
+    """How the log is dated: an account's opening stands in it exactly, and no entry bears an earlier time."""
+    with transaction(shop.factory, read_only=True) as session:
+        opened = ledger.get_account(session, shop.account_id).created_at
+    return lambda moment: by_the_hour(moment) or moment == opened
+
+
 def release_facts(shop: Any, job: Job) -> dict[str, Any]:
     with transaction(shop.factory, read_only=True) as session:
         row = session.get_one(Release, job.release_id)
         record = job_views.releases(session, [row])[0].model_dump(mode="json")
         card, receipt = dict(row.card), dict(row.receipt)
     folder = artifacts.directory_of(shop.settings.data_dir, row.id)
+    assert all(by_the_hour(datetime.fromtimestamp(path.stat().st_mtime, UTC)) for path in folder.iterdir())
+    for path in folder.glob("*.zip"):
+        with zipfile.ZipFile(path) as archive:
+            assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     documents = {
-        path.name: plain(json.loads(path.read_text("utf-8"))) for path in folder.iterdir() if path.suffix == ".json"
+        path.name: plain(json.loads(path.read_text("utf-8")), by_the_hour)
+        for path in folder.iterdir()
+        if path.suffix == ".json"
     }
     for name in RELEASED_VALUES & set(sizes):
         sizes[name] = -1
@@ -136,8 +181,12 @@ def release_facts(shop: Any, job: Job) -> dict[str, Any]:
         documents["report.json"]["synthetic"] = form(synthetic)
     del receipt["signature"]
     return {
-        "record": plain(record), "card": plain(card), "receipt": plain(receipt), "sizes": sizes, "documents": documents,
-    }  # fmt: skip
+        "record": plain(record, by_the_minute),
+        "card": plain(card, by_the_hour),
+        "receipt": plain(receipt, by_the_hour_or_as_opened(shop)),
+        "sizes": sizes,
+        "documents": documents,
+    }
 
 
 def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any) -> dict[str, Any]:
@@ -162,7 +211,7 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
                 }
         finally:
             looking.now = False
-        shown = plain(shown)
+        shown = plain(shown, by_the_minute)
         if not seen or seen[-1] != shown:
             seen.append(shown)
 
@@ -185,9 +234,9 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
         assert checked.clean, checked.findings
     return {
         "status": status,
-        "said": plain(told.out + told.err),
+        "said": plain(told.out + told.err, exactly),
         "seen": seen,
-        "ledger": plain(log),
+        "ledger": plain(log, by_the_hour_or_as_opened(shop)),
         "journal": [str(line) for line in read_journal(shop.settings.data_dir, job_id)],
         **release_facts(shop, job),
     }

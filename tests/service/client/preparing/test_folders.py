@@ -187,3 +187,20 @@ def test_names_of_systems_stay_out_of_arrays(tmp_path):
     package = prepare(tmp_path / "a.npz", read_choices(size="8"))
     assert (package.format, package.height, package.width, package.classes) == ("zip", 8, 8, ("0", "1"))
     assert package.summary == "Arrays: 4 pictures: 4 scaled to 8 x 8."
+
+
+@pytest.mark.parametrize("name", ["cat\u202e", "c\u200bat", "c\x85at", " cat", "cat\u00a0", "cat\u200d"])
+def test_a_folder_whose_name_no_class_can_have_is_refused_before_anything_is_sent(fill, name):
+    with pytest.raises(PackingError, match="cannot be the name of a class: a name has 1 to 100 characters"):
+        prepare(fill(f"{name}/1.png", "b/2.png"))
+
+
+def test_a_class_whose_name_is_spelt_in_two_ways_is_one_class(fill):
+    assert names(fill("café/1.png", "cafe\u0301/2.png", "b/3.png")) == ["b 2", "café 0", "café 1"]
+
+
+def test_class_names_of_any_script_are_sent(fill):
+    persian, hindi = "می\u200cخواهم", "क्\u200dष"
+    assert names(fill(f"{persian}/1.png", f"{hindi}/2.png", "日本/3.png")) == sorted(
+        [f"{persian} 0", f"{hindi} 1", "日本 2"]
+    )

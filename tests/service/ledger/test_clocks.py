@@ -1,0 +1,81 @@
+"""A clock that is known to be wrong dates nothing: what stands in the log stays for ever."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from service import ledger
+from service.api.problems import RETRY_CODES, STATUSES
+from service.db.base import new_id
+from service.db.ledger_tables import EntryRow
+from service.db.session import transaction
+from service.errors import ClockRefused
+from service.times import CLOCK_EARLIEST, CLOCK_LATEST, wrong_clock
+
+WRONG = {
+    "1971": datetime(1971, 3, 1, tzinfo=UTC),
+    "2200": datetime(2200, 3, 1, tzinfo=UTC),
+    "behind": datetime(2030, 1, 1, 3, tzinfo=UTC),
+}
+
+
+@pytest.fixture
+def held(factory, open_account, now):
+    """An account with a hold that waits to be armed, by attempt 1."""
+    account_id = open_account(factory)
+    with transaction(factory) as session:
+        reserved = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=100, now=now)
+        ledger.fence(session, hold_id=reserved.id, attempt=1, now=now)
+    return account_id, reserved.id
+
+
+def test_clocks_that_are_a_little_off_are_believed(now):
+    assert wrong_clock(now, None) is None
+    assert wrong_clock(now - timedelta(hours=23), now) is None
+    assert wrong_clock(now + timedelta(days=3000), now) is None  # nobody used it for years
+    assert wrong_clock(CLOCK_EARLIEST, None) is None
+    assert "more than a day behind" in str(wrong_clock(now - timedelta(days=1, seconds=1), now))
+    assert "before 2025 or after 2049" in str(wrong_clock(CLOCK_LATEST, None))
+    assert wrong_clock(CLOCK_EARLIEST - timedelta(microseconds=1), None)
+
+
+@pytest.mark.parametrize("clock", WRONG.values(), ids=WRONG)
+def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
+    account_id, hold_id = held
+    fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
+    acts = (
+        lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), amount_nano=1, now=clock),
+        lambda s: ledger.arm(s, hold_id=hold_id, attempt=1, now=clock),
+        lambda s: ledger.return_hold(s, hold_id=hold_id, reason="cancelled", now=clock),
+        lambda s: ledger.set_frozen(s, account_id=account_id, frozen=True, reason="x", now=clock),
+        lambda s: ledger.lower_limit(s, account_id=account_id, epsilon=1, reason="x", now=clock),
+        lambda s: ledger.record_sample(
+            s, account_id=account_id, job_id=new_id("job"), release_id=new_id("rel"), now=clock
+        ),
+        lambda s: ledger.record_fact(s, account_id=account_id, fact=fact, now=clock),
+        lambda s: ledger.open_account(
+            s, name="others", owner="x", epsilon=1, delta=1e-5, unit="record", adjacency="add_remove", now=clock
+        ),
+    )
+    with transaction(factory, read_only=True) as session:
+        before = session.scalar(select(func.count()).select_from(EntryRow))
+    for act in acts:
+        with pytest.raises(ClockRefused, match="Nothing was written"), transaction(factory) as session:
+            act(session)
+    with transaction(factory, read_only=True) as session:
+        assert session.scalar(select(func.count()).select_from(EntryRow)) == before
+        assert ledger.get_hold(session, hold_id).state is ledger.HoldState.HELD  # so nothing private was opened
+
+
+def test_what_a_right_clock_does_afterwards_is_as_if_nothing_had_been(factory, held, now):
+    _account_id, hold_id = held
+    with pytest.raises(ClockRefused), transaction(factory) as session:
+        ledger.arm(session, hold_id=hold_id, attempt=1, now=WRONG["1971"])
+    with transaction(factory) as session:
+        assert ledger.arm(session, hold_id=hold_id, attempt=1, now=now).state is ledger.HoldState.ARMED
+
+
+def test_callers_are_told_that_the_service_cannot_and_to_try_again():
+    assert STATUSES[ClockRefused.code][0] == 503
+    assert ClockRefused.code in RETRY_CODES

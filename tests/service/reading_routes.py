@@ -1,0 +1,61 @@
+"""Every address that is read, from the application itself, and a service that has something at each."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from benchmarks.api_stock import lay_in
+from benchmarks.fuzz_api import STOCK
+from service import dashboard
+from service.api.events import StreamLimits
+from service.api.routes import ROUTERS
+from service.main import create_app
+from service.settings import Settings
+
+with warnings.catch_warnings():
+    # Starlette prefers a successor of httpx that is not among our dependencies; its client works with httpx.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    warnings.filterwarnings("ignore", message="Using `httpx`")
+    from fastapi.testclient import TestClient
+
+
+def reading_routes() -> dict[str, set[str]]:
+    """Paths that are read, each with the names of its query parameters."""
+    found = {}
+    for router in (*ROUTERS, *dashboard.PARTS):
+        for route in router.routes:
+            if isinstance(route, APIRoute) and "GET" in route.methods:
+                found[route.path] = {field.alias for part in _parts(route.dependant) for field in part.query_params}
+    return found
+
+
+def address(path: str, ids: Mapping[str, str]) -> str:
+    """A path with ids in its places, and a text in the others."""
+    return re.sub(r"\{(\w+)(:path)?\}", lambda place: ids.get(place[1], "x"), path)
+
+
+@contextmanager
+def stocked(settings: Settings) -> Iterator[tuple[TestClient, dict[str, str]]]:
+    """A service with something of everything, as somebody sees it who is signed in; and ids for places in addresses."""
+    app = create_app(settings, stream_limits=StreamLimits(seconds_max=0.0), send=lambda _name, _args: None)
+    with TestClient(
+        app, raise_server_exceptions=False, follow_redirects=False, base_url="http://127.0.0.1:8420"
+    ) as client:
+        stock = asdict(lay_in(app.state.factory, settings.data_dir, **STOCK))
+        token = stock.pop("token")
+        assert client.post("/login", data={"key": token}).headers["location"] == "/"
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client, stock | {"part": "ledger"}
+
+
+def _parts(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for part in dependant.dependencies:
+        yield from _parts(part)

@@ -1,0 +1,38 @@
+"""Whatever a query says, no page and no list of the API answers with a server error.
+
+Every route is also asked with the parameters of all others: somebody takes the address of one list and puts another's
+filter behind it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.settings import Settings
+from tests.service.reading_routes import address, reading_routes, stocked
+
+ODD = ("", "datalens", "\0", "\u202e'%", "-1", "9" * 30, "x" * 9000)
+
+
+def test_no_query_meets_a_server_error(database_url: str, tmp_path: Path) -> None:
+    routes = reading_routes()
+    assert {"/datasets", "/jobs", "/releases", "/v1/jobs", "/v1/datasets"} <= set(routes)
+    names = sorted(set().union(*routes.values()))
+    assert {"recipe", "state", "account", "q", "before", "cursor", "limit"} <= set(names)
+    broken, asked = set(), 0
+    with stocked(Settings(data_dir=tmp_path / "data", database_url=database_url, mode="celery")) as (client, ids):
+        for path in routes:
+            for name in names:
+                # What a route does not know is ignored or refused, whatever it says: one ordinary value tells.
+                for value in ODD if name in routes[path] else ("datalens",):
+                    answer = client.get(address(path, ids), params={name: value})
+                    asked += 1
+                    if answer.status_code >= 500:
+                        broken.add((path, name, value[:20], answer.status_code))
+        assert not broken
+        assert asked > 500
+        assert client.get("/datasets").status_code == client.get("/v1/datasets").status_code == 200
+        for path, foreign in (("/datasets", "recipe"), ("/releases", "state"), ("/jobs", "q")):
+            refused = client.get(path, params={foreign: "datalens"})
+            assert refused.status_code == 422
+            assert f"cannot be narrowed by {foreign}" in refused.text

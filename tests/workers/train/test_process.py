@@ -1,0 +1,74 @@
+"""What a runner says of an error: where it arose and of which kind, and none of its values."""
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from service.logs import configure_logging, get_logger
+from workers.train.process import lines_of_trace, trace_of
+
+BROKEN = """
+from workers.train.process import keep_values_out
+keep_values_out()
+
+def read(record):
+    raise ValueError(f"CANARY {record}")
+
+def train():
+    try:
+        read(7)
+    except ValueError as error:
+        raise RuntimeError("CANARY in a message") from error
+
+train()
+"""
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    written = io.StringIO()
+    configure_logging("INFO", written)
+    yield written
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_process_that_dies_says_files_lines_and_functions_and_no_values(tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN)
+    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False).stderr
+    lines = BROKEN.splitlines()
+    for function, line in (("read", 'raise ValueError(f"CANARY {record}")'), ("train", "read(7)")):
+        number = next(n for n, text in enumerate(lines, 1) if text.strip() == line)
+        assert f'File "{script}", line {number}, in {function}' in told
+    assert "CANARY 7" not in told
+    assert told.index("ValueError") < told.index("led to") < told.index("RuntimeError")
+
+
+def test_a_long_trace_in_the_log_keeps_its_innermost_place(stream):
+    """One text would be cut at its end, which is where the error arose."""
+
+    def descend(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("CANARY")
+        descend(depth - 1) if depth % 2 else climb(depth)
+
+    def climb(depth: int) -> None:
+        descend(depth - 1)
+
+    with pytest.raises(ValueError, match="CANARY") as broken:
+        descend(44)
+    assert len(trace_of(broken.value)) > 2000
+    get_logger("t").error("database_lost", trace=lines_of_trace(broken.value))
+    told = json.loads(stream.getvalue())["trace"]
+    assert told[-1] == "ValueError"
+    assert any(__file__ in line and "in descend" in line for line in told[-4:])

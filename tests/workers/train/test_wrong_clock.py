@@ -1,0 +1,66 @@
+"""Workers whose clock is wrong: none starts, claims or arms; what waits goes on once the clock is right."""
+
+import datetime as real
+from datetime import UTC, datetime
+
+import pytest
+from celery.signals import worker_init
+
+from service.db.session import transaction
+from service.db.words import HoldState, JobKind, JobState
+from service.errors import ClockRefused
+from service.ledger import record_fact
+from workers.supervise.app import make_app
+from workers.supervise.attempts import ExitStatus, claim_job, claim_next
+from workers.train import training
+
+WRONG = (datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC))
+
+
+class Clock1971(real.datetime):
+    """A clock whose battery is empty."""
+
+    @classmethod
+    def now(cls, tz: real.tzinfo | None = None) -> real.datetime:
+        return real.datetime(1971, 3, 1, tzinfo=tz)
+
+
+def test_a_runner_with_a_wrong_clock_arms_nothing_and_the_job_goes_on_later(workshop, monkeypatch):
+    job_id = workshop.train()
+    kinds = [entry.kind for entry in workshop.entries()]
+    with monkeypatch.context() as wrong:
+        wrong.setattr(training, "datetime", Clock1971)
+        assert workshop.work(job_id) is ExitStatus.INTERRUPTED
+    assert (workshop.job(job_id).state, workshop.hold(job_id).state) == (JobState.RUNNING, HoldState.HELD)
+    assert [entry.kind for entry in workshop.entries()] == kinds
+    workshop.give_back(job_id)
+    assert workshop.work(job_id) is ExitStatus.ENDED
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("clock", WRONG, ids=str)
+def test_nobody_claims_by_a_wrong_clock(workshop, clock):
+    """By a clock that is far ahead, every lease is over."""
+    job_id = workshop.train()
+    asked = {"worker": "w", "now": clock}
+    with pytest.raises(ClockRefused):
+        claim_job(workshop.settings, workshop.factory, job_id=job_id, **asked)
+    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, **asked) is None
+    assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+def test_a_worker_does_not_start_by_a_clock_that_is_behind_the_ledger(workshop):
+    """Rather, the ledger has been written by one that is ahead: either way somebody has to look."""
+    before = list(worker_init.receivers)
+    make_app(workshop.settings)
+    (connected,) = (receiver for receiver in worker_init.receivers if receiver not in before)
+    try:
+        connected[1]()
+        fact = {"table": "datasets", "id": workshop.dataset_id, "sha256": "0" * 64}
+        with transaction(workshop.factory) as session:
+            ahead = datetime(2049, 1, 1, tzinfo=UTC)
+            record_fact(session, account_id=workshop.account_id, fact=fact, now=ahead)
+        with pytest.raises(SystemExit, match="clock of this machine is wrong: it is more than a day behind"):
+            connected[1]()
+    finally:
+        worker_init.receivers.remove(connected)
