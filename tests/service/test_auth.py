@@ -7,10 +7,11 @@ import pytest
 from sqlalchemy import select, text
 
 from service.admins import bootstrap_admin
-from service.auth import Principal, Scope, authenticate, create_key, revoke_key
+from service.auth import Principal, Scope, authenticate, create_key, revoke, revoke_key
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from tests.conftest import NOW
 from tests.service import people
 
 
@@ -20,9 +21,9 @@ def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str,
         return key.id, token
 
 
-def who(factory: SessionFactory, token: str) -> Principal:
+def who(factory: SessionFactory, token: str, *, now: datetime = NOW) -> Principal:
     with transaction(factory, read_only=True) as session:
-        return authenticate(session, token)
+        return authenticate(session, token, now=now)
 
 
 def test_a_token_finds_its_principal(factory, now):
@@ -76,12 +77,13 @@ def test_a_revoked_key_opens_nothing(factory, now):
     key_id, token = make_key(factory, now, "admin")
     for later in (0, 5):
         with transaction(factory) as session:
-            revoked = revoke_key(session, key_id=key_id, now=now + timedelta(days=later))
-            assert revoked.revoked_at == now
+            owner = session.get_one(ApiKey, key_id).admin_id
+            revoked, others = revoke_key(session, key_id=key_id, admin_id=owner, now=now + timedelta(days=later))
+            assert (revoked.revoked_at, others) == (now, 0)
     with pytest.raises(Unauthorized):
         who(factory, token)
     with pytest.raises(NotFound), transaction(factory) as session:
-        revoke_key(session, key_id="key_none", now=now)
+        revoke_key(session, key_id="key_none", admin_id=None, now=now)
 
 
 def test_scopes_are_required_and_admin_has_them_all():
@@ -136,5 +138,5 @@ def test_a_revoked_admin_is_replaced(factory, now, tmp_path):
     key_id, _token = make_key(factory, now, "admin")
     with transaction(factory) as session:
         assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
-        revoke_key(session, key_id=key_id, now=now)
+        revoke(session, ApiKey.id == key_id, now=now)
         assert bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
