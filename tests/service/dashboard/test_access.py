@@ -41,7 +41,7 @@ def test_without_a_session_every_page_leads_to_the_form(closed):
     "caller", [{}, {"host": "localhost:8420"}, {"peer": "::1", "host": "[::1]:8420"}, {"CF_RAY": "8f0"}], ids=str
 )
 def test_nobody_reads_without_a_key_by_being_on_this_machine(make_site, caller):
-    """What passes a proxy cannot be told from what did not, whatever headers are looked for: so nothing is looked for."""
+    """What passed a proxy cannot be told from what did not, whatever headers are looked for."""
     assert make_site().client(**caller).get("/").status_code == 303
 
 

@@ -89,12 +89,12 @@ def test_with_a_stolen_key_goes_all_that_it_made(council):
     council.make("stolen", "thief's", "admin")
     council.make("thief's", "thief's reader", "read")
     council.make("bob", "bob's reader", "read")
-    listed = council.get("bob", f"keys?made_by={stolen['id']}")["items"]
-    assert [key["name"] for key in listed] == ["thief's reader", "thief's"]
     revoked = council.post("bob", f"keys/{stolen['id']}/revoke")
-    assert revoked["others_revoked"] == 2
     assert council.may("stolen", "thief's", "thief's reader") == [False] * 3
     assert council.may("bob", "bob's reader") == [True] * 2
+    assert revoked["others_revoked"] == 2
+    listed = council.get("bob", f"keys?made_by={stolen['id']}")["items"]
+    assert [key["name"] for key in listed] == ["thief's reader", "thief's"]
     assert council.post("bob", f"keys/{stolen['id']}/revoke")["others_revoked"] == 0
 
 
