@@ -286,15 +286,15 @@ def _remove(session: Session, admin: Admin, now: datetime) -> int:
 def _ask(
     session: Session, action: AdminAction, name: str, asking: Admin, reason: str, now: datetime, **facts: str | None
 ) -> AdminRequest:
-    waiting = session.scalar(
-        select(AdminRequest.id).where(
-            AdminRequest.state == AdminRequestState.PENDING,
-            AdminRequest.action == action,
-            AdminRequest.name == name,
-            action != AdminAction.REVOKE or AdminRequest.key_id == facts["key_id"],
-            AdminRequest.asked_at > now - REQUEST_LIFETIME,
-        )
+    same = select(AdminRequest.id).where(
+        AdminRequest.state == AdminRequestState.PENDING,
+        AdminRequest.action == action,
+        AdminRequest.name == name,
+        AdminRequest.asked_at > now - REQUEST_LIFETIME,
     )
+    if action is AdminAction.REVOKE:
+        same = same.where(AdminRequest.key_id == facts["key_id"])
+    waiting = session.scalar(same)
     if waiting is not None:
         raise Conflict(f"Request {waiting} about *{name}* waits already. Decline it before asking anew.")
     request = AdminRequest(
