@@ -1,8 +1,9 @@
 """Admins are people: who is one, and how two of them decide about a third. Takes a session, never commits.
 
 The operator's machine names the first. That one names the second alone; from then on, whoever one admin wants to admit
-or remove needs the approval of another, so that nobody alone can become two. A new admin makes the token themself and
-hands on its *introduction* only: an id and a SHA-256, from which nobody can act in their name.
+or remove, or whose key one wants revoked, needs the approval of another, so that nobody alone can become two, or the
+only one who can act. A new admin makes the token themself and hands on its *introduction* only: an id and a SHA-256,
+from which nobody can act in their name.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.auth import Scope, make_token, remember_key
+from service.auth import Scope, is_usable, make_token, remember_key, revoke
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.base import new_id
 from service.db.session import find
@@ -70,7 +71,7 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     Returns:
         True when one was made; False when somebody holds a valid admin key already.
     """
-    held = select(ApiKey.id).where(ApiKey.revoked_at.is_(None), ApiKey.admin_id.is_not(None))
+    held = select(ApiKey.id).where(is_usable(now), ApiKey.admin_id.is_not(None))
     if session.scalar(held.limit(1)) is not None:
         return False
     known = session.scalar(select(func.count()).select_from(Admin)) or 0
@@ -128,6 +129,27 @@ def ask_removal(session: Session, *, admin_id: str, reason: str, asked_by: str |
     return _ask(session, AdminAction.REMOVE, admin.name, asking, short_reason(reason), now, admin_id=admin.id)
 
 
+def ask_revocation(session: Session, *, key_id: str, reason: str, asked_by: str | None, now: datetime) -> AdminRequest:
+    """Ask for another admin's key to be revoked, with all that it made. The one whose key it is may approve.
+
+    Raises:
+        InvalidInput: there is no reason.
+        NotFound: no such key.
+        Conflict: it was revoked already, or whoever asks may revoke it alone.
+        Forbidden: whoever asks is no admin.
+    """
+    asking, key = _acting(session, asked_by), session.get(ApiKey, key_id)
+    if key is None:
+        raise NotFound("There is no such key.", key_id=key_id)
+    if key.revoked_at is not None:
+        raise Conflict("This key was revoked already.", key_id=key.id)
+    if key.admin_id is None or key.admin_id == asking.id:
+        raise Conflict("You can revoke this key yourself, at once: `obscura keys revoke`.", key_id=key.id)
+    owner = find(session, Admin, key.admin_id)
+    facts = {"admin_id": owner.id, "key_id": key.id}
+    return _ask(session, AdminAction.REVOKE, owner.name, asking, short_reason(reason), now, **facts)
+
+
 def approve(session: Session, *, request_id: str, decided_by: str | None, now: datetime) -> AdminRequest:
     """Do what another admin has asked for. Approving twice changes nothing.
 
@@ -153,8 +175,10 @@ def approve(session: Session, *, request_id: str, decided_by: str | None, now: d
         admin = _add(session, request.name, Admission.APPROVED, now, asked_by=request.asked_by, approved_by=deciding.id)
         _give_key(session, admin, f"{request.key_id}:{request.key_hash}", now)
         request.admin_id = admin.id
+    elif request.action is AdminAction.REMOVE:
+        request.keys_revoked = _remove(session, find(session, Admin, str(request.admin_id)), now)
     else:
-        _remove(session, find(session, Admin, str(request.admin_id)), now)
+        request.keys_revoked = revoke(session, ApiKey.id == request.key_id, now=now)
     return _decide(session, request, AdminRequestState.APPROVED, deciding.id, now)
 
 
@@ -177,6 +201,14 @@ def decline(session: Session, *, request_id: str, decided_by: str | None, now: d
 def admins(session: Session) -> Sequence[Admin]:
     """Return everybody who is or was an admin, in the order of their admission."""
     return session.scalars(select(Admin).order_by(Admin.admitted_at, Admin.id).limit(ADMINS_MAX)).all()
+
+
+def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
+    """Return the person who made each of some keys, by the key's id; one made on the machine has none."""
+    asked_with = {key.id: key.created_by or key.id for key in keys}
+    people = select(ApiKey.id, Admin).join(Admin, Admin.id == ApiKey.admin_id)
+    found = {row.id: row.Admin for row in session.execute(people.where(ApiKey.id.in_(asked_with.values())))}
+    return {key_id: found[asking] for key_id, asking in asked_with.items() if asking in found}
 
 
 def has_expired(request: AdminRequest, now: datetime) -> bool:
@@ -224,7 +256,7 @@ def _require_removable(session: Session, admin: Admin) -> None:
     if len(active) <= ADMINS_MIN:
         raise Conflict(
             f"There are {len(active)} admins, and fewer than {ADMINS_MIN} could decide nothing. Admit somebody else "
-            "first; keys that are in wrong hands can be revoked at once."
+            "first; a key in wrong hands is revoked by its owner at once, or by two admins."
         )
 
 
@@ -247,23 +279,25 @@ def _give_key(session: Session, admin: Admin, introduction: str, now: datetime) 
     remember_key(session, key_id, digest, name=admin.name, scopes=[Scope.ADMIN], admin_id=admin.id, now=now)
 
 
-def _remove(session: Session, admin: Admin, now: datetime) -> None:
+def _remove(session: Session, admin: Admin, now: datetime) -> int:
+    """Remove a person with all their keys and all that these made, and return how many were revoked."""
     _require_removable(session, admin)
     admin.removed_at = now
-    theirs = (ApiKey.admin_id == admin.id) & ApiKey.revoked_at.is_(None)
-    session.execute(update(ApiKey).where(theirs).values(revoked_at=now))
+    return revoke(session, ApiKey.admin_id == admin.id, now=now)
 
 
 def _ask(
     session: Session, action: AdminAction, name: str, asking: Admin, reason: str, now: datetime, **facts: str | None
 ) -> AdminRequest:
-    waiting = session.scalar(
-        select(AdminRequest.id).where(
-            AdminRequest.state == AdminRequestState.PENDING,
-            AdminRequest.name == name,
-            AdminRequest.asked_at > now - REQUEST_LIFETIME,
-        )
+    same = select(AdminRequest.id).where(
+        AdminRequest.state == AdminRequestState.PENDING,
+        AdminRequest.action == action,
+        AdminRequest.name == name,
+        AdminRequest.asked_at > now - REQUEST_LIFETIME,
     )
+    if action is AdminAction.REVOKE:
+        same = same.where(AdminRequest.key_id == facts["key_id"])
+    waiting = session.scalar(same)
     if waiting is not None:
         raise Conflict(f"Request {waiting} about *{name}* waits already. Decline it before asking anew.")
     request = AdminRequest(

@@ -1,4 +1,7 @@
-"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.admins`)."""
+"""API keys: hashed, scoped, revocable; those of admins belong to people (`service.admins`).
+
+What a key made goes with it, and what those keys made, and so on: whoever has stolen one may have made others.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
 from service.db.access_tables import ApiKey
@@ -21,6 +24,7 @@ from service.names import require_name
 
 SECRET_BYTES = 32
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
+_UNKNOWN = "This API key is not known here, or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
 
 
@@ -60,8 +64,9 @@ def create_key(
     now: datetime,
     created_by: str | None = None,
     admin_id: str | None = None,
+    expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key.
+    """Create a key. One that is made by a key with an end ends with it, or before.
 
     Args:
         session: in a writing transaction.
@@ -70,12 +75,15 @@ def create_key(
         now: aware.
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
         admin_id: the person who asks, whose key it will be if it has the scope admin.
+        expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
 
     Returns:
         The key, and its token, which is shown this once: only its SHA-256 is kept.
 
     Raises:
-        InvalidInput: no scope or an unknown one, a bad name, or a key with the scope admin that would be nobody's.
+        InvalidInput: no scope or an unknown one, a bad name, a key with the scope admin that would be nobody's, or an
+            end that is over or is later than that of the key that asks.
+        Unauthorized: the key that asks was revoked meanwhile.
     """
     require_name(name, "A key's name")
     try:
@@ -87,11 +95,33 @@ def create_key(
     if Scope.ADMIN in chosen and admin_id is None:
         raise InvalidInput("A key with the scope admin belongs to a person: admit one, see `obscura admins --help`.")
     key_id, token, digest = make_token()
-    owner = admin_id if Scope.ADMIN in chosen else None
     key = remember_key(
-        session, key_id, digest, name=name, scopes=chosen, admin_id=owner, created_by=created_by, now=now
+        session,
+        key_id,
+        digest,
+        name=name,
+        scopes=chosen,
+        admin_id=admin_id if Scope.ADMIN in chosen else None,
+        created_by=created_by,
+        expires_at=_end(session, expires_at, created_by, now),
+        now=now,
     )
     return key, token
+
+
+def _end(session: Session, wished: datetime | None, created_by: str | None, now: datetime) -> datetime | None:
+    """Return when a new key ends. Keeps the key that asks from being revoked until this one is there to go with it."""
+    end = None
+    if created_by is not None:
+        asking = session.get_one(ApiKey, created_by, with_for_update={"read": True}, populate_existing=True)
+        if asking.revoked_at is not None:
+            raise Unauthorized(_UNKNOWN)
+        end = asking.expires_at
+    if wished is not None and wished <= now:
+        raise InvalidInput(f"A key cannot end at {_moment(wished)}, which is over.")
+    if wished is not None and end is not None and wished > end:
+        raise InvalidInput(f"The key that you use ends at {_moment(end)}, and so does what it makes, at the latest.")
+    return wished or end
 
 
 def make_token() -> tuple[str, str, str]:
@@ -111,6 +141,7 @@ def remember_key(
     admin_id: str | None,
     now: datetime,
     created_by: str | None = None,
+    expires_at: datetime | None = None,
 ) -> ApiKey:
     """Let a token be used from now on, of which only its SHA-256 is known here."""
     key = ApiKey(
@@ -121,24 +152,33 @@ def remember_key(
         admin_id=admin_id,
         created_by=created_by,
         created_at=now,
+        expires_at=expires_at,
     )
     session.add(key)
     session.flush()
     return key
 
 
-def authenticate(session: Session, token: str) -> Principal:
+def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     """Find the caller behind a token. An unknown id costs the same comparison as a known one.
 
     Raises:
-        Unauthorized: the token is not one of ours, or was revoked.
+        Unauthorized: the token is not one of ours, was revoked, or has expired, which is said to its holder alone.
     """
-    form = _TOKEN.fullmatch(token)
-    key = session.get(ApiKey, f"key_{form[1]}") if form else None
+    claimed = claimed_id(token)
+    key = session.get(ApiKey, claimed) if claimed else None
     matches = hmac.compare_digest(_hash(token), key.hash if key else _NO_HASH)
     if key is None or not matches or key.revoked_at is not None:
-        raise Unauthorized("This API key is not known here, or was revoked.")
+        raise Unauthorized(_UNKNOWN)
+    if key.expires_at is not None and key.expires_at <= now:
+        raise Unauthorized(f"This API key expired at {_moment(key.expires_at)}. An admin can make another one.")
     return principal_of(key)
+
+
+def claimed_id(token: str) -> str:
+    """Return the id of the key that a text says to be the token of; empty where it has not the form of a token."""
+    form = _TOKEN.fullmatch(token)
+    return f"key_{form[1]}" if form else ""
 
 
 def principal_of(key: ApiKey) -> Principal:
@@ -146,24 +186,78 @@ def principal_of(key: ApiKey) -> Principal:
     return Principal(id=key.id, scopes=frozenset(Scope(scope) for scope in key.scopes), admin_id=key.admin_id)
 
 
-def is_valid(session: Session, key_id: str) -> bool:
-    """Tell whether a key exists and was not revoked: what a connection that stays open asks again and again."""
-    known = select(ApiKey.id).where(ApiKey.id == key_id, ApiKey.revoked_at.is_(None))
-    return session.scalar(known) is not None
+def is_usable(now: datetime) -> ColumnElement[bool]:
+    """The condition that a key was not revoked and has not expired."""
+    return ApiKey.revoked_at.is_(None) & (ApiKey.expires_at.is_(None) | (ApiKey.expires_at > now))
 
 
-def revoke_key(session: Session, *, key_id: str, now: datetime) -> ApiKey:
-    """Revoke a key, for good. Revoking twice keeps the first time.
+def find_usable(session: Session, key_id: str, *, now: datetime) -> ApiKey | None:
+    """Return a key that opens something now: what a session, or a connection that stays open, asks again and again."""
+    return session.scalar(select(ApiKey).where(ApiKey.id == key_id, is_usable(now)))
+
+
+def revoke_key(
+    session: Session, *, key_id: str, admin_id: str | None, now: datetime, with_made: bool = True
+) -> tuple[ApiKey, int]:
+    """Revoke a key, for good, as one admin alone may: their own, and those that are no admin's.
+
+    Another admin's keys take two people (`service.admins.ask_revocation`): whoever could revoke them alone could make
+    themself the only one who decides. Revoking twice keeps the first time.
+
+    Args:
+        session: in a writing transaction.
+        key_id: of the key.
+        admin_id: the person who asks.
+        now: aware.
+        with_made: also revoke all that it made, directly or not.
+
+    Returns:
+        The key, and how many others were revoked with it.
 
     Raises:
         NotFound: no such key.
+        Forbidden: it is another admin's, or has made a key that is.
     """
-    key = session.get(ApiKey, key_id)
+    key = session.get(ApiKey, key_id, populate_existing=True)
     if key is None:
         raise NotFound("There is no such key.", key_id=key_id)
-    key.revoked_at = key.revoked_at or now
-    session.flush()
-    return key
+    this = ApiKey.id == key_id
+    theirs = ApiKey.admin_id.is_not(None) & ApiKey.admin_id.is_distinct_from(admin_id)
+    going = ApiKey.id.in_(with_all_made(this)) if with_made else this
+    if session.scalar(select(ApiKey.id).where(going, theirs, ApiKey.revoked_at.is_(None)).limit(1)) is not None:
+        raise Forbidden(
+            "An admin's keys are revoked by that person, or by two others: ask with `obscura admins revoke`, and "
+            "another admin approves.",
+            key_id=key_id,
+        )
+    was_valid = key.revoked_at is None
+    revoked = revoke(session, this, now=now, with_made=with_made)
+    session.refresh(key)
+    return key, revoked - was_valid
+
+
+def revoke(session: Session, chosen: ColumnElement[bool], *, now: datetime, with_made: bool = True) -> int:
+    """Revoke keys, and all that they made, and return how many. Who may do that was checked.
+
+    A key that is being made keeps its maker locked, so it is waited for; the next round then sees and revokes it.
+    """
+    going = ApiKey.id.in_(with_all_made(chosen)) if with_made else chosen
+    valid = select(ApiKey.id).where(going, ApiKey.revoked_at.is_(None)).order_by(ApiKey.id).with_for_update()
+    revoked = 0
+    while ids := session.scalars(valid).all():
+        session.execute(update(ApiKey), [{"id": key_id, "revoked_at": now} for key_id in ids])
+        revoked += len(ids)
+    return revoked
+
+
+def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
+    """Return the query for the ids of some keys, of the keys that these made, and so on; revoked ones as well."""
+    made = select(ApiKey.id).where(chosen).cte("made", recursive=True)
+    return select(made.union(select(ApiKey.id).join(made, ApiKey.created_by == made.c.id)).c.id)
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _hash(token: str) -> str:

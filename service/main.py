@@ -23,6 +23,7 @@ from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import inspect_at_start, require_clock
+from service.key_uses import KeyUses
 from service.logs import get_logger
 from service.private_files import make_private_folder, make_tree_private
 from service.settings import Settings
@@ -74,6 +75,7 @@ def create_app(
         workers = _embedded(settings, factory, clock)
     else:
         workers = _elsewhere(settings, factory, clock, send or _broker(settings))
+    key_uses = KeyUses(factory)
     app.state.settings = settings
     app.state.factory = factory
     app.state.service = Service(
@@ -84,8 +86,9 @@ def create_app(
         clock=clock,
         uploads=UploadSlots(upload_limits),
         ring=workers.doorbell.ring,
+        key_uses=key_uses,
     )
-    app.state.workers = workers
+    app.state.parts = (key_uses, *workers.parts)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
@@ -101,15 +104,15 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
-    workers: _Workers = app.state.workers
+    parts: tuple[_Part, ...] = app.state.parts
     await run_sync(_prepare, service)
-    for part in workers.parts:
+    for part in parts:
         part.start()
     try:
         yield
     finally:
         service.stopping.set()
-        for part in reversed(workers.parts):
+        for part in reversed(parts):
             await run_sync(part.stop)
         service.engine.dispose()
 

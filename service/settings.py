@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal, Self
 
@@ -9,13 +11,14 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 class Settings(BaseSettings):
     """Everything an operator may set. Immutable; every limit has a value.
 
-    `database_url` and `dashboard_public` are optional in the environment and are filled in when the object
-    is built, so readers never meet None: an SQLite file below `data_dir`, and "only on loopback".
+    `database_url` is optional in the environment and is filled in when the object is built, so readers never meet None:
+    an SQLite file below `data_dir`.
     """
 
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
@@ -28,7 +31,11 @@ class Settings(BaseSettings):
     keys_dir: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
-    dashboard_public: bool | None = None
+    public_url: str = Field(default="", description="at which browsers reach the service, where that is another")
+    trusted_proxies: str = Field(
+        default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are believed"
+    )
+    dashboard_public: bool = Field(default=False, description="whether whoever can connect may read without a key")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # Jobs
@@ -56,8 +63,8 @@ class Settings(BaseSettings):
             object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.resolve() / 'obscura.db'}")
         if self.keys_dir is not None:
             object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
-        if self.dashboard_public is None:
-            object.__setattr__(self, "dashboard_public", self.host in LOOPBACK_HOSTS)
+        object.__setattr__(self, "public_url", _origin(self.public_url))
+        _networks(self.trusted_proxies)
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ValueError(
                 "heartbeat_seconds must be at most half of lease_seconds, or one late beat loses the lease"
@@ -75,6 +82,15 @@ class Settings(BaseSettings):
         return self.keys_dir or self.data_dir / "keys"
 
     @property
+    def trusted_proxy_networks(self) -> list[str]:
+        """The proxies that are believed, also as a socket for both protocols names those of IPv4."""
+        networks = _networks(self.trusted_proxies)
+        v4 = [network for network in networks if isinstance(network, IPv4Network)]
+        return [str(network) for network in networks] + [
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}" for network in v4
+        ]
+
+    @property
     def url_path(self) -> Path:
         """Where `obscura up` writes its address while it runs."""
         return self.data_dir / "service.url"
@@ -83,3 +99,27 @@ class Settings(BaseSettings):
     def admin_key_path(self) -> Path:
         """Where the first admin key is written, readable by its owner alone."""
         return self.data_dir / "admin.key"
+
+
+def _origin(url: str) -> str:
+    """Read a scheme and a host as browsers write them, without the usual port; empty stays empty.
+
+    Raises:
+        ValueError: it is more or less than that.
+    """
+    plain = url.strip().rstrip("/").lower()
+    if plain and _ORIGIN.fullmatch(plain) is None:
+        raise ValueError(f"public_url is like https://obscura.example.org, without a path; it is {url!r}")
+    return plain.removesuffix(":443" if plain.startswith("https:") else ":80")
+
+
+def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
+    """Read addresses and networks with commas between them.
+
+    Raises:
+        ValueError: one is neither; a star is none, because then every client could say that it is another.
+    """
+    try:
+        return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]
+    except ValueError as error:
+        raise ValueError(f"trusted_proxies are addresses and networks like 10.0.0.0/8, with commas: {error}") from None

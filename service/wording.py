@@ -12,6 +12,7 @@ import jinja2
 from privacy.plans.registry import RECIPES
 from privacy.wording import FILTERS, show_percent
 from service.db.words import (
+    AdminAction,
     AdminRequestState,
     Admission,
     EntryKind,
@@ -75,6 +76,11 @@ ADMISSIONS = {
     Admission.MACHINE: "by the operator of the machine",
     Admission.ALONE: "as the second admin",
     Admission.APPROVED: "by two admins",
+}
+ADMIN_ACTIONS = {
+    AdminAction.ADMIT: "Admit",
+    AdminAction.REMOVE: "Remove",
+    AdminAction.REVOKE: "Revoke a key of",
 }
 ADMIN_REQUESTS = {
     AdminRequestState.PENDING: "Waits for another admin",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from service.api.schemas import ApiRecord, ApiRequest, Minute, Name, ReasonRequest, Scope
 
@@ -38,9 +38,10 @@ class AdminRequestRecord(ApiRecord):
     """What one admin asks about a person, and what another decided."""
 
     id: str
-    action: str = Field(description="`admit` or `remove`.")
+    action: str = Field(description="`admit`, `remove`, or `revoke` a key.")
     name: str
     admin_id: str | None
+    key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
     introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
     reason: str
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
@@ -49,6 +50,9 @@ class AdminRequestRecord(ApiRecord):
     expires_at: Minute
     decided_by: str | None
     decided_at: Minute | None
+    keys_revoked: int | None = Field(
+        description="Of what was approved: how many keys went, with all that they had made; null for an admission."
+    )
 
 
 class AdminAnswer(ApiRecord):
@@ -63,6 +67,19 @@ class KeyRequest(ApiRequest):
 
     name: Name
     scopes: list[Scope] = Field(min_length=1, max_length=4)
+    expires_at: AwareDatetime | None = Field(
+        default=None,
+        description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
+    )
+
+
+class RevocationRequest(ApiRequest):
+    """How much is revoked."""
+
+    with_made: bool = Field(
+        default=True,
+        description="Also the keys that it has made, those that these have made, and so on. False: this one alone.",
+    )
 
 
 class KeyRecord(ApiRecord):
@@ -73,8 +90,18 @@ class KeyRecord(ApiRecord):
     scopes: list[str]
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
+    created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
+    created_by_name: str | None = Field(description="That person's name.")
     created_at: Minute
+    last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
+    expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")
     revoked_at: Minute | None
+
+
+class RevokedKeyRecord(KeyRecord):
+    """A key that was revoked."""
+
+    others_revoked: int = Field(description="How many others, which it had made, were revoked with it.")
 
 
 class NewKeyRecord(KeyRecord):

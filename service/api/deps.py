@@ -13,12 +13,14 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from service.api.events import StreamSlots
-from service.api.problems import MEDIA_TYPE
+from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.schemas import Identifier
 from service.api.uploading import UploadSlots
-from service.auth import Principal, Scope, authenticate
+from service.api.wrong_keys import WrongKeys, client_address
+from service.auth import Principal, Scope, authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
 from service.errors import InvalidInput, Unauthorized
+from service.key_uses import KeyUses
 from service.settings import Settings
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -42,6 +44,8 @@ class Service:
     clock: Callable[[], datetime]
     uploads: UploadSlots
     ring: Callable[[], None]
+    key_uses: KeyUses
+    wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     stopping: threading.Event = field(default_factory=threading.Event)
     readiness: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)
@@ -59,21 +63,42 @@ Running = Annotated[Service, Depends(running_service)]
 bearer = HTTPBearer(auto_error=False, scheme_name="ApiKey", description="`Authorization: Bearer obs_...`")
 
 
+def identify(service: Service, request: Request, token: str) -> Principal:
+    """Find the caller behind a token, and note that the key was used, or that a wrong one came from an address.
+
+    Raises:
+        Unauthorized: Not one of ours, or revoked, or expired.
+        TooManyWrongKeys: The same, once more than the address may.
+    """
+    now = service.clock()
+    try:
+        with transaction(service.factory, read_only=True) as session:
+            principal = authenticate(session, token, now=now)
+    except Unauthorized as error:
+        wait_seconds = service.wrong_keys.count(client_address(request), claimed_id(token))
+        if wait_seconds > 0:
+            raise TooManyWrongKeys(error.message, wait_seconds) from None
+        raise
+    service.key_uses.note(principal.id, now)
+    return principal
+
+
 def authorize(
     needed: SecurityScopes,
     service: Running,
+    request: Request,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
 ) -> Principal:
     """Find the caller behind the bearer token and check the scopes that the route declares.
 
     Raises:
-        Unauthorized: No token, or not one of ours, or revoked.
+        Unauthorized: No token, or one that opens nothing.
+        TooManyWrongKeys: The same, once more than the address may.
         Forbidden: The key lacks the scope.
     """
     if credentials is None:
         raise Unauthorized("Send an API key: 'Authorization: Bearer obs_...'.")
-    with transaction(service.factory, read_only=True) as session:
-        principal = authenticate(session, credentials.credentials)
+    principal = identify(service, request, credentials.credentials)
     for scope in needed.scopes:
         principal.require(Scope(scope))
     return principal

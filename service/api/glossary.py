@@ -60,6 +60,8 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "counts": ("One for each class.", [5120, 880]),
     "created_at": ("When it was made.", _MOMENT),
     "created_by": ("The key that asked for it.", _id("key")),
+    "created_by_admin": ("The person who made it.", _id("adm")),
+    "created_by_name": ("The name of the person who made it.", "first admin"),
     "cursor": ("Where the page begins.", "WyIyMDI2Il0"),
     "dataset_id": ("The labelled images.", _id("ds")),
     "decided_at": ("When it was decided; null while it waits.", _MOMENT),
@@ -104,6 +106,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "key_id": ("The key.", _id("key")),
     "Idempotency-Key": ("Makes a retry harmless.", "3f0c7c1e-5a0b-4a55-9d43-6e4f6a1c2b7d"),
     "Last-Event-ID": ("The last event that the client has seen.", "3-5f2b9d0c1a77"),
+    "keys_revoked": ("How many keys were revoked.", 3),
     "kind": ("What kind it is.", "full"),
     "EntryRecord.kind": (
         "`open`, `hold`, `arm`, `charge`, `capture`, `release`, `sample`, `limit`, `freeze` or `fact`.",
@@ -111,6 +114,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     ),
     "JobRecord.kind": ("`train`, `sample`, `evaluate` or `preview`.", "train"),
     "ReleaseRecord.kind": ("What was published.", "generator"),
+    "last_used_at": ("The hour in which it was last used.", "2026-03-02T09:00:00Z"),
     "left_after_epsilon": ("What would be left, as an epsilon at the account's delta.", 1.4),
     "left_after_nano": ("What would be left, in nano-units of mu^2.", 228_000_000),
     "left_epsilon": ("What is left, as an epsilon at the account's delta. Epsilons of parts need not add up.", 2.0),
@@ -118,6 +122,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "limit": ("Items on a page.", 50),
     "limit_epsilon": ("The lifetime limit, at the account's delta.", 3.0),
     "made": ("Noisy releases that were made.", 421),
+    "made_by": ("A key that has made others.", _id("key")),
     "message": (
         "The same for people.",
         "The process that ran the job was lost too often, and nothing could be published.",
@@ -145,6 +150,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
         "JSON Schema.",
         {"type": "object", "properties": {"clip": {"type": "number", "minimum": 1e-6, "maximum": 1e6, "default": 1.0}}},
     ),
+    "others_revoked": ("How many others were revoked with it.", 2),
     "owner": ("Who is asked about the account.", "clinic"),
     "planned": ("Noisy releases that were planned.", 1000),
     "planned_epsilon": ("What the plan may charge, as an epsilon at the account's delta.", 1.0),
@@ -222,4 +228,5 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "version": ("Of the service.", "0.1.0"),
     "visibility": ("`private` belongs to an account; `public` costs nothing and protects nobody.", "private"),
     "width": ("Pixels of an image, left to right.", 28),
+    "with_made": ("Whether what it has made goes as well.", True),
 }

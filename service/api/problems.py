@@ -57,6 +57,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "too_many_streams": (503, "Too many event streams"),
     "too_many_streams_for_key": (429, "Too many event streams for this key"),
     "too_many_uploads_for_key": (429, "Too many uploads for this key"),
+    "too_many_wrong_keys": (429, "Too many wrong keys"),
     "busy": (503, "Busy"),
     "upload_refused": (422, "The content breaks a rule"),
     "upload_failed": (500, "The upload could not be stored"),
@@ -118,6 +119,19 @@ class TooManyUploads(ApiError):
         super().__init__(
             f"This key has {uploads_max} uploads running, the most it may. Wait for one to end.",
             uploads_max=uploads_max,
+        )
+
+
+class TooManyWrongKeys(ApiError):
+    """An address has sent more keys that open nothing than it may. One that opens something still passes."""
+
+    code: ClassVar[str] = "too_many_wrong_keys"
+
+    def __init__(self, said: str, seconds: float) -> None:
+        self.seconds = math.ceil(seconds)
+        super().__init__(
+            f"{said} Too many such keys came from your address: wait {self.seconds} seconds, or send a valid one.",
+            seconds=self.seconds,
         )
 
 
@@ -199,6 +213,8 @@ def _on_obscura_error(request: Request, error: Exception) -> Response:
         code = "too_many_streams_for_key"
     if isinstance(error, RangeNotSatisfiable):
         headers["Content-Range"] = f"bytes */{error.size}"
+    if isinstance(error, TooManyWrongKeys):
+        headers["Retry-After"] = str(error.seconds)
     if code not in STATUSES:
         return _on_unexpected_error(request, error)
     if code in OPERATOR_ONLY:

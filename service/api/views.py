@@ -6,8 +6,11 @@ in `service.api.job_views`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
 
 from privacy.plans.plan import Plan
 from service import admins, ledger
@@ -61,7 +64,7 @@ def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
     return record(
         AdminRequestRecord,
         row,
-        introduction=None if row.key_id is None else f"{row.key_id}:{row.key_hash}",
+        introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
         state="expired" if admins.has_expired(row, now) else row.state,
         expires_at=row.asked_at + admins.REQUEST_LIFETIME,
     )
@@ -93,9 +96,13 @@ def dataset(row: Dataset) -> DatasetRecord:
     )
 
 
-def key(row: ApiKey) -> KeyRecord:
-    """A key without its hash."""
-    return record(KeyRecord, row)
+def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
+    """Keys without their hashes, each with the person who made it."""
+    makers = admins.makers(session, rows)
+    return [
+        record(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        for row, maker in ((row, makers.get(row.id)) for row in rows)
+    ]
 
 
 def plan(made: Plan, payer: ledger.Account, asked: PlanRequest) -> PlanRecord:

@@ -15,6 +15,7 @@ from service.cli import (
     datasets,
     doctor,
     jobs,
+    keys,
     ledger,
     profiles,
     quickstart,
@@ -55,7 +56,7 @@ app.add_typer(sweeps.sweeps, name="sweeps")
 app.add_typer(releases.releases, name="releases")
 app.add_typer(accounts.limits, name="limits")
 app.add_typer(accounts.budget, name="budget")
-app.add_typer(accounts.keys, name="keys")
+app.add_typer(keys.keys, name="keys")
 app.add_typer(admins.admins, name="admins")
 app.add_typer(ledger.ledger, name="ledger")
 

@@ -1,4 +1,4 @@
-"""`obscura accounts`, `obscura limits`, `obscura budget`, `obscura keys`."""
+"""`obscura accounts`, `obscura limits`, `obscura budget`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from service.client import Client
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")
 budget = typer.Typer(no_args_is_help=True, help="What is spent, held and left.")
-keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 
 ACCOUNT_COLUMNS = (
     "name", "id", "delta", "limit=balance.limit_epsilon", "spent=balance.spent_epsilon", "held=balance.held_epsilon",
@@ -23,7 +22,6 @@ ENTRY_COLUMNS = ("sequence", "created_at", "kind", "amount_nano", "spent_nano", 
 REQUEST_COLUMNS = (
     "id", "account_id", "from=epsilon_before", "to=epsilon", "state", "reason", "requested_at",
 )  # fmt: skip
-KEY_COLUMNS = ("name", "id", "scopes", "admin_id", "created_at", "revoked_at")
 Account = Annotated[str, typer.Argument(metavar="ACCOUNT", help="Name or id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; stands in the ledger for ever.")]
 Limit = Annotated[float, typer.Option("--epsilon", "-e", help="The new lifetime limit.")]
@@ -138,28 +136,3 @@ def show_budget(
         found = client.account(resolve_account(client, account))
         facts = {"id": found.id, "name": found.name, "delta": found.delta, "frozen": found.frozen}
         output.record(facts | found.balance.model_dump(), "budget")
-
-
-@keys.command("create")
-def create_key(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="For people.")],
-    scope: Annotated[list[str], typer.Option("--scope", "-s", help="admin, data, train or read; repeat for several.")],
-    as_json: Json = False,
-) -> None:
-    """Create a key; with the scope admin, another one of your own. Its token is shown this once."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.create_key(name=name, scopes=scope), "key")
-        output.notice("Keep the token: it is shown this once and stored nowhere.")
-
-
-add_list(keys, "list", "List keys, without their secrets.", Client.keys, KEY_COLUMNS, "keys")
-
-
-@keys.command("revoke")
-def revoke_key(
-    context: typer.Context, key_id: Annotated[str, typer.Argument(help="key_...")], as_json: Json = False
-) -> None:
-    """Revoke a key, at once and for good."""
-    with connected(context, as_json) as (client, output):
-        output.record(client.revoke_key(key_id), "key")

@@ -8,16 +8,20 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import Json, add_decision, add_list, connected
+from service.cli.connection import Json, KeyId, add_decision, add_list, connected
 from service.cli.console import CliError, Exit, reporting
 from service.cli.ledger import open_database
 from service.client import Client
 from service.private_files import new_private_file, write_through
 
-admins = typer.Typer(no_args_is_help=True, help="People who decide. Two admit or remove a third.")
+admins = typer.Typer(
+    no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
+)
 
 ADMIN_COLUMNS = ("name", "id", "admission", "asked_by", "approved_by", "admitted_at", "removed_at")
-REQUEST_COLUMNS = ("id", "action", "name", "introduction", "state", "reason", "asked_by", "asked_at")
+REQUEST_COLUMNS = (
+    "id", "action", "name", "introduction", "key_id", "state", "reason", "asked_by", "asked_at", "keys_revoked",
+)  # fmt: skip
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept with the request.")]
 Out = Annotated[Path, typer.Option("--out", dir_okay=False, help="A new file for the token, readable by you alone.")]
 
@@ -73,9 +77,21 @@ def remove(
     reason: Reason,
     as_json: Json = False,
 ) -> None:
-    """Ask for an admin to be removed. Another one approves; the one who is to go may be that one."""
+    """Ask for an admin to be removed, with all keys of theirs and what these have made.
+
+    Another admin approves; the one who is to go may be that one.
+    """
     with connected(context, as_json) as (client, output):
         made = client.ask_removal(admin, reason=reason)
+        output.record(made, "admin request")
+        output.notice(f"Another admin runs: obscura admins approve {made.id}")
+
+
+@admins.command("revoke")
+def revoke(context: typer.Context, key_id: KeyId, reason: Reason, as_json: Json = False) -> None:
+    """Ask for another admin's key to be revoked, with all that it has made. A second admin, or its owner, approves."""
+    with connected(context, as_json) as (client, output):
+        made = client.ask_revocation(key_id, reason=reason)
         output.record(made, "admin request")
         output.notice(f"Another admin runs: obscura admins approve {made.id}")
 

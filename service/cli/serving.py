@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from service.api.deps import Service
 from service.cli.console import CliError, Exit, Output
 from service.dashboard.sessions import LINK_SECONDS
-from service.logs import configure_logging
+from service.logs import configure_logging, get_logger
 from service.main import create_app
 from service.private_files import keep_new_files_private, make_private_folder
 from service.settings import Settings
@@ -171,7 +171,13 @@ def serve(settings: Settings, output: Output) -> None:
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
     if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
         secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
-        output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {url}/sign-in/{secret}")
+        link = f"{settings.public_url or url}/sign-in/{secret}"
+        output.notice(f"Sign in, once, within {LINK_SECONDS // 60} minutes: {link}")
+    if settings.dashboard_public:
+        get_logger(__name__).warning("dashboard_open_to_everybody", setting="OBSCURA_DASHBOARD_PUBLIC")
+        output.notice(
+            f"Whoever can connect to {url} reads the dashboard WITHOUT A KEY: OBSCURA_DASHBOARD_PUBLIC is set."
+        )
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
     try:
@@ -186,11 +192,12 @@ def server_config(
     """Configure the server: bounded connections, bounded waiting, no word about itself.
 
     Args:
-        app: what is served.
+        app: what is served; its settings say which proxies are believed.
         connections_max: open at a time; more push out those that wait for a request.
         head_seconds: from the opening of a connection, or its last answer, to the end of the next request's head.
         grace_seconds: for open requests when the process is asked to stop.
     """
+    settings: Settings = app.state.settings
     bounds = {"connections_max": connections_max, "head_seconds": head_seconds}
     return uvicorn.Config(
         app,
@@ -198,6 +205,7 @@ def server_config(
         log_config=None,
         access_log=False,
         server_header=False,
+        forwarded_allow_ips=settings.trusted_proxy_networks,
         timeout_keep_alive=math.ceil(head_seconds),
         timeout_graceful_shutdown=grace_seconds,
         ws="none",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -72,17 +73,34 @@ class AdminClient:
         """Leave everything as it is; also withdraws one's own request."""
         return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
 
-    def create_key(self, *, name: str, scopes: list[str]) -> admin_schemas.NewKeyRecord:
-        """Create an API key; its token is shown this once."""
-        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", {"name": name, "scopes": scopes})
+    def create_key(
+        self, *, name: str, scopes: list[str], expires_at: datetime | None = None
+    ) -> admin_schemas.NewKeyRecord:
+        """Create an API key; its token is shown this once.
 
-    def keys(self) -> Iterator[admin_schemas.KeyRecord]:
-        """All keys, without secrets."""
-        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys")
+        Args:
+            name: For people.
+            scopes: Of `admin`, `data`, `train` and `read`.
+            expires_at: Aware; None for as late as the key that asks, or never.
+        """
+        body = {"name": name, "scopes": scopes, "expires_at": expires_at and expires_at.isoformat()}
+        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
 
-    def revoke_key(self, key_id: str) -> admin_schemas.KeyRecord:
-        """Revoke a key at once."""
-        return self._repeat(admin_schemas.KeyRecord, f"/v1/keys/{key_id}/revoke")
+    def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
+        """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
+        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
+
+    def revoke_key(self, key_id: str, *, with_made: bool = True) -> admin_schemas.RevokedKeyRecord:
+        """Revoke a key at once, and all that it has made unless that is to stay.
+
+        Raises:
+            AuthError: It is another admin's, see `ask_revocation`.
+        """
+        return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
+
+    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+        """Ask for another admin's key to be revoked, with all that it has made."""
+        return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
 
     def _get(self, record: type[Record], path: str) -> Record:
         return record.model_validate_json(self.transport.request("GET", path).content)

@@ -89,6 +89,7 @@ class AsyncClient:
     create_key = verb(Client.create_key)
     keys = listed(Client.keys)
     revoke_key = verb(Client.revoke_key)
+    ask_revocation = verb(Client.ask_revocation)
 
     create_account = verb(Client.create_account, AsyncAccount.of)
     find_account = verb(Client.find_account, AsyncAccount.of)

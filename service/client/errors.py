@@ -79,7 +79,7 @@ class BudgetError(ApiError):
 
 
 class AuthError(ApiError):
-    """The token is missing, unknown or revoked, or lacks the scope."""
+    """The token is missing, unknown, revoked or expired, or lacks the scope."""
 
 
 class NotFoundError(ApiError):

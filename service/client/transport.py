@@ -18,6 +18,7 @@ from service.client.stopping import go_on
 
 RETRIES_MAX = 5
 BACKOFF_SECONDS_MAX = 8.0
+RETRY_AFTER_SECONDS_MAX = 60.0
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
 EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 seconds
 ITEMS_A_PAGE = 100
@@ -58,7 +59,7 @@ class Transport:
     """A connection to one service.
 
     Requests that may be repeated safely (GET, and POST with an Idempotency-Key, which is the same key on each try)
-    are retried on broken connections and on 429, 502, 503 and 504, honouring Retry-After.
+    are retried on broken connections and on 429, 502, 503 and 504, honouring Retry-After up to a minute.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Transport:
                     raise ConnectionFailed(self.base_url, f"No answer from {self.base_url}: {error}") from error
                 self.sleep(backoff_seconds(attempt))
                 continue
-            if response.status_code in RETRY_STATUSES and not last:
+            if is_worth_waiting(response) and not last:
                 self.sleep(retry_after_seconds(response, attempt))
                 continue
             if response.status_code >= 400:
@@ -125,11 +126,12 @@ class Transport:
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         return self.request("POST", path, json=body, headers=headers).content
 
-    def pages(self, record: type[Record], path: str) -> Iterator[Record]:
-        """Yield every item of a list, page by page."""
+    def pages(self, record: type[Record], path: str, **wanted: str | None) -> Iterator[Record]:
+        """Yield every item of a list, page by page; of those that are wanted, where that is said."""
+        chosen = {name: value for name, value in wanted.items() if value is not None}
         cursor: str | None = None
         while True:
-            params = {"limit": ITEMS_A_PAGE} | ({"cursor": cursor} if cursor else {})
+            params = {"limit": ITEMS_A_PAGE} | chosen | ({"cursor": cursor} if cursor else {})
             page = self.request("GET", path, params=params).json()
             yield from (record.model_validate(item) for item in page["items"])
             cursor = page["next_cursor"]
@@ -178,7 +180,7 @@ class Transport:
                 with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
                     if response.status_code == 204:
                         return
-                    if response.status_code in RETRY_STATUSES and failures < RETRIES_MAX:
+                    if is_worth_waiting(response) and failures < RETRIES_MAX:
                         delay = retry_after_seconds(response, failures)
                         failures += 1
                     elif response.status_code >= 400:
@@ -211,7 +213,12 @@ def backoff_seconds(attempt: int) -> float:
     return float(min(0.25 * 2**attempt, BACKOFF_SECONDS_MAX))
 
 
+def is_worth_waiting(response: httpx.Response) -> bool:
+    """Whether the same request may be answered soon: after too many wrong keys, for one, it is not."""
+    return response.status_code in RETRY_STATUSES and retry_after_seconds(response, 0) <= RETRY_AFTER_SECONDS_MAX
+
+
 def retry_after_seconds(response: httpx.Response, attempt: int) -> float:
-    """The service's Retry-After in seconds, bounded; else the back-off."""
+    """The service's Retry-After in seconds; else the back-off."""
     value = response.headers.get("Retry-After", "")
-    return min(float(value), 60.0) if value.isdigit() else backoff_seconds(attempt)
+    return float(value) if value.isdigit() else backoff_seconds(attempt)

@@ -1,4 +1,4 @@
-"""Who is looking: a session (`service.dashboard.sessions`), or anybody on this machine where the operator allows it.
+"""Who is looking: a session (`service.dashboard.sessions`), or anybody who can connect where the operator allows that.
 
 Forms carry a token made from the session's cookie, beside SameSite.
 """
@@ -6,7 +6,6 @@ Forms carry a token made from the session's cookie, beside SameSite.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,10 +18,10 @@ from sqlalchemy.orm import Session
 from service.api.deps import Service
 from service.auth import Principal, Scope
 from service.dashboard.pages import SignInNeeded
-from service.dashboard.sessions import SignInLinks, SignInThrottle, find_session, form_token, name_of
+from service.dashboard.sessions import SignInLinks, find_session, form_token, name_of
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge
-from service.settings import LOOPBACK_HOSTS, Settings
+from service.settings import Settings
 
 COOKIE = "obscura_session"
 Facts = ParamSpec("Facts")
@@ -31,22 +30,6 @@ Made = TypeVar("Made")
 
 FORM_BYTES_MAX = 16 * 1024
 FORM_FIELDS_MAX = 32
-_FORWARDED = (
-    "forwarded",
-    "via",
-    "x-forwarded",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-forwarded-server",
-    "x-real-ip",
-    "x-client-ip",
-    "x-cluster-client-ip",
-    "x-original-host",
-    "true-client-ip",
-    "cf-connecting-ip",
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,6 @@ class Dashboard:
     """The running dashboard; lives in `app.state.dashboard`."""
 
     service: Service
-    throttle: SignInThrottle = field(default_factory=SignInThrottle)
     links: SignInLinks = field(default_factory=SignInLinks)
 
     @property
@@ -88,7 +70,7 @@ class Viewer:
     """Whoever looks at a page.
 
     Attributes:
-        principal: The key that signed in; None for a reader on the service's own machine.
+        principal: The key that signed in; None for a reader without a key.
         form_token: What this session's forms carry; empty without a session.
         name: Of the person or the key that signed in.
     """
@@ -123,13 +105,13 @@ Running = Annotated[Dashboard, Depends(running_dashboard)]
 
 
 def find_viewer(request: Request, dashboard: Running) -> Viewer:
-    """Find who is looking: a session, or anybody on this machine where the settings say so.
+    """Find who is looking: a session, or anybody where the settings say so.
 
     Raises:
         SignInNeeded: Neither.
     """
     viewer = _signed_in(request, dashboard)
-    if viewer is None and dashboard.settings.dashboard_public and _is_local(request):
+    if viewer is None and dashboard.settings.dashboard_public:
         viewer = Viewer(principal=None, form_token="")
     if viewer is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
@@ -208,13 +190,24 @@ Admin = Annotated[Principal, Depends(find_admin)]
 def require_same_origin(request: Request) -> None:
     """Refuse a form that another site's page has sent. Browsers say so in one of two headers, or in both.
 
+    Ours is the origin of `Settings.public_url`; without one it is the host that was asked, whatever the scheme.
+
     Raises:
         Forbidden: Another site sent it.
     """
     origin = request.headers.get("origin")  # a scheme, "://", a host; or "null"
-    foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host")
+    ours = request.app.state.settings.public_url
+    foreign = origin is not None and (
+        origin != ours if ours else origin.partition("://")[2] != request.headers.get("host")
+    )
     if foreign or request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forbidden("This form was sent from another site.")
+
+
+def is_secure(request: Request) -> bool:
+    """Tell whether browsers reach the service by https: then they send the session's cookie no other way."""
+    public_url: str = request.app.state.settings.public_url
+    return public_url.startswith("https:") or request.url.scheme == "https"
 
 
 def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
@@ -222,28 +215,14 @@ def _signed_in(request: Request, dashboard: Dashboard) -> Viewer | None:
     if cookie is None:
         return None
     with transaction(dashboard.factory, read_only=True) as session:
-        principal = find_session(session, cookie, now=dashboard.clock())
-        return None if principal is None else Viewer(principal, form_token(cookie), name_of(session, principal))
+        now = dashboard.clock()
+        principal = find_session(session, cookie, now=now)
+        if principal is None:
+            return None
+        dashboard.service.key_uses.note(principal.id, now)
+        return Viewer(principal, form_token(cookie), name_of(session, principal))
 
 
 def still_signed_in(request: Request, dashboard: Dashboard) -> bool:
     """Tell whether the session of a request that stays open has not ended: what it asks again and again."""
     return _signed_in(request, dashboard) is not None
-
-
-def _is_local(request: Request) -> bool:
-    """Tell whether somebody on this machine asks, with a browser of this machine.
-
-    The connection must come from a loopback address, and nobody may say that it was forwarded: what a proxy says of the
-    client's address is never believed, and a request that passed one is not local, whatever the server has made of it.
-    HTTP/1.0 is what proxies speak that say nothing. The name in the address bar is judged as well: a foreign site that
-    lets its name point to this machine is not local.
-    """
-    if any(name in request.headers for name in _FORWARDED) or request.scope.get("http_version") == "1.0":
-        return False
-    try:
-        peer = ipaddress.ip_address(request.client.host if request.client is not None else "")
-        peer = getattr(peer, "ipv4_mapped", None) or peer  # as a socket for both protocols names an IPv4 client
-        return peer.is_loopback and request.url.hostname in LOOPBACK_HOSTS
-    except ValueError:  # no address, or a host that is none
-        return False

@@ -12,12 +12,13 @@ from service import admins, ledger
 from service.auth import Principal, Scope
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
-from service.db.access_tables import AdminRequest
+from service.db.access_tables import AdminRequest, ApiKey
 from service.db.session import transaction
 from service.errors import InvalidInput
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50
+RECENT_KEYS = 100
 
 
 @router.post("/accounts/{account_id}/freeze")
@@ -64,14 +65,16 @@ def decline_raise(dashboard: Running, admin: Admin, request_id: str) -> Redirect
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins and what was asked about them, to admins."""
+    """Show the admins, what was asked about them, and the keys, to admins."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
     now = dashboard.clock()
     newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
+    newest_keys = select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
     with transaction(dashboard.factory, read_only=True) as session:
-        people, asked = admins.admins(session), session.scalars(newest).all()
+        people, asked, keys = admins.admins(session), session.scalars(newest).all(), session.scalars(newest_keys).all()
+        makers = admins.makers(session, keys)
     return page(
         request,
         "admins.html",
@@ -79,6 +82,10 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         names={admin.id: admin.name for admin in people},
         requests=asked,
         expired={row.id for row in asked if admins.has_expired(row, now)},
+        keys=keys,
+        keys_shown_max=RECENT_KEYS,
+        makers=makers,
+        now=now,
     )
 
 

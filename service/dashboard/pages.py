@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -57,19 +57,12 @@ _STATUSES = {
     "forbidden": (403, "Not with this key"),
     "conflict": (409, "That is not possible now"),
     "too_large": (413, "Too large"),
-    "throttled": (429, "Too many attempts"),
     "ledger_corruption": (503, "The ledger needs an operator"),
 }
 
 
 class SignInNeeded(Unauthorized):
     """Nobody is signed in; the browser is sent to the form."""
-
-
-class Throttled(ObscuraError):
-    """Too many wrong keys."""
-
-    code: ClassVar[str] = "throttled"
 
 
 class PageRoute(APIRoute):
@@ -153,6 +146,7 @@ def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates")
     environment.globals |= {
         "adjacencies": ADJACENCIES,
+        "admin_action_words": wording.ADMIN_ACTIONS,
         "admin_request_words": wording.ADMIN_REQUESTS,
         "admission_words": wording.ADMISSIONS,
         "asset_version": asset_version,

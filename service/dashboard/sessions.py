@@ -1,7 +1,7 @@
-"""Sessions of the dashboard, opened with an API key or by a one-time link, and how guessing is slowed down.
+"""Sessions of the dashboard, opened with an API key or by a one-time link.
 
 The cookie is a random text; its SHA-256 names a row that says whose key opened the session and until when. Row and key
-are looked up on every request, so signing out, or revoking the key, ends every copy of the cookie at once.
+are looked up on every request, so signing out, or the end of the key, ends every copy of the cookie at once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import hashlib
 import hmac
 import secrets
 import threading
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.auth import Principal, Scope, principal_of
+from service.auth import Principal, Scope, find_usable, principal_of
 from service.db.access_tables import Admin, ApiKey, SignIn
 
 SESSION_SECONDS = 8 * 3600
@@ -45,8 +44,8 @@ def find_session(session: Session, cookie: str, *, now: datetime) -> Principal |
     row = session.get(SignIn, _digest(cookie))
     if row is None or row.expires_at <= now:
         return None
-    key = session.get(ApiKey, row.key_id)
-    if key is None or key.revoked_at is not None:
+    key = find_usable(session, row.key_id, now=now)
+    if key is None:
         return None
     principal = principal_of(key)
     return principal if may_read(principal) else None
@@ -69,39 +68,6 @@ def may_read(principal: Principal) -> bool:
 
 def _digest(cookie: str) -> str:
     return hashlib.sha256(cookie.encode(errors="surrogatepass")).hexdigest()
-
-
-@dataclass
-class SignInThrottle:
-    """Slow down guessing: a few failures an address, and a bound on all together, within a sliding window.
-
-    Keys have 256 random bits, so this keeps the log and the processor quiet more than it keeps guessers out.
-    """
-
-    failures_max: int = 10
-    failures_in_all_max: int = 200
-    window_seconds: float = 300.0
-    _failures: deque[tuple[str, float]] = field(default_factory=deque)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def wait_seconds(self, address: str, *, now_seconds: float) -> float:
-        """Return how long this address has to wait; 0 when it may try."""
-        with self._lock:
-            while self._failures and self._failures[0][1] <= now_seconds - self.window_seconds:
-                self._failures.popleft()
-            all_times = [time for _, time in self._failures]
-            own_times = [time for failed, time in self._failures if failed == address]
-        for times, most in ((all_times, self.failures_in_all_max), (own_times, self.failures_max)):
-            if len(times) >= most:
-                return times[-most] + self.window_seconds - now_seconds
-        return 0.0
-
-    def record_failure(self, address: str, *, now_seconds: float) -> None:
-        """Count a wrong key."""
-        with self._lock:
-            self._failures.append((address, now_seconds))
-            while len(self._failures) > self.failures_in_all_max:
-                self._failures.popleft()
 
 
 @dataclass

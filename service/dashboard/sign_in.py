@@ -11,9 +11,12 @@ import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from service.api.deps import identify
+from service.api.problems import TooManyWrongKeys
+from service.api.wrong_keys import client_address
 from service.auth import Principal, Scope, authenticate
-from service.dashboard.access import COOKIE, Dashboard, Form, Running, read_form
-from service.dashboard.pages import PageRoute, Throttled, page
+from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
+from service.dashboard.pages import PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
@@ -32,18 +35,16 @@ def sign_in_form(request: Request, next: Annotated[str, Query(max_length=NEXT_CH
 @router.post("/login")
 def sign_in(request: Request, dashboard: Running, form: Form) -> Response:
     """Check a key and begin a session."""
-    address = request.client.host if request.client is not None else "unknown"
-    wait = dashboard.throttle.wait_seconds(address, now_seconds=time.monotonic())
-    if wait > 0:
-        raise Throttled(f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.")
     target = _local_path(form.get("next", "/"))
     try:
-        with transaction(dashboard.factory, read_only=True) as session:
-            principal = authenticate(session, form.get("key", "").strip())
+        principal = identify(dashboard.service, request, form.get("key", "").strip())
     except Unauthorized as error:
-        dashboard.throttle.record_failure(address, now_seconds=time.monotonic())
-        structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=address)
+        structlog.get_logger(__name__).warning("dashboard_sign_in_refused", address=client_address(request))
         return page(request, "login.html", status_code=401, next=target, message=error.message)
+    except TooManyWrongKeys as error:
+        refused = page(request, "login.html", status_code=429, next=target, message=error.message)
+        refused.headers["Retry-After"] = str(error.seconds)
+        return refused
     if not may_read(principal):
         message = f"This key may not look at the dashboard: it needs the scope {Scope.READ.value!r} or 'admin'."
         return page(request, "login.html", status_code=403, next=target, message=message)
@@ -66,7 +67,7 @@ def use_link(request: Request, dashboard: Running, secret: str) -> Response:
     try:
         token = dashboard.settings.admin_key_path.read_text("ascii").strip()
         with transaction(dashboard.factory, read_only=True) as session:
-            principal = authenticate(session, token)
+            principal = authenticate(session, token, now=dashboard.clock())
     except (OSError, UnicodeDecodeError, Unauthorized):
         raise Unauthorized("The first admin's key is no longer valid. Sign in with a key of your own.") from None
     return _begin(request, dashboard, principal, "/")
@@ -90,7 +91,7 @@ def _begin(request: Request, dashboard: Dashboard, principal: Principal, target:
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=is_secure(request),
     )
     return response
 
@@ -103,7 +104,7 @@ def sign_out(request: Request, dashboard: Running) -> Response:
         with transaction(dashboard.factory) as session:
             close_session(session, cookie)
     response = RedirectResponse("/login", status_code=303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=is_secure(request))
     return response
 
 

@@ -42,18 +42,16 @@ class Admin(Base):
 
 
 class AdminRequest(Base):
-    """One admin's wish to admit or remove another, which a second one decides.
+    """One admin's wish to admit or remove another, or to revoke another's key, which a second one decides.
 
     An admission names the id and the SHA-256 of a token that the new admin made, and that nobody else has seen.
+    `keys_revoked` is how many keys went with what was approved.
     """
 
     __tablename__ = "admin_requests"
     __table_args__ = (
-        check(
-            "(action = 'admit') = (key_id IS NOT NULL) AND (key_id IS NULL) = (key_hash IS NULL)",
-            "admission_has_key",
-        ),
-        check("action != 'remove' OR admin_id IS NOT NULL", "removes_one"),
+        check("(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)", "names_key"),
+        check("action = 'admit' OR admin_id IS NOT NULL", "concerns_one"),
         check(
             "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
             "decided_by_somebody",
@@ -73,13 +71,16 @@ class AdminRequest(Base):
     asked_at: Mapped[datetime]
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     decided_at: Mapped[datetime | None]
+    keys_revoked: Mapped[int | None]
 
 
 class ApiKey(Base):
     """An API key. Only the SHA-256 of its 256-bit random token is kept.
 
     `admin_id` is the person whose key it is, for a key with the scope admin, and None for every other.
-    `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine.
+    `created_by` is the key that asked for it, whose holder has seen its token; None for one made on the machine. Only
+    admins' keys make keys, so the person behind any key is its own admin, or that of the key that made it.
+    `last_used_at` is kept to the hour, see `service.key_uses`.
     """
 
     __tablename__ = "api_keys"
@@ -90,8 +91,10 @@ class ApiKey(Base):
     hash: Mapped[Sha256]
     scopes: Mapped[list[str]]
     admin_id: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"), index=True)
-    created_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
+    created_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"), index=True)
     created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 
     def __repr__(self) -> str:

@@ -158,10 +158,11 @@ class Admission(enum.StrEnum):
 
 
 class AdminAction(enum.StrEnum):
-    """What is asked about an admin."""
+    """What is asked about an admin: to become one, to be none any more, or to lose a key."""
 
     ADMIT = "admit"
     REMOVE = "remove"
+    REVOKE = "revoke"
 
 
 class AdminRequestState(enum.StrEnum):

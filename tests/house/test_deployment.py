@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from service.settings import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {"OBSCURA_POSTGRESQL_PASSWORD": "trial", "OBSCURA_REDIS_PASSWORD": "trial"}
 SERVICES = {"postgresql", "redis", "migrate", "api", "worker"}
@@ -69,6 +71,18 @@ def test_every_service_is_limited_and_hardened(services):
     for name in ("migrate", "api", "worker"):
         assert services[name]["read_only"] is True, name
         assert services[name]["cap_drop"] == ["ALL"], name
+
+
+def test_the_api_believes_the_host_that_its_users_come_through(services):
+    """A proxy on the host reaches the container from the gateway of the network on which the port is published."""
+    network = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["networks"]["outside"]
+    said, example = services["api"]["environment"], (ROOT / ".env.example").read_text("utf-8")
+    assert said["OBSCURA_PUBLIC_URL"] == "${OBSCURA_PUBLIC_URL:-}"
+    believed = said["OBSCURA_TRUSTED_PROXIES"].removeprefix("${OBSCURA_TRUSTED_PROXIES:-").removesuffix("}")
+    settings = Settings(trusted_proxies=believed, public_url="")
+    assert settings.trusted_proxy_networks[0] == f"{network['ipam']['config'][0]['gateway']}/32"
+    assert "OBSCURA_PUBLIC_URL=\n" in example
+    assert f"OBSCURA_TRUSTED_PROXIES={believed}\n" in example
 
 
 def test_services_start_in_order(services):

@@ -1,17 +1,20 @@
 """API keys: tokens are shown once and kept as hashes; scopes; revocation; the first admin key."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import select, text
 
 from service.admins import bootstrap_admin
-from service.auth import Principal, Scope, authenticate, create_key, revoke_key
+from service.auth import Principal, Scope, authenticate, create_key, is_usable, revoke, revoke_key
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
+from tests.conftest import NOW
 from tests.service import people
+from tests.together import at_once, wait_until
 
 
 def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str, str]:
@@ -20,9 +23,9 @@ def make_key(factory: SessionFactory, now: datetime, *scopes: str) -> tuple[str,
         return key.id, token
 
 
-def who(factory: SessionFactory, token: str) -> Principal:
+def who(factory: SessionFactory, token: str, *, now: datetime = NOW) -> Principal:
     with transaction(factory, read_only=True) as session:
-        return authenticate(session, token)
+        return authenticate(session, token, now=now)
 
 
 def test_a_token_finds_its_principal(factory, now):
@@ -76,12 +79,13 @@ def test_a_revoked_key_opens_nothing(factory, now):
     key_id, token = make_key(factory, now, "admin")
     for later in (0, 5):
         with transaction(factory) as session:
-            revoked = revoke_key(session, key_id=key_id, now=now + timedelta(days=later))
-            assert revoked.revoked_at == now
+            owner = session.get_one(ApiKey, key_id).admin_id
+            revoked, others = revoke_key(session, key_id=key_id, admin_id=owner, now=now + timedelta(days=later))
+            assert (revoked.revoked_at, others) == (now, 0)
     with pytest.raises(Unauthorized):
         who(factory, token)
     with pytest.raises(NotFound), transaction(factory) as session:
-        revoke_key(session, key_id="key_none", now=now)
+        revoke_key(session, key_id="key_none", admin_id=None, now=now)
 
 
 def test_scopes_are_required_and_admin_has_them_all():
@@ -136,5 +140,65 @@ def test_a_revoked_admin_is_replaced(factory, now, tmp_path):
     key_id, _token = make_key(factory, now, "admin")
     with transaction(factory) as session:
         assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
-        revoke_key(session, key_id=key_id, now=now)
+        revoke(session, ApiKey.id == key_id, now=now)
         assert bootstrap_admin(session, path=tmp_path / "admin.key", now=now)
+
+
+def made_by(factory: SessionFactory, now: datetime, key_id: str, admin_id: str | None) -> str:
+    with transaction(factory) as session:
+        made = create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=admin_id, now=now)
+        return made[0].id
+
+
+def test_a_key_that_is_being_made_goes_with_its_maker(factory, now):
+    """A thief makes keys as fast as they can while the stolen one is revoked: none is left."""
+    key_id, _token = make_key(factory, now, "admin")
+    with transaction(factory, read_only=True) as session:
+        owner = session.get_one(ApiKey, key_id).admin_id
+
+    def steal() -> None:
+        last = key_id
+        for _ in range(10):
+            last = made_by(factory, now, last, owner)
+
+    def stop() -> None:
+        with transaction(factory) as session:
+            revoke(session, ApiKey.id == key_id, now=now)
+
+    ends = at_once(steal, steal, stop, steal)
+    assert ends[2] is None, ends
+    assert all(end is None or isinstance(end, Unauthorized) for end in ends), ends
+    with transaction(factory, read_only=True) as session:
+        assert session.scalars(select(ApiKey.id).where(is_usable(now))).all() == []
+    with pytest.raises(Unauthorized):
+        made_by(factory, now, key_id, owner)
+
+
+def test_an_open_making_is_waited_for(factory, now):
+    """The worst moment: the new key is written and not yet committed when its maker is revoked."""
+    if factory.kw["bind"].dialect.name == "sqlite":
+        pytest.skip("SQLite's writers take turns")
+    key_id, _token = make_key(factory, now, "admin")
+
+    def stop() -> int:
+        with transaction(factory) as session:
+            return revoke(session, ApiKey.id == key_id, now=now)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction(factory) as session:
+            owner = session.get_one(ApiKey, key_id).admin_id
+            create_key(session, name="made", scopes=["admin"], created_by=key_id, admin_id=owner, now=now)
+            stopping = pool.submit(stop)
+            waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: bool(session.scalar(waiting)), "nobody waits")
+        assert stopping.result() == 2
+
+
+def test_a_start_after_all_admin_keys_have_expired_makes_one(factory, now, tmp_path):
+    key_id, _token = make_key(factory, now, "admin")
+    end = now + timedelta(days=1)
+    with transaction(factory) as session:
+        session.get_one(ApiKey, key_id).expires_at = end
+    with transaction(factory) as session:
+        assert not bootstrap_admin(session, path=tmp_path / "admin.key", now=end - timedelta(seconds=1))
+        assert bootstrap_admin(session, path=tmp_path / "admin.key", now=end)

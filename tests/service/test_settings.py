@@ -19,7 +19,7 @@ def test_the_default_is_embedded_on_loopback_with_a_file_below_var(tmp_path):
     settings = Settings()
     assert settings.mode == "embedded"
     assert settings.database_url == f"sqlite:///{tmp_path}/var/obscura.db"
-    assert settings.dashboard_public is True
+    assert settings.dashboard_public is False
     assert settings.admin_key_path == Path("var/admin.key")
 
 
@@ -31,13 +31,23 @@ def test_settings_come_from_the_environment(monkeypatch, tmp_path):
     settings = Settings()
     assert (settings.mode, settings.page_size_max) == ("celery", 10)
     assert settings.database_url == f"sqlite:///{tmp_path}/data/obscura.db"
-    assert settings.dashboard_public is False  # not on loopback, so not for everybody
 
 
 def test_what_was_set_is_kept():
     settings = Settings(database_url="postgresql+psycopg://db/obscura", dashboard_public=True, host="0.0.0.0")
     assert settings.database_url == "postgresql+psycopg://db/obscura"
     assert settings.dashboard_public is True
+
+
+def test_the_public_url_is_an_origin_and_proxies_are_networks(monkeypatch):
+    monkeypatch.setenv("OBSCURA_PUBLIC_URL", "HTTPS://Obscura.Example.org:443/")
+    monkeypatch.setenv("OBSCURA_TRUSTED_PROXIES", "172.30.84.1, 2001:db8::/32")
+    settings = Settings()
+    assert settings.public_url == "https://obscura.example.org"
+    assert settings.trusted_proxy_networks == ["172.30.84.1/32", "2001:db8::/32", "::ffff:172.30.84.1/128"]
+    for nothing in ("OBSCURA_PUBLIC_URL", "OBSCURA_TRUSTED_PROXIES"):  # as compose passes what .env leaves out
+        monkeypatch.setenv(nothing, "")
+    assert (Settings().public_url, Settings().trusted_proxy_networks) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -51,6 +61,11 @@ def test_what_was_set_is_kept():
         {"attempts_max": 0},
         {"processes": -1},
         {"processes": 65},
+        {"public_url": "obscura.example.org"},
+        {"public_url": "https://obscura.example.org/path"},
+        {"trusted_proxies": "*"},
+        {"trusted_proxies": "10.0.0.1, proxy.local"},
+        {"trusted_proxies": "10.0.0.1/8"},
     ],
 )
 def test_what_cannot_work_is_refused(wrong):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
 from service import admins, auth
@@ -18,6 +18,8 @@ from service.api.admin_schemas import (
     KeyRecord,
     KeyRequest,
     NewKeyRecord,
+    RevocationRequest,
+    RevokedKeyRecord,
 )
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
@@ -30,6 +32,7 @@ from service.db.session import transaction
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
 AdminId = Annotated[str, Path(max_length=64)]
 RequestId = Annotated[str, Path(max_length=64)]
+KeyId = Annotated[Identifier, Path()]
 
 
 @router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
@@ -64,7 +67,8 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
 def ask_removal(service: Running, admin: Admin, request: Request, admin_id: AdminId, body: ReasonRequest) -> Response:
     """Ask for an admin to be removed, which another must approve: the one who is to go, for instance.
 
-    409 where fewer than two would be left. A key in wrong hands can be revoked at once, by any admin.
+    With the person go all their keys, the keys that these have made, and so on. 409 where fewer than two admins would
+    be left.
     """
     with transaction(service.factory) as session:
         now = service.clock()
@@ -115,20 +119,53 @@ def create_key(service: Running, admin: Admin, body: KeyRequest) -> Response:
         key, token = auth.create_key(
             session, **body.model_dump(), created_by=admin.id, admin_id=admin.admin_id, now=service.clock()
         )
-        record = NewKeyRecord(**dict(views.key(key)), token=token)
+        record = NewKeyRecord(**dict(views.keys(session, [key])[0]), token=token)
     headers = {"Location": f"/v1/keys/{record.id}", "Cache-Control": "no-store"}
     return Response(record.model_dump_json(), status_code=201, headers=headers, media_type="application/json")
 
 
 @key_router.get("", dependencies=[ADMIN], response_model=Page[KeyRecord], summary="List keys")
-def list_keys(service: Running, request: Request, page: Paging) -> Response:
-    """List the keys, revoked ones too, newest first."""
-    return answer_newest(service, request, page, select(ApiKey), ApiKey, each(views.key))
+def list_keys(
+    service: Running,
+    request: Request,
+    page: Paging,
+    made_by: Annotated[
+        Identifier | None, Query(description="Only what this key has made, what that has made, and so on.")
+    ] = None,
+) -> Response:
+    """List the keys, those that were revoked or have expired too, newest first."""
+    query = select(ApiKey)
+    if made_by is not None:
+        query = query.where(ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by)))
+    return answer_newest(service, request, page, query, ApiKey, views.keys)
 
 
-@key_router.post("/{key_id}/revoke", dependencies=[ADMIN], response_model=KeyRecord, summary="Revoke a key")
-def revoke_key(service: Running, request: Request, key_id: Annotated[Identifier, Path()]) -> Response:
-    """Revoke a key at once and for good. Revoking twice keeps the first time."""
+@key_router.post("/{key_id}/revoke", response_model=RevokedKeyRecord, summary="Revoke a key")
+def revoke_key(
+    service: Running, admin: Admin, request: Request, key_id: KeyId, body: RevocationRequest | None = None
+) -> Response:
+    """Revoke a key at once and for good, with all that it has made unless the body says otherwise.
+
+    One admin alone may revoke keys of their own, and those without the scope `admin`, whoever made them. 403 for keys
+    of another admin: those take two people. Revoking twice keeps the first time.
+    """
+    given = (body or RevocationRequest()).model_dump()
     with transaction(service.factory) as session:
-        record = views.key(auth.revoke_key(session, key_id=key_id, now=service.clock()))
+        key, others = auth.revoke_key(session, key_id=key_id, admin_id=admin.admin_id, now=service.clock(), **given)
+        record = RevokedKeyRecord(**dict(views.keys(session, [key])[0]), others_revoked=others)
     return answer(request, record)
+
+
+@key_router.post(
+    "/{key_id}/ask-revocation", status_code=201, response_model=AdminRequestRecord, summary="Ask for a revocation"
+)
+def ask_revocation(service: Running, admin: Admin, request: Request, key_id: KeyId, body: ReasonRequest) -> Response:
+    """Ask for another admin's key to be revoked, with all that it has made. A second admin, or its owner, approves.
+
+    409 for a key that you can revoke alone.
+    """
+    with transaction(service.factory) as session:
+        now = service.clock()
+        made = admins.ask_revocation(session, key_id=key_id, reason=body.reason, asked_by=admin.admin_id, now=now)
+        record = views.admin_request(made, now)
+    return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})

@@ -171,9 +171,9 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
 
 
 def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
-    """Look at a job for whoever follows it, whose key may have been revoked since the last look."""
+    """Look at a job for whoever follows it, whose key may have been revoked, or have expired, since the last look."""
     with transaction(service.factory, read_only=True) as session:
-        if not auth.is_valid(session, key_id):
+        if auth.find_usable(session, key_id, now=service.clock()) is None:
             return None
         job = jobs.get_job(session, job_id)
         return Snapshot(job.progress_version, job_views.event(session, job))

@@ -74,6 +74,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
     output.notice(f"Images: {found.name} ({found.source}), {at_most}.")
     with DemoService(data_dir, log=out / "service.log") as service:
         output.notice(f"Service: {service.url} (log: {out / 'service.log'}). The dashboard is at {service.url}/")
+        output.notice(f"To sign in there, use the key in {Settings(data_dir=data_dir).admin_key_path}.")
         clock.done("setup")
         with Client(service.url, service.token) as client:
             trained = _main_job(client, output, clock, found, out)
@@ -184,7 +185,8 @@ def _show(output: Output, summary: dict[str, Any], url: str, out: Path) -> None:
             "sample grid": summary["grid"],
             "report": summary["report"],
             "summary": str(out / "summary.json"),
-            "dashboard": f"{url}/ while the demo runs; again with: obscura --data-dir {out / 'service'} up",
+            "dashboard": f"{url}/ while the demo runs; again with: obscura --data-dir {out / 'service'} up, "
+            "which prints a link that signs in",
         },
         "done",
     )

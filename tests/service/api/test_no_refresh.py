@@ -116,6 +116,8 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/admin-requests/{request_id}/decline", client=bob, **asked())
     ask("POST", "/v1/admins/{admin_id}/remove", why, client=bob, admin_id=carol["admin_id"])
     ask("POST", "/v1/admin-requests/{request_id}/approve", client=alice, **asked())
+    key_of_bob = introduction_of_bob.split(":")[0]
+    ask("POST", "/v1/keys/{key_id}/ask-revocation", why, client=alice, key_id=key_of_bob)
     declared = DATASET | {"visibility": "private", **account}
     dataset = {"dataset_id": ask("POST", "/v1/datasets", declared)["id"]}
     ask("PUT", "/v1/datasets/{dataset_id}/content", **dataset, params={"format": "npz"}, content=make_npz(10))

@@ -25,6 +25,7 @@ from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.key_uses import KeyUses
 from service.settings import Settings
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import make_key
@@ -221,6 +222,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             clock=lambda: now + timedelta(minutes=5),
             uploads=UploadSlots(UploadLimits()),
             ring=lambda: site.rung.append(1),
+            key_uses=KeyUses(app.state.factory),
         )
         problems.install(app)
         dashboard.mount(app)
@@ -232,8 +234,8 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
 
 @pytest.fixture
 def site(make_site: Callable[..., Site]) -> Site:
-    """The dashboard as it is on loopback: everybody on this machine may read."""
-    return make_site()
+    """A dashboard that its operator has opened: whoever can connect may read."""
+    return make_site(dashboard_public=True)
 
 
 @pytest.fixture

@@ -2,21 +2,25 @@
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from service import jobs, ledger
 from service.admins import introduce
 from service.artifacts import directory_of
+from service.auth import create_key
 from service.datasets.vault import key_path, write_key
-from service.db.access_tables import AdminRequest
+from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
 from service.db.words import DatasetState, HoldState, JobState
 from service.sealing import new_key
+from service.times import to_the_hour
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 OPTIONS = {"teachers": 10, "top_k": 4}
@@ -56,8 +60,25 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     assert send(bob, "/admins", remove, reason="a mistake").status_code == 303
     newest = next(row for row in site.rows(AdminRequest) if row.state.value == "pending")
     assert send(alice, "/admins", f"/admin-requests/{newest.id}/approve").status_code == 303
-    assert "Removed" in bob.get("/admins").text
+    assert_shown(bob.get("/admins").text, "Removed", "1 key revoked")
     assert send(bob, "/admins", remove, reason="again").status_code == 409
+
+
+def test_admins_see_who_made_a_key_when_it_was_used_and_when_it_ends(site):
+    alice = site.signed_in("admin")
+    with transaction(site.factory) as session:
+        mine = session.scalars(select(ApiKey)).one()
+        end = {"expires_at": site.now + timedelta(days=30)}
+        made = create_key(session, name="nightly <b>", scopes=["read"], created_by=mine.id, now=site.now, **end)[0]
+        made.last_used_at = to_the_hour(site.now)
+        old = create_key(session, name="old", scopes=["data"], now=site.now, expires_at=site.now + timedelta(minutes=1))
+        old[0].created_at = site.now - timedelta(days=1)
+        whose = session.get_one(Admin, mine.admin_id).name
+    shown = alice.get("/admins").text
+    assert_shown(
+        shown, "nightly &lt;b&gt;: read", f"by {whose}, with {mine.id}", "2030-01-02T03:00", "2030-02-01T03:04"
+    )
+    assert_shown(shown, "on the machine", "Never", "Expired")
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approv
 
 def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
     request_id = board.ask()
-    board.do(auth.revoke_key, key_id=board.alice)
+    board.do(auth.revoke, ApiKey.id == board.alice)
     with pytest.raises(Conflict, match="revoked"):
         board.approve(request_id)
 
@@ -160,7 +160,7 @@ def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
 def test_keys_that_were_revoked_or_are_no_admins_decide_nothing(board: Board) -> None:
     request_id = board.ask()
     with transaction(board.factory) as session:
-        auth.revoke_key(session, key_id=board.bob, now=board.now)
+        auth.revoke(session, ApiKey.id == board.bob, now=board.now)
         trainer = make_key(session, name="trainer", scopes=["train", "data", "read"], now=board.now - LATER)[0]
     for key_id in (board.bob, trainer.id, "key_nobody"):
         for decide in (board.approve, board.decline):

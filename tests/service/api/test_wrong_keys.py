@@ -1,0 +1,69 @@
+"""Keys that open nothing: told to wait by address, without locking out anybody who holds one that does."""
+
+import httpx
+import pytest
+from fastapi import Request
+
+from service.api.wrong_keys import WrongKeys, client_address
+from service.settings import Settings
+from tests.service.api.conftest import Served, serving
+
+WRONG = "obs_" + "a" * 20 + "_" + "0" * 64
+
+
+def ask(served: Served, token: str, **headers: str) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return served.client(None).get("/v1/jobs", headers={"Authorization": f"Bearer {token}", **named})
+
+
+def test_wrong_keys_are_told_to_wait_and_a_valid_one_passes(served):
+    answers = [ask(served, WRONG) for _ in range(11)]
+    assert [answer.status_code for answer in answers] == [401] * 10 + [429]
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 300
+    problem = answers[-1].json()
+    assert problem["code"] == "too_many_wrong_keys"
+    assert problem["seconds"] > 0
+    assert ask(served, served.tokens["read"]).status_code == 200
+    assert ask(served, WRONG.replace("a", "b")).status_code == 401, "another key's holder is told what is wrong with it"
+
+
+def test_one_address_with_many_keys_is_told_to_wait_for_all(served):
+    letters = "abcdefghij"
+    tokens = [f"obs_{(one + two) * 10}_{'0' * 64}" for one in letters for two in letters]
+    assert {ask(served, token).status_code for token in tokens} == {401}
+    assert ask(served, f"obs_{'k' * 20}_{'0' * 64}").status_code == 429
+    assert ask(served, served.tokens["read"]).status_code == 200
+
+
+@pytest.mark.parametrize(("trusted", "second"), [("127.0.0.0/8", 401), ("10.0.0.0/8", 429), ("", 429)])
+def test_only_a_trusted_proxy_says_whose_failures_these_are(settings: Settings, trusted, second):
+    """Behind one, everybody has an address of their own; elsewhere nobody gets a new one by naming it."""
+    with serving(settings.model_copy(update={"trusted_proxies": trusted}), "read") as served:
+        statuses = [ask(served, WRONG, X_Forwarded_For="203.0.113.1").status_code for _ in range(11)]
+        assert statuses == [401] * 10 + [429]
+        assert ask(served, WRONG, X_Forwarded_For="203.0.113.2").status_code == second
+
+
+def test_the_count_forgets_and_its_memory_is_bounded():
+    wrong = WrongKeys(of_one_key_max=2, of_address_max=3, window_seconds=100, counts_max=10)
+    assert [wrong.count("a", "key_x", now_seconds=now) for now in (0, 10, 20)] == [0, 0, 80]
+    assert wrong.count("b", "key_x", now_seconds=20) == 0
+    assert wrong.count("a", "key_y", now_seconds=30) == 70, "the address has sent three"
+    assert wrong.count("a", "key_x", now_seconds=100) == 0
+    for number in range(1000):
+        wrong.count(f"{number}", "", now_seconds=200)
+    assert len(wrong._counts) == 10
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("203.0.113.9", "203.0.113.9"),
+        ("::ffff:203.0.113.9", "203.0.113.9"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("a unix socket", "unknown"),
+    ],
+)
+def test_a_client_is_counted_by_what_it_cannot_change_at_will(host, counted):
+    assert client_address(Request({"type": "http", "client": (host, 1)})) == counted
+    assert client_address(Request({"type": "http", "client": None})) == "unknown"
