@@ -22,6 +22,7 @@ from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.disk import DiskProbe
 from service.inspection import inspect_at_start
 from service.logs import get_logger
 from service.private_files import make_private_folder, make_tree_private
@@ -84,6 +85,7 @@ def create_app(
         clock=clock,
         uploads=UploadSlots(upload_limits),
         ring=workers.doorbell.ring,
+        disks=DiskProbe(settings),
     )
     app.state.workers = workers
     problems.install(app)

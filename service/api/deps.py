@@ -18,6 +18,7 @@ from service.api.schemas import Identifier
 from service.api.uploading import UploadSlots
 from service.auth import Principal, Scope, authenticate
 from service.db.session import SessionFactory, transaction
+from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.settings import Settings
 
@@ -42,6 +43,7 @@ class Service:
     clock: Callable[[], datetime]
     uploads: UploadSlots
     ring: Callable[[], None]
+    disks: DiskProbe
     stopping: threading.Event = field(default_factory=threading.Event)
     readiness: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, bindparam, case, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
+from privacy.wording import show_silence
 from service import jobs, ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
@@ -17,6 +18,7 @@ from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.words import UNFINISHED, HoldState, JobKind
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
+from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
 from service.times import to_the_minute
 from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
@@ -120,6 +122,12 @@ class JobView:
         """Time still needed, as the job estimates it."""
         seconds = self.job.progress.get("eta_seconds")
         return None if seconds is None else timedelta(seconds=float(seconds))
+
+    @property
+    def silence(self) -> str | None:
+        """What is said of a runner that gives no sign of life."""
+        minutes = self.job.progress.get(SILENT_MINUTES)
+        return None if minutes is None else show_silence(minutes)
 
     @property
     def charged_share(self) -> float | None:
