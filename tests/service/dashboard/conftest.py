@@ -25,6 +25,7 @@ from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.disk import DiskProbe
 from service.settings import Settings
 from tests.service.people import make_key
 
@@ -220,6 +221,7 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             clock=lambda: now + timedelta(minutes=5),
             uploads=UploadSlots(UploadLimits()),
             ring=lambda: site.rung.append(1),
+            disks=DiskProbe(settings),
         )
         problems.install(app)
         dashboard.mount(app)
