@@ -106,12 +106,16 @@ def from_public(
     )
 
 
-def from_patterns(*, count: int, classes: int, shape: tuple[int, int, int]) -> StandIn:
-    """Make a stand-in of generated patterns; arguments as in `from_public`."""
+def from_patterns(
+    *, count: int, classes: int, shape: tuple[int, int, int], look: Callable[[], None] = lambda: None
+) -> StandIn:
+    """Make a stand-in of generated patterns; `look` is called every few hundred, else as in `from_public`."""
     channels, height, width = shape
     prototypes = public_patterns(classes, channels, 2 * height, 2 * width, _SEED)
     names = tuple(f"pattern {index + 1}" for index in range(classes))
-    return _generated(lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape)
+    return _generated(
+        lambda *block: _pattern_copies(prototypes, *block), names, "generated patterns", count, shape, look
+    )
 
 
 def are_characters(names: Sequence[str]) -> bool:
@@ -119,22 +123,34 @@ def are_characters(names: Sequence[str]) -> bool:
     return all(len(name) == 1 and name.isascii() and name.isalnum() for name in names)
 
 
-def from_characters(names: tuple[str, ...], *, count: int, shape: tuple[int, int, int]) -> StandIn:
-    """Make a stand-in of written characters: classes are named by one letter or digit each; else as `from_public`."""
+def from_characters(
+    names: tuple[str, ...], *, count: int, shape: tuple[int, int, int], look: Callable[[], None] = lambda: None
+) -> StandIn:
+    """Make a stand-in of written characters: classes are named by one letter or digit each; else as `from_patterns`."""
     written = torch.stack([torch.stack([_character(name, weight) for weight in _WEIGHTS]) for name in names])
-    return _generated(lambda *block: _character_copies(written, *block), names, "written characters", count, shape)
+    return _generated(
+        lambda *block: _character_copies(written, *block), names, "written characters", count, shape, look
+    )
 
 
 Copies = Callable[[Tensor, tuple[int, int, int], torch.Generator], Tensor]  # labels (b,), ... -> (b, c, h, w) in [0, 1]
 
 
-def _generated(copies: Copies, names: tuple[str, ...], name: str, count: int, shape: tuple[int, int, int]) -> StandIn:
+def _generated(
+    copies: Copies,
+    names: tuple[str, ...],
+    name: str,
+    count: int,
+    shape: tuple[int, int, int],
+    look: Callable[[], None],
+) -> StandIn:
     """Make a stand-in of images that differ within a class, from a public seed."""
     channels, height, width = shape
     stream = torch.Generator().manual_seed(_SEED)
     labels = torch.arange(count + TEST_MAX)[torch.randperm(count + TEST_MAX, generator=stream)] % len(names)
     made = np.empty((len(labels), height, width, channels), dtype=np.uint8)
     for start in range(0, len(labels), _BLOCK):
+        look()
         block = copies(labels[start : start + _BLOCK], shape, stream)
         made[start : start + len(block)] = (block * 255).round().byte().permute(0, 2, 3, 1).numpy()
     own = made[:count]

@@ -121,6 +121,11 @@ def show_duration(duration: timedelta) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count or unit == parts[0][1])
 
 
+def show_silence(minutes: int) -> str:
+    """Say that the worker of a job shows no sign of life."""
+    return f"no sign of life for {minutes} minute{'s' if minutes > 1 else ''}"
+
+
 def odds_sentence(sure: float, delta: float, unit: str) -> str:
     """Say what an account's limit means for somebody who guesses.
 

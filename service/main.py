@@ -22,6 +22,7 @@ from service.api.uploading import UploadLimits, UploadSlots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
+from service.disk import DiskProbe
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
@@ -87,6 +88,7 @@ def create_app(
         uploads=UploadSlots(upload_limits),
         ring=workers.doorbell.ring,
         key_uses=key_uses,
+        disks=DiskProbe(settings),
     )
     app.state.parts = (key_uses, *workers.parts)
     problems.install(app)

@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     lease_seconds: int = Field(default=60, ge=1, le=3600)
     heartbeat_seconds: float = Field(default=15, gt=0, le=1200)
     job_seconds_max: int = Field(default=24 * 3600, ge=1)
+    silent_seconds_max: int = Field(
+        default=600, ge=1, description="without a sign of life from a job's runner; then it is ended and resumed"
+    )
     attempts_max: int = Field(default=3, ge=1, le=10)
     processes: int = Field(default=0, ge=0, le=64, description="that train one job together; 0: one for each GPU")
 
@@ -56,6 +59,9 @@ class Settings(BaseSettings):
     page_size_max: int = Field(default=100, ge=1)
     ingest_seconds_max: int = Field(default=1800, ge=1)
     ingest_memory_bytes_max: int = Field(default=6 * 1024**3, ge=1)
+    disk_free_bytes_min: int = Field(
+        default=256 * 1024**2, ge=0, description="left on every disk that is written to; with less, nothing new begins"
+    )
 
     @model_validator(mode="after")
     def _fill_and_check(self) -> Self:

@@ -19,6 +19,7 @@ from service.api.uploading import UploadSlots
 from service.api.wrong_keys import WrongKeys, client_address
 from service.auth import Principal, Scope, authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
+from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.key_uses import KeyUses
 from service.settings import Settings
@@ -44,6 +45,7 @@ class Service:
     clock: Callable[[], datetime]
     uploads: UploadSlots
     ring: Callable[[], None]
+    disks: DiskProbe
     key_uses: KeyUses
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -187,6 +187,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "seed": ("Public: the same request gives the same result.", 7),
     "sequence": ("Number of the entry, from 1 without a gap.", 12),
     "sha256": ("SHA-256 of the file; null until it is there.", _DIGEST),
+    "silent_minutes": ("For how long there was no sign of life.", None),
     "share": ("Part of the plan, in [0, 1].", 0.421),
     "spent_epsilon": ("What was spent, as an epsilon at the account's delta.", 0.4),
     "spent_nano": ("What was spent, in nano-units of mu^2. It never decreases.", 9_000_000),

@@ -120,6 +120,11 @@ class ProgressFacts(ApiRecord):
     eta_seconds: float | None = Field(
         default=None, description="Roughly until the job ends, from planned work; null while its pace is not known."
     )
+    silent_minutes: int | None = Field(
+        default=None,
+        description="A coarse lower bound, where the worker has given no sign of life for so long that it will soon be "
+        "ended and resumed; null for the usual case.",
+    )
 
 
 class FailureFacts(ApiRecord):

@@ -29,10 +29,11 @@ from service.api.job_schemas import (
 )
 from service.api.views import record
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
-from service.db.words import JobKind, ReleaseKind
+from service.db.words import JobKind, JobState, ReleaseKind
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
 from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
 from service.wording import FAILURES, forecast_sentence
 
@@ -105,6 +106,7 @@ def progress(row: Job | Row[Any], paid: Payments) -> ProgressFacts:
         step=said.get("step"),
         steps=said.get("steps"),
         eta_seconds=said.get("eta_seconds"),
+        silent_minutes=said.get(SILENT_MINUTES) if row.state is JobState.RUNNING else None,
         charged_nano=charged_nano,
         planned_nano=planned_nano,
         charged_epsilon=charged_epsilon,

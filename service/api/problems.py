@@ -59,6 +59,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "too_many_uploads_for_key": (429, "Too many uploads for this key"),
     "too_many_wrong_keys": (429, "Too many wrong keys"),
     "busy": (503, "Busy"),
+    "out_of_disk": (507, "Not enough disk space"),
     "upload_refused": (422, "The content breaks a rule"),
     "upload_failed": (500, "The upload could not be stored"),
     "upload_stalled": (408, "The upload stalled"),

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import FrameType
 from typing import Any, NoReturn, cast
 
@@ -30,6 +30,7 @@ from service.cli.console import CliError, Exit, Output
 from service.dashboard.sessions import LINK_SECONDS
 from service.logs import configure_logging, get_logger
 from service.main import create_app
+from service.occupant import address_of, announced, occupied
 from service.private_files import keep_new_files_private, make_private_folder
 from service.settings import Settings
 
@@ -155,18 +156,32 @@ class Server(uvicorn.Server):
 def serve(settings: Settings, output: Output) -> None:
     """Serve until a signal comes. The address is written down beside the admin key while the service runs.
 
+    Of several API processes on one data folder, whose jobs run elsewhere, the first writes down its own.
+
     Raises:
-        CliError: The address cannot be listened on.
+        CliError: The address cannot be listened on, or a service with workers of its own runs on the folder already.
     """
     configure_logging(settings.log_level)
     keep_new_files_private()
+    make_private_folder(settings.data_dir)
+    with occupied(settings) as first:
+        if not first and settings.mode == "embedded":
+            where = address_of(settings)
+            raise CliError(
+                f"A service runs on {settings.data_dir.resolve()} already{f', at {where}' if where else ''}. Two would "
+                "train at the same time and compete for this machine: use that one, stop it first, or choose another "
+                "--data-dir.",
+                Exit.OTHER,
+            )
+        _serve(settings, output, first=first)
+
+
+def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     listener = listen(settings.host, settings.port)
     shown_host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = create_app(settings)
     config = server_config(app, connections_max=raise_open_files())
-    make_private_folder(settings.data_dir)
-    settings.url_path.write_text(url + "\n", "ascii")
     output.record({"url": url, "data_dir": str(settings.data_dir.resolve()), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
     if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
@@ -180,10 +195,8 @@ def serve(settings: Settings, output: Output) -> None:
         )
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
-    try:
+    with announced(settings, url) if first else nullcontext():
         Server(config).run(sockets=[listener])
-    finally:
-        settings.url_path.unlink(missing_ok=True)
 
 
 def server_config(

@@ -15,6 +15,7 @@ from typing import Self
 from service.client.client import Client
 from service.client.errors import ObscuraClientError
 from service.client.extras import MissingExtra
+from service.occupant import address_of, is_occupied
 from service.private_files import make_private_folder
 from service.settings import Settings
 
@@ -50,7 +51,7 @@ class LocalService:
             if find_spec("torch") is None:
                 raise MissingExtra("torch", "worker")
             make_private_folder(self.data_dir)
-            url = self._start(settings)
+            url = self._wait(settings) if is_occupied(settings) else self._start(settings)
         self.url, self.token = url, settings.admin_key_path.read_text("ascii").strip()
         return self
 
@@ -74,6 +75,14 @@ class LocalService:
             self.process.wait()
 
     def _start(self, settings: Settings) -> str:
+        self._spawn()
+        try:
+            return self._wait(settings)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
         command = [sys.executable, "-P", "-m", "service.cli", "--data-dir", str(self.data_dir)]
         with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as log:
@@ -85,16 +94,17 @@ class LocalService:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for this program, which then stops the service
             )
-        try:
-            deadline = time.monotonic() + START_SECONDS_MAX
-            while time.monotonic() < deadline and self.process.poll() is None:
-                if url := running_at(settings):
-                    return url
-                time.sleep(0.1)
-        except BaseException:
-            self.__exit__()
-            raise
-        self.__exit__()
+
+    def _wait(self, settings: Settings) -> str:
+        """Wait until the service on the folder can serve: the one that was started here, or that somebody else did."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            ended = self.process is not None and self.process.poll() is not None
+            if url := running_at(settings):
+                return url
+            if ended and not is_occupied(settings):
+                break
+            time.sleep(0.1)
         raise ServiceFailed(f"The service on {self.data_dir} did not start. Why stands in {self.log}.")
 
 
@@ -115,9 +125,8 @@ class LocalClient(Client):
 
 def running_at(settings: Settings) -> str | None:
     """The address of the service that runs on a data folder, if one does and can serve."""
-    try:
-        url = settings.url_path.read_text("ascii").strip()
-    except OSError:
+    url = address_of(settings)
+    if url is None:
         return None
     with Client(url, None) as client:
-        return url if url and client.ready() else None
+        return url if client.ready() else None

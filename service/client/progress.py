@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from privacy.wording import show_duration, show_epsilon
+from privacy.wording import show_duration, show_epsilon, show_silence
 from service.api.job_schemas import EventRecord, ProgressFacts
 
 LINE_SECONDS = 15.0
@@ -30,6 +30,8 @@ def describe(event: EventRecord) -> str:
         parts.append(f"{show_cost(facts)} charged")
     if facts.eta_seconds and event.state == "running":
         parts.append(f"about {show_duration(timedelta(seconds=round(facts.eta_seconds)))} left")
+    if facts.silent_minutes:
+        parts.append(show_silence(facts.silent_minutes))
     return ", ".join(parts)
 
 

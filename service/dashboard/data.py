@@ -22,6 +22,7 @@ from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
 from service.db.words import DatasetState
+from service.disk import require_room
 from service.errors import InvalidInput, NotFound
 from service.ingest.formats import FORMATS
 from service.sample_formats import PACKINGS
@@ -198,6 +199,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Draw images from a release. It costs nothing, however often."""
+    require_room(dashboard.settings)
     job = dashboard.do(
         jobs.submit_sample,
         principal=trainer.id,
@@ -217,6 +219,7 @@ def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> R
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Measure a release on a public dataset. It costs nothing, however often."""
+    require_room(dashboard.settings)
     job = dashboard.do(
         jobs.submit_evaluation,
         principal=trainer.id,

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
+from privacy.wording import show_silence
 from service import jobs, ledger
 from service.dashboard.queries import Payer, read_payers
 from service.db.dataset_tables import Dataset
@@ -18,6 +19,7 @@ from service.db.ledger_tables import AccountRow
 from service.db.words import UNFINISHED, HoldState, JobKind
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
+from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
 from service.times import to_the_minute
 from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
@@ -124,6 +126,12 @@ class JobView:
             return None
         epsilon_of = ledger.filter_of(self.payer.account).epsilon_of
         return epsilon_of(self.hold.charged_nano), epsilon_of(self.hold.amount_nano)
+
+    @property
+    def silence(self) -> str | None:
+        """What is said of a runner that gives no sign of life."""
+        minutes = self.job.progress.get(SILENT_MINUTES)
+        return None if minutes is None else show_silence(minutes)
 
     @property
     def charged_share(self) -> float | None:

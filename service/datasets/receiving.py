@@ -22,6 +22,7 @@ from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, find, transaction
 from service.db.words import DatasetState
+from service.disk import require_room
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger
 from service.settings import Settings
@@ -49,7 +50,9 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
         InvalidInput, UploadRefused, UploadTooLarge, UploadFailed: As `reading.staged`.
         OverlapRefused, KnownAsPrivate, KnownAsPublic: As `fingerprints.settle`.
         OperationalError: The database was away for longer than a lease. The upload is given up when that has run out.
+        OutOfDisk: There is too little room; nothing was read.
     """
+    require_room(settings)
     with transaction(factory) as session:
         upload = states.begin_upload(session, dataset_id, now=clock(), lease_seconds=settings.lease_seconds)
     try:

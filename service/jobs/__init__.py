@@ -26,6 +26,7 @@ from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, 
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.previews import finish_preview, submit_preview
 from service.jobs.publication import publish
+from service.jobs.silence import minutes_told, tell_silence
 from service.jobs.submission import submit_sample, submit_training
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
 
@@ -56,6 +57,7 @@ __all__ = [
     "heartbeat",
     "jobs_of_sweep",
     "may_publish",
+    "minutes_told",
     "newest_evaluations",
     "newest_on_own_dataset",
     "pay_for_count",
@@ -71,6 +73,7 @@ __all__ = [
     "submit_sample",
     "submit_sweep",
     "submit_training",
+    "tell_silence",
     "wish_for",
     "with_figures",
 ]

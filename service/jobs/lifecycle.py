@@ -22,6 +22,7 @@ from service.db.words import UNFINISHED, EarlyEnd, FailureCode, JobKind, JobStat
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
 from service.jobs.lookup import get_job, lock_job, stale_attempt
+from service.jobs.silence import without_silence
 from service.ledger.stops import stopped
 
 CANDIDATES, LISTED_MAX = 16, 64  # that one claim looks at, and that are listed
@@ -260,6 +261,7 @@ def _take(
             ended_early=early,
             salvage_attempt=None if early is None else job.attempt + 1,
             started_at=job.started_at or now,
+            progress=without_silence(job.progress),
             progress_version=Job.progress_version + 1,
         )
     )

@@ -4,8 +4,12 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks import chaos_clients
 from benchmarks.chaos import EVERYTHING, choose, together
 from benchmarks.chaos_audit import audit
+from privacy.accounting.filter import open_filter
+from privacy.plans.plan import PublicFacts
+from privacy.plans.registry import build_plan
 from service import jobs
 from service.artifacts import directory_of
 from service.db.base import new_id
@@ -40,6 +44,21 @@ def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now,
     found = audit(settings, {job_id}, {})
     assert (found.undercharged, found.artifacts_without_capture, found.work_left) == (1, 1, 1)
     assert not found.sound
+
+
+def test_a_kind_of_training_is_among_the_jobs_whose_stage_is_paid_as_a_whole():
+    account = open_filter(chaos_clients.ACCOUNT_EPSILON, 1e-5)
+    side, records = chaos_clients.SIDE_PIXELS, chaos_clients.RECORDS
+    facts = PublicFacts(tuple(chaos_clients.CLASSES), side, side, 1, records, "record")
+    plans = {
+        recipe: build_plan(recipe, options, account, account.nano_of(chaos_clients.EPSILON), facts)
+        for recipe, options in chaos_clients.TRAININGS.items()
+    }
+    assert {name: any(stage.paid_as_whole is not None for stage in plan.stages) for name, plan in plans.items()} == {
+        "datalens": False,
+        "dpgan": True,
+    }
+    assert 0 < chaos_clients.SAMPLED_SHARE < 1
 
 
 def test_totals_are_as_bad_as_the_worst_mode():

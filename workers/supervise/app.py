@@ -24,6 +24,7 @@ from service import jobs, queue
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import JobKind
+from service.disk import short_of_room
 from service.errors import ClockRefused
 from service.failpoints import failpoint
 from service.inspection import inspect_at_start, require_clock
@@ -156,8 +157,8 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     """
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, job_id)
-    if job is None or workplace.draining():
-        return
+    if job is None or workplace.draining() or short_of_room(workplace.settings):
+        return  # the reconciler rings again
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
     if job.kind is not JobKind.TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))

@@ -24,6 +24,7 @@ from service import jobs, ledger, queue
 from service.db.base import ID_RANDOM_CHARACTERS
 from service.db.session import SessionFactory, transaction
 from service.db.words import JobKind
+from service.disk import short_of_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -41,7 +42,9 @@ class Attempt:
 def claim_next(
     settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim the oldest job of a kind that nobody runs; None when there is none."""
+    """Claim the oldest job of a kind that nobody runs; None when there is none, or a disk has no room for it."""
+    if short_of_room(settings):
+        return None  # it waits, where it would have paid for what nobody could keep
     with transaction(factory, read_only=True) as session:
         waiting = jobs.claimable(session, now=now, kind=kind)
     for job_id in waiting:

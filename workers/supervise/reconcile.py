@@ -24,6 +24,7 @@ from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.db.words import ENDED, JobKind, JobState
+from service.disk import short_of_room
 from service.inspection import watch_over
 from service.logs import get_logger
 from service.settings import Settings
@@ -55,6 +56,8 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
         send: rings the doorbell.
         now: aware.
     """
+    if folder := short_of_room(settings):
+        get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
     ended = end_hopeless(settings, factory, now=now)
     rung = ring_waiting(settings, factory, now=now)
     delivered = queue.deliver(factory, send, now=now)

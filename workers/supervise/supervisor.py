@@ -2,6 +2,8 @@
 
 The supervisor never touches data or tensors. What it does when the runner is gone follows from what the database says,
 not from the exit status: a job that the runner ended stays ended, anything else is settled here.
+
+A lease says that a supervisor lives. Whether its runner does, that says itself (`workers.supervise.signs`).
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ from service.failpoints import failpoint
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import Attempt, drop_lease, work_root
+from workers.supervise.signs import Listener
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
 GRACE_SECONDS = 30.0  # from SIGTERM to SIGKILL: a step of training and a checkpoint fit in it
 WIND_UP_SECONDS = 600.0  # for a training that ends early to make a release of what it has; then another attempt does
+WIND_UP_SILENT_SECONDS = 60.0  # of that, without a sign of life: whoever hangs makes no release
 SPARE_CORES_NICENESS = 10  # whoever trains on the same cores goes first
 _LOOK_SECONDS = 0.2  # how often the runner's end and the wish to stop are looked at
 _CANCEL_LOOK_SECONDS = 1.0  # how often the database is asked whether the user cancelled
@@ -47,6 +51,7 @@ class Stop(enum.StrEnum):
     CANCELLED = "cancelled"  # the user asked, and nothing is to be published
     DRAINED = "drained"  # this process shuts down; the job goes on elsewhere
     TIME_LIMIT = "time_limit"
+    SILENT = "silent"  # it hangs: the signal will not reach it, and another attempt goes on
     FENCED = "fenced"  # another attempt has taken over, or the lease could not be renewed in time
 
 
@@ -59,6 +64,7 @@ class Patience:
 
     grace_seconds: float = GRACE_SECONDS
     wind_up_seconds: float = WIND_UP_SECONDS
+    wind_up_silent_seconds: float = WIND_UP_SILENT_SECONDS
     look_seconds: float = _LOOK_SECONDS
     cancel_look_seconds: float = _CANCEL_LOOK_SECONDS
 
@@ -82,15 +88,20 @@ def supervise(
         factory: of sessions.
         attempt: that was claimed by this process.
         draining: tells whether this process wants to shut down.
-        command: starts the runner; `--job`, `--attempt` and `--supervisor` are added.
+        command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.
         patience: waiting times.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
-    process = _spawn(settings, attempt, command)
+    listener = Listener()
+    try:
+        process = _spawn(settings, attempt, command, listener)
+    except BaseException:
+        listener.close()
+        raise
     _give_way(factory, attempt, process)
     log.info("runner_started", pid=process.pid)
     failpoint("spawn.after")
-    watch = _Watch(settings, factory, attempt, draining, patience)
+    watch = _Watch(settings, factory, attempt, draining, patience, listener)
     try:
         while process.poll() is None:
             before = watch.stop
@@ -103,6 +114,7 @@ def supervise(
                 process.wait(timeout=patience.look_seconds)
     finally:
         _end_group(process)
+        listener.close()
     log.info("runner_ended", status=process.returncode, stop=watch.stop)
     _settle(settings, factory, attempt, watch.stop, handed_on=watch.stop is Stop.DRAINED or draining())
     failpoint("settle.after")
@@ -120,10 +132,12 @@ class _Watch:
         attempt: Attempt,
         draining: Callable[[], bool],
         patience: Patience,
+        listener: Listener,
     ) -> None:
         self.stop: Stop | None = None
         self._settings, self._factory, self._attempt = settings, factory, attempt
-        self._draining, self._patience = draining, patience
+        self._draining, self._patience, self._listener = draining, patience, listener
+        self._told: int | None = None  # minutes of silence
         now = time.monotonic()
         self._started = self._beaten = self._looked = now
         self._stopped = now
@@ -134,6 +148,8 @@ class _Watch:
         found = self._beat(now) or self._wish(now)
         if found is None and self.stop is None and now - self._started > self._settings.job_seconds_max:
             found = self._time_is_up()
+        if self._listener.listen() > self._settings.silent_seconds_max and found in (None, Stop.WINDING_UP):
+            found = Stop.SILENT
         if self._draining() and found in (None, Stop.WINDING_UP):
             found = Stop.DRAINED
         if found is not None and found is not self.stop and self.stop in (None, Stop.WINDING_UP):
@@ -143,10 +159,15 @@ class _Watch:
         return self.stop
 
     def out_of_patience(self) -> bool:
-        """Tell whether the runner must be killed: at once when it lost its lease, else after the grace period."""
-        patience = self._patience
-        seconds = patience.wind_up_seconds if self.stop is Stop.WINDING_UP else patience.grace_seconds
-        return self.stop is Stop.FENCED or time.monotonic() - self._stopped > seconds
+        """Tell whether the runner must be killed: at once when it hangs or lost its lease, else after the grace period.
+
+        One that winds up has long for it, but not where it has shown no sign of life since it was told.
+        """
+        patience, told_seconds = self._patience, time.monotonic() - self._stopped
+        if self.stop is Stop.WINDING_UP:
+            silent_seconds = min(self._listener.silent_seconds, told_seconds)
+            return told_seconds > patience.wind_up_seconds or silent_seconds > patience.wind_up_silent_seconds
+        return self.stop in (Stop.FENCED, Stop.SILENT) or told_seconds > patience.grace_seconds
 
     def _beat(self, now: float) -> Stop | None:
         if now - self._beaten < self._settings.heartbeat_seconds:
@@ -172,9 +193,19 @@ class _Watch:
         if now - self._looked < self._patience.cancel_look_seconds:
             return None
         self._looked = now
+        self._tell_silence()
         with suppress(SQLAlchemyError), transaction(self._factory, read_only=True) as session:
             return _STOPS[jobs.wish_for(session, job_id=self._attempt.job_id, attempt=self._attempt.number)]
         return None
+
+    def _tell_silence(self) -> None:
+        minutes = jobs.minutes_told(self._listener.silent_seconds, self._settings.silent_seconds_max)
+        if minutes == self._told:
+            return
+        attempt = self._attempt
+        with suppress(SQLAlchemyError, StaleAttempt, NotFound), transaction(self._factory) as session:
+            jobs.tell_silence(session, job_id=attempt.job_id, attempt=attempt.number, minutes=minutes)
+            self._told = minutes
 
     def _time_is_up(self) -> Stop:
         """Let a training publish what it has paid for; where that cannot be, its time is simply over."""
@@ -243,22 +274,25 @@ def log_path(data_dir: Path, attempt: Attempt) -> Path:
     return data_dir / "logs" / f"{attempt.job_id}.{attempt.number}.log"
 
 
-def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listener: Listener) -> subprocess.Popen[bytes]:
     path = log_path(settings.data_dir, attempt)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    arguments = ("--job", attempt.job_id, "--attempt", str(attempt.number), "--supervisor", str(os.getpid()))
+    given = {"--job": attempt.job_id, "--attempt": attempt.number}
+    given |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
     try:
         return subprocess.Popen(
-            [*command, *arguments],
+            [*command, *(str(word) for pair in given.items() for word in pair)],
             env=runner_environment(settings, os.environ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,  # its own process group: signals reach it and its children, and nobody else
+            pass_fds=(listener.theirs,),
         )
     finally:
         os.close(log)
+        listener.hand_over()
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -41,6 +42,7 @@ class Context:
         attempt: that runs here.
         stop: set when it should stop at its next step.
         device: to compute on.
+        alive: shows that the main loop goes on (`workers.supervise.signs`).
     """
 
     settings: Settings
@@ -48,6 +50,7 @@ class Context:
     attempt: Attempt
     stop: threading.Event
     device: torch.device
+    alive: Callable[[], None] = field(default=lambda: None, kw_only=True)
 
 
 @dataclass(frozen=True, repr=False)

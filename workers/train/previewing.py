@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -84,7 +84,7 @@ def run_preview(context: Context, trainers: Mapping[str, Trainer]) -> None:
         anchors = anchors_of(session, plan)
     parts = public_parts(settings, plan, anchors)
     if named is None:
-        stand_in = find_stand_in(facts)
+        stand_in = find_stand_in(facts, context.alive)
     else:
         stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
     progress = ReportedProgress(context, (*WORK[plan.recipe](plan, facts), *preview_work(plan, facts)))
@@ -102,20 +102,22 @@ def run_preview(context: Context, trainers: Mapping[str, Trainer]) -> None:
         )
 
 
-def find_stand_in(facts: PublicFacts) -> StandIn:
+def find_stand_in(facts: PublicFacts, look: Callable[[], None] = lambda: None) -> StandIn:
     """Return a stand-in for what was declared: written characters, where classes are named by one letter or digit each;
     Fashion-MNIST for other grey images of up to ten classes, where this machine has it; else generated patterns.
+
+    What takes long calls `look` in between.
     """
     shape = (facts.channels, facts.height, facts.width)
     if are_characters(facts.classes):
-        return from_characters(facts.classes, count=facts.records_declared, shape=shape)
+        return from_characters(facts.classes, count=facts.records_declared, shape=shape, look=look)
     if facts.channels == 1 and len(facts.classes) <= 10:
         try:
             images, labels, names = fashion_mnist("train")
             return cut(images, labels, names, "Fashion-MNIST", facts)
         except FileNotFoundError:
             pass
-    return from_patterns(count=facts.records_declared, classes=len(facts.classes), shape=shape)
+    return from_patterns(count=facts.records_declared, classes=len(facts.classes), shape=shape, look=look)
 
 
 def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:

@@ -61,6 +61,7 @@ class ReportedProgress:
             Cancelled: the attempt was told to stop at once.
             StaleAttempt: another attempt has taken over.
         """
+        self._context.alive()
         if self._context.stop.is_set():
             self._heed()
         self._report(stage, step, steps)

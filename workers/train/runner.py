@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,10 +28,18 @@ from workers.recipes.interface import Cancelled, NothingUseful, Trainer
 from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
+from workers.supervise.signs import SignsOfLife
 from workers.train.evaluating import run_evaluation
 from workers.train.orders import Context
 from workers.train.previewing import run_preview
-from workers.train.process import begin_process, device_kind, failure_code, lines_of_trace, trace_of
+from workers.train.process import (
+    begin_process,
+    device_kind,
+    failure_code,
+    lines_of_trace,
+    sign_while_computing,
+    trace_of,
+)
 from workers.train.sampling import run_sampling
 from workers.train.training import run_training
 
@@ -55,6 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
     parser.add_argument("--supervisor", type=int, default=None, help="process that renews the lease (the parent)")
+    parser.add_argument("--signs", type=int, default=None, help="descriptor of the pipe that takes signs of life")
     given = parser.parse_args(arguments)
 
     stop = threading.Event()
@@ -62,10 +71,20 @@ def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Train
     settings = begin_process(processes=1)
     grace_seconds = min(_ORPHAN_GRACE_SECONDS, settings.lease_seconds / 3)
     watch_parent(stop, parent=given.supervisor or os.getppid(), grace_seconds=grace_seconds)
-    return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers)
+    signs = SignsOfLife(given.signs)
+    signs.give()
+    sign_while_computing(signs.give)
+    return run(settings, Attempt(given.job, given.attempt), stop=stop, trainers=trainers, alive=signs.give)
 
 
-def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers: Mapping[str, Trainer]) -> ExitStatus:
+def run(
+    settings: Settings,
+    attempt: Attempt,
+    *,
+    stop: threading.Event,
+    trainers: Mapping[str, Trainer],
+    alive: Callable[[], None] = lambda: None,
+) -> ExitStatus:
     """Do the attempt's work and end its job.
 
     Args:
@@ -73,10 +92,11 @@ def run(settings: Settings, attempt: Attempt, *, stop: threading.Event, trainers
         attempt: that was claimed for this process.
         stop: set when it should stop at its next step.
         trainers: the recipes by name.
+        alive: shows that the main loop goes on.
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     engine = make_engine(settings.database_url, pool_size=2)
-    context = Context(settings, make_session_factory(engine), attempt, stop, device_kind())
+    context = Context(settings, make_session_factory(engine), attempt, stop, device_kind(), alive=alive)
     try:
         status = _attempt(context, trainers)
     except (StaleAttempt, NotFound) as error:

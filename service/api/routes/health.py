@@ -27,7 +27,8 @@ async def live() -> HealthRecord:
 
 @router.get("/ready", response_model=HealthRecord, summary="Readiness")
 async def ready(service: Running) -> HealthRecord:
-    """The database answers within two seconds, and the service is not shutting down. 503 otherwise.
+    """The database answers and the disks can be written to and have room, within two seconds. 503 otherwise, and while
+    the service shuts down.
 
     Tells whether trainings may start.
     """
@@ -39,16 +40,21 @@ async def ready(service: Running) -> HealthRecord:
         with anyio.fail_after(READY_SECONDS):
             # A thread of its own: those of the other requests may all be waiting for a writer.
             own = anyio.CapacityLimiter(1)
-            stopped = await run_sync(_trainings_stopped, service, abandon_on_cancel=True, limiter=own)
+            stopped, trouble = await run_sync(_look, service, abandon_on_cancel=True, limiter=own)
     except TimeoutError:
-        raise Busy("The database does not answer.") from None
+        raise Busy("The database, or a disk, does not answer.") from None
+    if trouble:
+        raise Busy(trouble)
     return HealthRecord(status="ok", version=VERSION, trainings="stopped" if stopped else "open")
 
 
-def _trainings_stopped(service: Service) -> bool:
-    """Ask the database, and free the place among those who ask, however late the answer comes."""
+def _look(service: Service) -> tuple[bool, str]:
+    """Ask the database whether trainings are stopped, and the disks; free the place among those who ask, however late
+    the answer comes.
+    """
     try:
         with transaction(service.factory, read_only=True) as session:
-            return bool(arming_stops(session))
+            stopped = bool(arming_stops(session))
+        return stopped, service.disks.trouble()
     finally:
         service.readiness.release()

@@ -45,6 +45,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.db.session import find, transaction
 from service.db.words import JobState
+from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.extractors import require_extractor
 from service.failpoints import failpoint
@@ -89,6 +90,7 @@ def create_job(
 
     The unspent rest of the hold returns when the job ends; what was charged by then stays spent.
     """
+    require_room(service.settings)
     plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
     with transaction(service.factory) as session:
         job = jobs.submit_training(
@@ -193,6 +195,7 @@ def create_sweep(
     409 with every number, and with how many trials would fit, when the account cannot pay for all. Every trial is paid
     for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
     """
+    require_room(service.settings)
     trials = [_trial(body, position) for position in range(len(body.trials))]
     plan_beforehand(service, body.dataset_id, body.recipe, trials)
     with transaction(service.factory) as session:

@@ -19,6 +19,7 @@ from service.api.routes.jobs import plan_beforehand
 from service.api.schemas import Identifier
 from service.db.job_tables import Job, Preview
 from service.db.session import transaction
+from service.disk import require_room
 from service.errors import NotFound
 from service.extractors import require_extractor
 
@@ -39,6 +40,7 @@ def create_preview(
 
     The account need not have the budget, and the dataset's content need not have arrived.
     """
+    require_room(service.settings)
     plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
     with transaction(service.factory) as session:
         job = jobs.submit_preview(

@@ -28,6 +28,7 @@ from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
 from service.db.words import ReleaseKind
+from service.disk import require_room
 from service.errors import NotFound
 from service.sample_formats import PACKINGS
 
@@ -131,6 +132,7 @@ def create_sample(
     body: SampleRequest,
 ) -> Response:
     """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
+    require_room(service.settings)
     facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
         job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
@@ -151,6 +153,7 @@ def create_evaluation(
     body: EvaluationRequest,
 ) -> Response:
     """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
+    require_room(service.settings)
     facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
         job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)

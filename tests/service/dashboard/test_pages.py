@@ -272,6 +272,14 @@ def test_an_empty_service_says_what_to_do_next(site):
     assert site.client().get("/jobs").status_code == site.client().get("/releases").status_code == 200
 
 
+def test_a_running_job_without_a_sign_of_life_says_so(site, stock):
+    progress = {"stage": "teacher_votes", "step": 3, "steps": 9, "silent_minutes": 5}
+    silent = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="running", progress=progress)
+    for address in (f"/jobs/{silent}", "/jobs"):
+        assert_shown(words_of(site.client().get(address).text), "No sign of life for 5 minutes")
+    assert "No sign of life" not in words_of(site.client().get(f"/jobs/{stock.running}").text)
+
+
 def test_a_frozen_and_overspent_account_shows_nothing_left(site, stock):
     with transaction(site.factory) as session:
         ledger.lower_limit(session, account_id=stock.account, epsilon=0.5, reason="withdrawn", now=site.now)

@@ -66,3 +66,12 @@ def test_the_dispatching_process_never_loads_torch():
     assert (
         subprocess.run([sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], check=False).returncode == 0
     )
+
+
+def test_no_job_begins_on_a_disk_without_room(workshop):
+    job_id = workshop.train()
+    asked = {"kind": JobKind.TRAIN, "worker": "here", "now": datetime.now(UTC)}
+    short = workshop.settings.model_copy(update={"disk_free_bytes_min": 2**60})
+    assert claim_next(short, workshop.factory, **asked) is None
+    assert workshop.job(job_id).attempt == 0
+    assert claim_next(workshop.settings, workshop.factory, **asked).job_id == job_id

@@ -145,11 +145,24 @@ def test_a_job_tells_only_what_is_allowed(served, job):
     shown = served.read(f"jobs/{job['id']}")
     assert set(shown["progress"]) == {
         "stage", "step", "steps", "charged_nano", "planned_nano", "charged_epsilon", "planned_epsilon", "eta_seconds",
+        "silent_minutes",
     }  # fmt: skip
     assert (shown["progress"]["step"], shown["progress"]["planned_nano"]) == (3, job["price_nano"])
     everything = served.client("read").get(f"/v1/jobs/{job['id']}").text + served.client("read").get("/v1/jobs").text
     for private in (*row, "CANARY", '"lease', "secret", "attempt"):
         assert private not in everything
+
+
+def test_a_job_that_shows_no_sign_of_life_says_so_while_it_runs(served, job):
+    attempt = served.claim(job["id"])
+    this = {"job_id": job["id"], "attempt": attempt}
+    assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
+    with transaction(served.factory) as session:
+        jobs.tell_silence(session, **this, minutes=5)
+    assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] == 5
+    with transaction(served.factory) as session:
+        jobs.give_back(session, **this, now=utc_now())
+    assert served.read(f"jobs/{job['id']}")["progress"]["silent_minutes"] is None
 
 
 def test_pending_jobs_say_when_to_ask_again(served, job):

@@ -1,0 +1,107 @@
+"""Disks that are full or read-only: small file systems where this user may mount them, a limit of the kernel else."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.disk import (
+    PROBED_SECONDS,
+    DiskProbe,
+    OutOfDisk,
+    folders_written_to,
+    require_room,
+    short_of_room,
+    unwritable,
+)
+from service.settings import Settings
+
+UNWRITABLE = (  # no file of this process may grow beyond no byte: every write fails, as on a full disk
+    "import pathlib, resource, sys\n"
+    "from service.disk import unwritable\n"
+    "from service.settings import Settings\n"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    "print(*unwritable(Settings(data_dir=pathlib.Path(sys.argv[1]))))\n"
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a quarter of a MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(place: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (place / "filling").write_bytes(bytes(2**20))
+
+
+def test_the_folders_of_data_keys_work_and_database_are_looked_at(tmp_path):
+    (tmp_path / "keys").mkdir()
+    made = folders_written_to(Settings(data_dir=tmp_path))
+    assert made == {"data": tmp_path, "keys": tmp_path / "keys", "work": tmp_path, "database": tmp_path}
+    elsewhere = Settings(data_dir=tmp_path, database_url="postgresql+psycopg://host/name")
+    assert set(folders_written_to(elsewhere)) == {"data", "keys", "work"}
+
+
+def test_a_disk_that_can_be_written_to_keeps_nothing_of_the_probe(tmp_path):
+    assert list(unwritable(Settings(data_dir=tmp_path))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writes_that_fail_are_found(tmp_path):
+    command = [sys.executable, "-c", UNWRITABLE, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert set(said.split()) == {"data", "keys", "work", "database"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_found_by_what_its_folder_is_for(tmp_path, small_disk):
+    settings = Settings(data_dir=tmp_path, keys_dir=small_disk, disk_free_bytes_min=0)
+    assert list(unwritable(settings)) == []
+    fill(small_disk)
+    assert list(unwritable(settings)) == ["keys"]
+    trouble = DiskProbe(settings).trouble()
+    assert "keys folder" in trouble
+    assert str(tmp_path) not in trouble
+
+
+def test_a_disk_that_is_read_only_is_found(tmp_path, small_disk):
+    settings = Settings(data_dir=tmp_path, keys_dir=small_disk, disk_free_bytes_min=0)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert list(unwritable(settings)) == ["keys"]
+
+
+def test_nothing_begins_where_less_is_left_than_should_be(tmp_path, small_disk):
+    settings = Settings(data_dir=tmp_path, keys_dir=small_disk, disk_free_bytes_min=2**16)
+    require_room(settings)
+    (small_disk / "file").write_bytes(bytes(200 * 1024))
+    assert short_of_room(settings) == "keys"
+    with pytest.raises(OutOfDisk) as refused:
+        require_room(settings)
+    assert refused.value.numbers == {"folder": "keys"}
+    assert str(tmp_path) not in refused.value.message
+    assert "keys folder has less" in DiskProbe(settings).trouble()
+
+
+def test_disks_are_asked_every_few_seconds_at_most(tmp_path):
+    now = [0.0]
+    probe = DiskProbe(Settings(data_dir=tmp_path, disk_free_bytes_min=0), clock=lambda: now[0])
+    os.utime(tmp_path, (0, 0))
+    assert probe.trouble() == ""
+    assert tmp_path.stat().st_mtime > 0  # a file came and went
+    os.utime(tmp_path, (0, 0))
+    now[0] = PROBED_SECONDS / 2
+    assert (probe.trouble(), tmp_path.stat().st_mtime) == ("", 0)
+    now[0] = PROBED_SECONDS
+    assert probe.trouble() == ""
+    assert tmp_path.stat().st_mtime > 0

@@ -1,0 +1,306 @@
+"""Runners that hang: real processes that are stopped, so that they live and do nothing."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import jobs
+from service.db.words import EarlyEnd, HoldState, JobState
+from service.errors import StaleAttempt
+from service.settings import Settings
+from tests.workers.conftest import alive
+from workers.supervise import signs, supervisor
+from workers.supervise.signs import Listener, SignsOfLife
+from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
+
+SUPERVISE = (  # job, attempt and the runner's command
+    "import sys\n"
+    "from service.db.session import make_engine, make_session_factory\n"
+    "from service.settings import Settings\n"
+    "from workers.supervise.attempts import Attempt\n"
+    "from workers.supervise.supervisor import supervise\n"
+    "settings, attempt = Settings(), Attempt(sys.argv[1], int(sys.argv[2]))\n"
+    "factory = make_session_factory(make_engine(settings.database_url))\n"
+    "supervise(settings, factory, attempt, draining=lambda: False, command=sys.argv[3:])\n"
+)
+
+
+class Clock:
+    """The time, which can be made to run faster from now on."""
+
+    def __init__(self) -> None:
+        self.rate, self._seconds, self._at = 1.0, 0.0, time.monotonic()
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        self._seconds, self._at = self._seconds + self.rate * (now - self._at), now
+        return self._seconds
+
+
+@pytest.fixture
+def listeners_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which supervisors of this process measure silence."""
+    clock = Clock()
+    monkeypatch.setattr(supervisor, "Listener", lambda: Listener(clock=clock))
+    return clock
+
+
+def processes_of(job_id: str, role: str) -> list[int]:
+    """Ids of the processes of this role that work on a job."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if job_id.encode() in words and any(role.encode() in word for word in words):
+            found.append(int(path.parent.name))
+    return [pid for pid in found if alive(pid)]
+
+
+@contextmanager
+def supervised(workshop: Any, job_id: str, command: tuple[str, ...], patience: Patience, **more: Any) -> Iterator[Any]:
+    """Supervise a new attempt in a thread; it is over when the block ends."""
+    settings, attempt = workshop.settings.model_copy(update=more), workshop.claim(job_id)
+    thread = threading.Thread(
+        target=supervise,
+        args=(settings, workshop.factory, attempt),
+        kwargs={"draining": lambda: False, "command": command, "patience": patience},
+    )
+    thread.start()
+    try:
+        yield thread
+        thread.join(timeout=120)
+    finally:
+        for pid in processes_of(job_id, "--attempt"):
+            os.kill(pid, signal.SIGKILL)
+        thread.join(timeout=120)
+    assert not thread.is_alive()
+
+
+def stop(workshop: Any, *pids: int) -> None:
+    """Stop processes while none of them writes: a stopped writer of SQLite keeps everybody waiting."""
+    while True:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        path = workshop.factory.kw["bind"].url.database
+        with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path, timeout=0.5)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            return
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def steps_of(workshop: Any, job_id: str) -> int:
+    step: int = workshop.job(job_id).progress.get("step", 0)
+    return step
+
+
+def silence_of(workshop: Any, job_id: str) -> int | None:
+    minutes: int | None = workshop.job(job_id).progress.get("silent_minutes")
+    return minutes
+
+
+def test_a_runner_that_is_stopped_is_shown_ended_and_resumed(
+    workshop, tiny_runner, impatient, monkeypatch, listeners_clock
+):
+    monkeypatch.setenv("TINY_PAUSE", "0.3")
+    job_id = workshop.train()
+    with supervised(workshop, job_id, tiny_runner, impatient) as thread:
+        workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
+        (runner,) = processes_of(job_id, "tiny_runner")
+        stop(workshop, runner)
+        listeners_clock.rate = 40.0
+        workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
+        assert silence_of(workshop, job_id) == 5  # half of what is allowed, however long it really was
+        assert alive(runner)
+        thread.join(timeout=60)
+        assert not alive(runner)
+    listeners_clock.rate = 1.0
+    job, hold = workshop.job(job_id), workshop.hold(job_id)
+    assert (job.state, hold.state) == (JobState.RUNNING, HoldState.ARMED)
+    charged_nano = hold.charged_nano
+    monkeypatch.setenv("TINY_PAUSE", "0")
+    with supervised(workshop, job_id, tiny_runner, impatient):  # at once: the lease was given up
+        pass
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.job(job_id).attempts_lost == 1
+    assert silence_of(workshop, job_id) is None
+    assert workshop.hold(job_id).charged_nano > charged_nano > 0
+
+
+def test_a_runner_that_goes_on_is_no_longer_shown_as_silent(
+    workshop, tiny_runner, impatient, monkeypatch, listeners_clock
+):
+    monkeypatch.setenv("TINY_PAUSE", "1")
+    job_id = workshop.train()
+    with supervised(workshop, job_id, tiny_runner, impatient):
+        workshop.wait(lambda: steps_of(workshop, job_id) >= 2)
+        (runner,) = processes_of(job_id, "tiny_runner")
+        stop(workshop, runner)
+        listeners_clock.rate = 30.0
+        workshop.wait(lambda: silence_of(workshop, job_id) is not None, seconds=60)
+        listeners_clock.rate = 1.0
+        os.kill(runner, signal.SIGCONT)
+        workshop.wait(lambda: silence_of(workshop, job_id) is None, seconds=60)
+        workshop.cancel(job_id)
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.job(job_id).attempts_lost == 0
+
+
+def test_a_runner_that_is_stopped_is_cancelled_within_a_short_time(workshop, tiny_runner, impatient, monkeypatch):
+    monkeypatch.setenv("TINY_PAUSE", "0.3")
+    patience = Patience(look_seconds=0.05, cancel_look_seconds=0.1, wind_up_silent_seconds=2)
+    job_id = workshop.train()
+    with supervised(workshop, job_id, tiny_runner, patience) as thread:
+        workshop.wait(lambda: steps_of(workshop, job_id) >= 7)
+        (runner,) = processes_of(job_id, "tiny_runner")
+        stop(workshop, runner)
+        workshop.cancel(job_id)
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "it has ten minutes, which are for those that live"
+    job = workshop.job(job_id)
+    assert (job.state, job.ended_early) == (JobState.QUEUED, EarlyEnd.CANCELLED)
+    charged_nano = workshop.hold(job_id).charged_nano
+    with supervised(workshop, job_id, tiny_runner, impatient):  # publishes what was paid for
+        pass
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.release_of(job_id).incomplete["reason"] == "cancelled"
+    assert workshop.hold(job_id).captured_nano == charged_nano
+
+
+@pytest.mark.slow
+def test_a_follower_that_is_stopped_ends_the_whole_group(workshop, impatient, listeners_clock):
+    options = {"architecture": "cnn", "expected_batch": 100, "learning_rate": 0.5, "clip": 0.5}
+    job_id = workshop.train(recipe="dp_classifier", epsilon=8.0, epochs=10.0, **options)
+    with supervised(workshop, job_id, RUNNER_COMMAND, impatient, processes=2) as thread:
+        workshop.wait(lambda: steps_of(workshop, job_id) > 3)
+        (follower,) = processes_of(job_id, "workers.train.followers")
+        stop(workshop, follower)
+        listeners_clock.rate = 40.0
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+        assert not processes_of(job_id, "--attempt")
+    listeners_clock.rate = 1.0
+    assert workshop.job(job_id).state is JobState.RUNNING, "no verdict about the training"
+    with supervised(workshop, job_id, RUNNER_COMMAND, impatient, processes=2):
+        pass
+    workshop.assert_settled(job_id, JobState.SUCCEEDED)
+    assert workshop.job(job_id).attempts_lost == 1
+
+
+@pytest.mark.parametrize("stopped", ["supervisor", "everybody"])
+def test_a_stopped_supervisor_is_replaced_and_fenced_when_it_goes_on(workshop, tiny_runner, impatient, stopped):
+    job_id = workshop.train()
+    first = workshop.claim(job_id)
+    environment = {**runner_environment(workshop.settings, os.environ), "TINY_PAUSE": "0.5"}
+    command = [sys.executable, "-c", SUPERVISE, job_id, str(first.number), *tiny_runner]
+    old = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    pids = [old.pid]
+    try:
+        workshop.wait(lambda: steps_of(workshop, job_id) >= 3)
+        (runner,) = (pid for pid in processes_of(job_id, "--signs") if pid != old.pid)
+        pids += [runner] if stopped == "everybody" else []
+        stop(workshop, *pids)
+        workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
+        with supervised(workshop, job_id, tiny_runner, impatient):
+            pass
+        workshop.assert_settled(job_id, JobState.SUCCEEDED)
+        captured_nano, entries = workshop.hold(job_id).captured_nano, len(workshop.entries())
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        old.wait(timeout=120)
+        assert not alive(runner)
+    finally:
+        old.kill()
+        old.wait()
+        for pid in processes_of(job_id, "--attempt"):
+            os.kill(pid, signal.SIGKILL)
+    assert workshop.job(job_id).attempt == first.number + 1
+    assert (workshop.hold(job_id).captured_nano, len(workshop.entries())) == (captured_nano, entries)
+
+
+def test_silence_is_counted_while_somebody_listens():
+    clock = Clock()
+    clock.rate = 0.0
+    listener = Listener(clock=clock)
+    try:
+        given = SignsOfLife(listener.theirs, clock=clock)
+        for _ in range(3):
+            clock._seconds += 2
+            listener.listen()
+        assert listener.silent_seconds == 6
+        clock._seconds += 10_000  # this process was stopped, too
+        assert listener.listen() == 6 + signs._UNHEARD_SECONDS
+        given.give()
+        assert listener.listen() == 0
+    finally:
+        listener.close()
+
+
+def test_giving_a_sign_neither_waits_nor_fails():
+    clock = Clock()
+    clock.rate = 1e6  # every call is due
+    listener = Listener(clock=clock)
+    given = SignsOfLife(listener.theirs, clock=clock)
+    for _ in range(100_000):  # more than a pipe holds
+        given.give()
+    os.close(listener._mine)  # the supervisor is gone
+    given.give()
+    os.close(listener.theirs)
+    SignsOfLife(None).give()
+
+
+def test_a_sign_is_given_before_every_layer_and_after_every_step_of_an_optimiser():
+    script = (
+        "import torch\n"
+        "from workers.train.process import sign_while_computing\n"
+        "given = []\n"
+        "sign_while_computing(lambda: given.append(1))\n"
+        "network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))\n"
+        "adam = torch.optim.Adam(network.parameters())\n"
+        "network(torch.ones(1, 2)).sum().backward()\n"
+        "passed = len(given)\n"
+        "adam.step()\n"
+        "print(passed, len(given))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["4", "5"]  # the whole network is a layer, too
+
+
+def test_what_is_told_of_a_silence_is_one_coarse_number():
+    assert {jobs.minutes_told(seconds, 600) for seconds in (0.0, 299.9)} == {None}
+    assert {jobs.minutes_told(seconds, 600) for seconds in (300.0, 480.0, 600.0, 9000.0)} == {5}
+    assert jobs.minutes_told(3.0, 4) == 1
+
+
+def test_a_superseded_attempt_tells_no_silence(workshop):
+    job_id = workshop.train()
+    first = workshop.claim(job_id)
+    tell = {"job_id": job_id, "minutes": 5}
+    workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+    version = workshop.job(job_id).progress_version
+    workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+    assert (silence_of(workshop, job_id), workshop.job(job_id).progress_version) == (5, version)
+    workshop.give_back(job_id, first.number)
+    with pytest.raises(StaleAttempt):
+        workshop.do(jobs.tell_silence, attempt=first.number, **tell)
+    workshop.claim(job_id)  # whoever takes over begins afresh
+    assert silence_of(workshop, job_id) is None
+
+
+def test_the_defaults_leave_time_for_the_longest_operation():
+    assert Settings().silent_seconds_max == 600
+    assert Patience().wind_up_silent_seconds == 60
