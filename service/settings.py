@@ -29,6 +29,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
     dashboard_public: bool | None = None
+    trash_days: int = Field(default=30, ge=0, le=3650, description="in the trash, before a folder is removed for good")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # Jobs

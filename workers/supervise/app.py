@@ -26,6 +26,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.db.words import JobKind
 from service.failpoints import failpoint
 from service.inspection import inspect_at_start
+from service.installation import pair
 from service.logs import configure_logging, get_logger
 from service.private_files import keep_new_files_private
 from service.queue import TASK_RUN_JOB
@@ -77,7 +78,9 @@ def make_app(settings: Settings) -> Celery:
         keep_new_files_private()
         engine = make_engine(settings.database_url, pool_size=1)
         try:
-            inspect_at_start(settings, make_session_factory(engine), now=datetime.now(UTC))
+            factory, now = make_session_factory(engine), datetime.now(UTC)
+            pair(settings, factory, now=now)
+            inspect_at_start(settings, factory, now=now)
         except SQLAlchemyError as error:  # without a database nothing is armed either
             get_logger(__name__).error("ledger_not_verified", error=type(error).__name__)
         finally:
@@ -140,7 +143,7 @@ def register(app: Celery, workplace: Workplace) -> None:
     def put_in_order() -> None:
         with _sessions(workplace.settings) as factory:
             reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
-            sweep(workplace.settings.data_dir, factory)
+            sweep(workplace.settings, factory, now=datetime.now(UTC))
 
 
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:

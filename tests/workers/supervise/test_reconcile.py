@@ -12,14 +12,14 @@ from sqlalchemy import delete, event
 
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
-from service.artifacts import directory_of
+from service.artifacts import directory_of, release_id_of
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id
 from service.db.session import transaction
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from tests.workers.conftest import on_either_database
-from workers.supervise.attempts import release_id_of, work_directory
+from workers.supervise.attempts import work_directory
 from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep
 
 
@@ -142,7 +142,7 @@ def test_files_are_removed_only_when_their_job_has_ended_without_them(workshop):
         os.utime(path, (long_ago, long_ago))
     foreign = data_dir / "work" / "notes"
     foreign.mkdir()
-    assert sweep(data_dir, workshop.factory) == len(doomed) + 1
+    assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == len(doomed) + 1
     assert [path for path in (*doomed, stale) if path.exists()] == []
     assert [path for path in (*kept, fresh, foreign) if not path.exists()] == []
 
@@ -160,7 +160,7 @@ def test_a_release_that_is_published_while_the_sweep_looks_is_kept(workshop):
             publish(workshop, job_id)
 
     event.listen(workshop.factory.kw["bind"], "after_cursor_execute", after_select)
-    assert sweep(workshop.settings.data_dir, workshop.factory) == 0
+    assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == 0
     assert published
     assert folder.is_dir()
 
