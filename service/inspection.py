@@ -87,6 +87,7 @@ def inspect_ledger(
         findings += find_forgotten(session, settings.data_dir, folder)
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
+        trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
         try:
             report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full, fingerprints=thorough)
         except DBAPIError:

@@ -45,9 +45,10 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
         OSError: the id cannot be written down.
     """
     data_dir = settings.data_dir
-    with transaction(factory, read_only=True) as session:
-        if belongs(session, settings, required=True):
-            return True
+    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+        own_id = recorded(session)
+    if own_id is not None and own_id == _read(data_dir / FILE_NAME):
+        return True
     with transaction(factory) as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -60,20 +61,13 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
         with suppress(FileNotFoundError):  # another process has just done it
             (data_dir / _PENDING).rename(data_dir / FILE_NAME)
         flush_directory(data_dir)
-    with transaction(factory, read_only=True) as session:
-        return belongs(session, settings, required=True)
+    return own_id is not None and own_id == _read(data_dir / FILE_NAME)
 
 
-def belongs(session: Session, settings: Settings, *, required: bool = False) -> bool:
-    """Tell whether database and data folder hold the same id.
-
-    Args:
-        session: of any transaction.
-        settings: of this process.
-        required: False where neither has one yet is well enough.
-    """
-    own_id, kept = recorded(session), mark_of(settings.data_dir)
-    return own_id == kept and not (required and own_id is None)
+def belongs(session: Session, settings: Settings) -> bool:
+    """Tell whether database and data folder hold the same id, or neither has one yet."""
+    own_id = recorded(session)
+    return own_id == mark_of(settings.data_dir, own_id)
 
 
 def recorded(session: Session) -> str | None:
@@ -81,11 +75,11 @@ def recorded(session: Session) -> str | None:
     return session.scalar(select(Installation.id))
 
 
-def mark_of(data_dir: Path) -> str | None:
-    """Return the id that the data folder holds."""
+def mark_of(data_dir: Path, own_id: str | None = None) -> str | None:
+    """Return the id that the data folder holds; also where the database's own is about to get its name there."""
     pending = _read(data_dir / _PENDING)  # before the other: it is renamed to that
     kept = _read(data_dir / FILE_NAME)
-    return kept if kept is not None or pending is None else pending
+    return own_id if kept is None and pending == own_id else kept
 
 
 def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept: str | None) -> Iterator[Finding]:
@@ -99,7 +93,7 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:
-        kept = mark_of(settings.data_dir)  # a first start may have written it since
+        kept = mark_of(settings.data_dir, own_id)  # a first start may have written it since
     if own_id == kept:
         if own_id is None and (unknown := unknown_to(session, folder)):
             yield _finding(
