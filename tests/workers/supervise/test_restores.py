@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,18 @@ from fastapi.testclient import TestClient
 from service.datasets import vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.session import transaction
+from service.db.session import make_engine, make_session_factory, transaction
 from service.db.words import DatasetState
+from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
 from service.main import create_app
 from service.settings import Settings
 from tests.workers.conftest import Workshop, opened
 from tests.workers.small_trainings import work
 from tests.workers.tiny_runner import TRAINERS
+from workers.supervise.attempts import claim_job
+from workers.supervise.reconcile import Reconciled, reconcile
+from workers.supervise.supervisor import supervise
 
 PAID = ("releases", "samples", "journals", "receipts", "work", "keys", "datasets", "quarantine")
 
@@ -108,6 +113,7 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     restored = with_database(shop, backup(shop, tmp_path / "yesterday.db"))
     receipts = shop.settings.data_dir / "receipts"
     shutil.copytree(receipts, tmp_path / "receipts")
+    spent_before_nano = shop.balance().spent_nano
     newer = publish(shop)
     spent_nano = shop.balance().spent_nano
     shutil.rmtree(receipts)
@@ -117,7 +123,11 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     assert held(shop.settings) == before
     assert f"releases/{newer}/release.json" in before
     assert served.trainings == "stopped"
-    assert spent_nano > 0
+    factory = make_session_factory(make_engine(restored.database_url))
+    found = {finding.code.value: finding.message for finding in inspect_ledger(restored, factory).findings}
+    factory.kw["bind"].dispose()
+    assert {"journal_unknown", "release_unknown", "sample_unknown"} <= found.keys()
+    assert f"shows releases for {spent_nano - spent_before_nano} nano-units" in found["journal_unknown"]
 
 
 def test_a_service_without_its_database_keeps_everything(shop):
@@ -237,11 +247,39 @@ def test_a_key_that_comes_back_with_a_backup_is_destroyed_again_unless_something
     assert not key.exists()
 
 
+def test_nothing_is_claimed_of_another_installations_database(shop, other):
+    job_id = other.train(epsilon=0.2)
+    settings, now = with_database(shop, other.settings.database_url), datetime.now(UTC)
+    later = now + timedelta(days=1)
+    assert claim_job(settings, other.factory, job_id=job_id, worker="test", now=now) is None
+    done = reconcile(settings, other.factory, send=lambda *_: None, now=later)
+    assert done == Reconciled(0, 0, 0)
+    assert claim_job(other.settings, other.factory, job_id=job_id, worker="test", now=now) is not None
+
+
+def test_the_work_of_an_ended_job_goes_to_the_trash_and_stays_where_anything_was_found(shop, tiny_runner, impatient):
+    def run(job_id: str) -> None:
+        attempt = shop.claim(job_id)
+        supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
+
+    data_dir = shop.settings.data_dir
+    first, second = shop.train(images=5, epsilon=0.3), shop.train(images=5, epsilon=0.3)
+    run(first)
+    assert not (data_dir / "work" / first).exists()
+    (put_away,) = (data_dir / "trash").glob(f"*.work.{first}")
+    assert (put_away / "trained").is_dir()
+    attempt = shop.claim(second)
+    (data_dir / "installation").rename(data_dir / "elsewhere")
+    supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
+    assert (data_dir / "work" / second).is_dir()
+
+
 def test_an_installation_of_before_is_taken_on_quietly(workshop):
     workshop.settings = workshop.settings.model_copy(update={"mode": "celery"})
     publish(workshop)
     before = held(workshop.settings)
     assert serve(workshop.settings) == Served("open", set(), None)
     after = held(workshop.settings)
+    before = {path: digest for path, digest in before.items() if not path.startswith("work/")}  # its job has ended
     assert before.items() <= after.items()
     assert os.stat(workshop.settings.data_dir / "installation").st_mode & 0o777 == 0o600
