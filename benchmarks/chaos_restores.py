@@ -45,7 +45,7 @@ DRILLS = 50
 RELEASES = 2  # of the prepared installation, with a sample each
 EPSILON = 0.3
 QUICK = {**OPTIONS, "images": 40}  # a fifth of what the other modes train: a drill is about files, not about jobs
-BUSY_SECONDS_MAX = 8.0  # at the end of which at the latest something happens
+BUSY_TRAININGS = 1.5  # that a service has time for until something happens at the latest, as trainings went here before
 FULL_SECONDS = 4.0  # that a disk is full for, before the machine is switched off
 FULL_BITS_MAX = 17  # files may still grow to two to the power of a random number up to this, in bytes
 JOB_SECONDS_MAX = 240.0
@@ -129,14 +129,18 @@ def serving(world: World, database: Path | None = None) -> Iterator[tuple[Servic
         services.stop()
 
 
-def prepare(world: World) -> None:
-    """Make an installation with a private dataset, releases and a sample of each."""
+def prepare(world: World) -> float:
+    """Make an installation with a private dataset, releases and a sample of each; returns the seconds of a training."""
+    seconds = 0.0
     world.data_dir.mkdir(parents=True, mode=0o700)
     with serving(world) as (_, client):
         dataset_id = set_up(client)
         for _ in range(RELEASES):
+            began = time.monotonic()
             release_id = wait_for(client, train(client, dataset_id)).release_id
+            seconds = time.monotonic() - began
             wait_for(client, draw(client, str(release_id)))
+    return seconds
 
 
 def train(client: Client, dataset_id: str) -> str:
@@ -179,12 +183,24 @@ def wait_for(client: Client, job_id: str) -> Any:
     raise TimeoutError(f"job {job_id} does not end")
 
 
-def run_drill(number: int, kind: str, template: World, other: World, folder: Path, dice: random.Random) -> Drill:
-    """Copy the prepared installation, let something happen to it, and look what is left."""
+def run_drill(
+    number: int, kind: str, template: World, other: World, folder: Path, dice: random.Random, *, busy_seconds: float
+) -> Drill:
+    """Copy the prepared installation, let something happen to it, and look what is left.
+
+    Args:
+        number: of the drill.
+        kind: of KINDS.
+        template: the prepared installation.
+        other: another one, whose database is the wrong one.
+        folder: for the copy; must not exist.
+        dice: for the moments.
+        busy_seconds: within which something happens.
+    """
     began = time.monotonic()
     world = World(folder)
     shutil.copytree(template.folder, folder)
-    backup_at, happens_at = sorted(dice.uniform(0, BUSY_SECONDS_MAX) for _ in range(2))
+    backup_at, happens_at = sorted(dice.uniform(0, busy_seconds) for _ in range(2))
     with serving(world) as (services, client):
         dataset_id = dataset_of(client)
         release_id = next(iter(client.releases())).id
@@ -340,13 +356,13 @@ def restores(wanted: int, seed: int, folder: Path, told: Callable[[Drill], None]
         told: is called with each drill that has ended.
     """
     template, other = World(folder / "prepared"), World(folder / "other")
-    for world in (template, other):
-        prepare(world)
+    busy_seconds = BUSY_TRAININGS * max(prepare(world) for world in (template, other))
     drills: list[Drill] = []
     for number in range(wanted):
         place = folder / f"drill-{number}"
         dice = random.Random(f"restore {seed} {number}")
-        drills.append(run_drill(number, KINDS[number % len(KINDS)], template, other, place, dice))
+        kind = KINDS[number % len(KINDS)]
+        drills.append(run_drill(number, kind, template, other, place, dice, busy_seconds=busy_seconds))
         told(drills[-1])
         if drills[-1].sound:
             shutil.rmtree(place)

@@ -13,10 +13,10 @@ from service.journals import Journal
 @pytest.mark.slow
 def test_what_was_paid_for_survives_a_forgotten_database_and_an_older_one(tmp_path: Path) -> None:
     template = World(tmp_path / "prepared")
-    prepare(template)
-    # Another installation, as far as its database says.
+    busy_seconds = prepare(template)
+    dice = random.Random(1)
     no_database, older = (
-        run_drill(number, kind, template, template, tmp_path / f"drill-{number}", random.Random(number))
+        run_drill(number, kind, template, template, tmp_path / f"{number}", dice, busy_seconds=busy_seconds)
         for number, kind in enumerate(("no database", "older database and receipts"))
     )
     assert no_database.sound, no_database
