@@ -9,9 +9,13 @@ for half a minute, Redis without its messages. Whatever died is started again, a
 are done, the service has time to bring every job to its end, is stopped in order, started and stopped once more, and
 audited.
 
+Mode restore is another exercise (`benchmarks.chaos_restores`): drills in which backups come back, databases are wrong
+or missing, disks are full and machines fail.
+
 The exit status is 1 when an accepted job has not ended, a job is charged less than its runners' journal says they
 released, an artifact has no capture, an upload that was reported ready cannot be read, the ledger does not verify, or
-anything else of `benchmarks.chaos_audit` is wrong.
+anything else of `benchmarks.chaos_audit` is wrong; in mode restore when a release is lost, a refund unseen, or a
+service neither works nor says what is wrong.
 """
 
 from __future__ import annotations
@@ -30,16 +34,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_audit import audit
 from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
+from benchmarks.chaos_restores import DRILLS, Drill, restores
 from benchmarks.chaos_services import Mode, Services, installation
 from scripts.with_services import PostgresServer, RedisServer
 from service.client import Client
 
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
+RESTORE = "restore"
 OUTAGE_SECONDS = 30.0  # that PostgreSQL, and then Redis, is away
 CUSTOMERS = 2
 RECOVERY_SECONDS_MAX = 900.0  # from the last kill to the end of the last job
@@ -188,13 +195,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, print and, where asked, write the figures as JSON; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--mode", choices=[*MODES, "all"], default="all")
+    parser.add_argument("--mode", choices=[*MODES, "all", RESTORE], default="all", help=f"all leaves out {RESTORE}")
     parser.add_argument("--kills", type=int, default=100, help="in each mode")
+    parser.add_argument("--drills", type=int, default=DRILLS, help=f"in mode {RESTORE}")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="an empty folder for data and logs; default: a temporary one")
     options = parser.parse_args(arguments)
     modes: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="obscura-chaos-") as temporary:
+        if options.mode == RESTORE:
+            drilled = restores(options.drills, options.seed, options.keep or Path(temporary), _tell)
+            print(", ".join(f"{name} {value}" for name, value in drilled.items() if name != "rows"))
+            return _end(drilled, options.seed, options.json)
         for mode in MODES if options.mode == "all" else (options.mode,):
             figures = rampage(mode, options.kills, options.seed, (options.keep or Path(temporary)) / mode)
             modes[mode] = figures
@@ -203,17 +215,25 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{mode}: " + ", ".join(f"{name} {figures[name]}" for name in shown))
             if figures["violated"]:
                 print(json.dumps(figures, indent=2))
+    return _end(together(modes) | {"modes": modes}, options.seed, options.json)
+
+
+def _tell(drill: Drill) -> None:
+    print(", ".join(f"{name} {value}" for name, value in asdict(drill).items()), flush=True)
+
+
+def _end(figures: dict[str, Any], seed: int, file: Path | None) -> int:
+    """Write the figures down, where that is asked for; returns the exit status."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    results = together(modes) | {
-        "modes": modes,
-        "seed": options.seed,
+    results = figures | {
+        "seed": seed,
         "machine": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "commit": commit,
     }
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    if file:
+        file.write_text(json.dumps(results, indent=2) + "\n")
     return int(results["violated"])
 
 

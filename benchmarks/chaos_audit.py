@@ -23,10 +23,10 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.db.words import ENDED, DatasetState, EntryKind, HoldState
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
+from service.journals import journalled, journalled_jobs
 from service.ledger.stops import arming_stops
 from service.settings import Settings
 from workers.supervise.attempts import work_root
-from workers.train.spending import journalled, journalled_jobs
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Verification as the service runs it: what lies outside the database, what follows from a finding, and when.
 
 At start-up, every hour beside the jobs, once a day in full, and by `obscura ledger verify`. A finding stops arming for
-its account, or for all; only a full verification that finds nothing to stop for lets an operator clear that.
+its account, or for all; only a full verification that finds nothing to stop for lets an operator clear that. While
+anything stands that was found, nothing is removed on the word of the database either.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
-from service import artifacts, ledger
+from service import artifacts, installation, ledger
 from service.audit import arming, checkpoints, receipts
+from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
 from service.audit.rows import find_damage, find_missing_triggers
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, read_document, trusted_keys
@@ -45,13 +48,14 @@ def inspect_ledger(
 ) -> Report:
     """Verify the ledger against itself, its checkpoints, and everything that is kept beside the database.
 
-    Writes nothing. Receipts are read before the snapshot is taken, so they cannot be newer than it: whatever is kept
-    was committed before.
+    Writes nothing. Receipts and the data folder are read before the snapshot is taken, so they cannot be newer than
+    it: whatever is there was committed before.
 
     Args:
         settings: of this installation.
         factory: of sessions.
-        full: read every entry, not only those after the newest checkpoint.
+        full: read every entry, not only those after the newest checkpoint, and every journal, not only those of jobs
+            that may still charge.
         given: further receipts, such as users hold.
         thorough: hash the files of every release too, compare all fingerprints, and have SQLite check its own file.
 
@@ -75,9 +79,15 @@ def inspect_ledger(
     except SignatureRefused as error:
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
         findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
+    mark = installation.mark_of(settings.data_dir)
+    with transaction(factory, read_only=True) as session:
+        folder = read_data_folder(settings.data_dir, None if full else jobs_with_open_holds(session))
     with transaction(factory, read_only=True, snapshot=True) as session:
+        mismatch = list(installation.find_mismatch(session, settings, folder, mark))
+        findings += find_forgotten(session, settings.data_dir, folder)
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
+        trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
         try:
             report = verify(session, trusted=trusted, known=witnesses, kept=kept, full=full, fingerprints=thorough)
         except DBAPIError:
@@ -88,7 +98,8 @@ def inspect_ledger(
     for finding in find_changed_artifacts(factory, settings.data_dir) if thorough and not damage else ():
         checked += 1
         findings += [] if finding is None else [finding]
-    return replace(report, artifacts=checked, findings=(*report.findings, *damage, *findings)[:FINDINGS_MAX])
+    found = (*mismatch, *report.findings, *damage, *findings)  # the first explains the others
+    return replace(report, artifacts=checked, findings=found[:FINDINGS_MAX])
 
 
 def find_changed_artifacts(factory: SessionFactory, data_dir: Path) -> Iterator[Finding | None]:
@@ -148,8 +159,12 @@ def require_clock(factory: SessionFactory, *, now: datetime) -> None:
         raise
 
 
-def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
+def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: datetime) -> str | None:
     """Verify when a process starts, in bounded time, and stop arming where something is found.
+
+    Returns:
+        One sentence for the operator where anything stands that was found, now or earlier: what is wrong, and what to
+        do. It is logged as well.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the stop cannot be written: the database is away, and nothing can be armed.
@@ -163,6 +178,54 @@ def inspect_at_start(settings: Settings, factory: SessionFactory, *, now: dateti
     except Exception as error:  # what cannot be verified is not trusted
         report = _not_verifiable(error)
     follow_up(factory, report, now=now)
+    with transaction(factory, read_only=True) as session:
+        codes = [stop.code for stop in arming_stops(session)]
+    sentence = _sentence(report, codes)
+    if sentence is not None:
+        get_logger(__name__).error("trainings_stopped", what_to_do=sentence)
+    return sentence
+
+
+def _sentence(report: Report, codes: Sequence[str]) -> str | None:
+    mismatch = [found.message for found in report.findings if found.code is FindingCode.INSTALLATION_MISMATCH]
+    found = sorted({*codes, *(finding.code.value for finding in report.findings)})
+    if mismatch or not found:
+        return mismatch[0] if mismatch else None
+    return (
+        f"The check of the ledger has found {', '.join(found)}: nothing is removed, and no private data is opened for "
+        "the accounts concerned, until `obscura ledger verify --clear`, which says what is wrong, finds nothing more."
+    )
+
+
+def nothing_stands(session: Session, settings: Settings) -> bool:
+    """Tell whether files may be removed on the word of the database: it belongs to the data folder, no stop stands,
+    and the newest verification has found nothing."""
+    newest = max(arming.verifications(session), key=lambda row: row.verified_at, default=None)
+    found = newest is not None and newest.findings > 0
+    return installation.belongs(session, settings) and not arming_stops(session) and not found
+
+
+def nothing_is_found(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Verify what was written since the newest checkpoint, and what lies in the data folder; act on what is found.
+
+    For who is about to remove files: what cannot be verified is not believed.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: the database is away.
+    """
+    return _verified(settings, factory, full=False, now=now).clean
+
+
+def _verified(settings: Settings, factory: SessionFactory, *, full: bool, now: datetime) -> Report:
+    """Verify and act on what is found."""
+    try:
+        report = inspect_ledger(settings, factory, full=full)
+    except SQLAlchemyError:  # the database is away: the next round tries again
+        raise
+    except Exception as error:
+        report = _not_verifiable(error)
+    follow_up(factory, report, now=now)
+    return report
 
 
 def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) -> None:
@@ -179,13 +242,7 @@ def watch_over(settings: Settings, factory: SessionFactory, *, now: datetime) ->
         )
     if not due and not full:
         return
-    try:
-        report = inspect_ledger(settings, factory, full=full)
-    except SQLAlchemyError:  # the database is away: the next round tries again
-        raise
-    except Exception as error:
-        report = _not_verifiable(error)
-    follow_up(factory, report, now=now)
+    report = _verified(settings, factory, full=full, now=now)
     if report.clean and due:
         try:
             sign_heads(settings, factory, report, now=now)

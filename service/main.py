@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
 
-from service import admins, dashboard, queue
+from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.deps import Service
 from service.api.events import StreamLimits, StreamSlots
@@ -91,6 +91,7 @@ def create_app(
         disks=DiskProbe(settings),
     )
     app.state.parts = (key_uses, *workers.parts)
+    app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
@@ -107,7 +108,7 @@ def create_app(
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     parts: tuple[_Part, ...] = app.state.parts
-    await run_sync(_prepare, service)
+    app.state.warning = await run_sync(_prepare, service)
     for part in parts:
         part.start()
     try:
@@ -119,28 +120,46 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.engine.dispose()
 
 
-def _prepare(service: Service) -> None:
-    """Close the data folder to others and bring the schema up to date; clear what a crash left behind, make the first
-    admin key, verify the ledger.
+def _prepare(service: Service) -> str | None:
+    """Close the data folder to others, bring the schema up to date and verify the ledger; make the first admin key,
+    and clear what a crash left behind.
+
+    What cannot be undone comes after the verification, and only if database and data folder belong together and
+    nothing was found.
+
+    Returns:
+        One sentence for the operator where something was found (`inspect_at_start`).
     """
-    settings = service.settings
+    settings, factory = service.settings, service.factory
     make_private_folder(settings.data_dir)
     open_to_others = sum(make_tree_private(folder) for folder in {settings.data_dir, settings.keys_path})
     if open_to_others:
         get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)
-    require_clock(service.factory, now=service.clock())
-    receiving.clean_up(settings, service.factory, now=service.clock())
-    with transaction(service.factory) as session:
-        fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
-        admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+    require_clock(factory, now=service.clock())
+    ours = installation.pair(settings, factory, now=service.clock())
+    warning = inspect_at_start(settings, factory, now=service.clock())
+    if ours:
+        with transaction(factory) as session:
+            fingerprints.wait_for_others(session)  # of processes that start together, one makes what all need
+            admins.bootstrap_admin(session, path=settings.admin_key_path, now=service.clock())
+    if ours and warning is None:
+        _clear_up(service)
+    return warning
+
+
+def _clear_up(service: Service) -> None:
+    """Clear what a crash left behind, and destroy what must not be readable any more."""
+    settings, factory = service.settings, service.factory
+    receiving.clean_up(settings, factory, now=service.clock())
+    with transaction(factory) as session:
+        fingerprints.wait_for_others(session)
         if not fingerprints.any_recorded(session):
             vault.make_fingerprint_key(settings)
         to_shred = deletion.unfinished(session, settings)
-    receiving.check_public(settings, service.factory)
+    receiving.check_public(settings, factory)
     for dataset_id in to_shred:
-        deletion.complete(settings, service.factory, dataset_id)
-    inspect_at_start(settings, service.factory, now=service.clock())
+        deletion.complete(settings, factory, dataset_id)
 
 
 class _Part(Protocol):

@@ -36,6 +36,7 @@ class Settings(BaseSettings):
         default="127.0.0.1, ::1", description="addresses and networks whose X-Forwarded-For and -Proto are believed"
     )
     dashboard_public: bool = Field(default=False, description="whether whoever can connect may read without a key")
+    trash_days: int = Field(default=30, ge=0, le=3650, description="in the trash, before a folder is removed for good")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
     # Jobs

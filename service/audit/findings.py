@@ -47,6 +47,12 @@ class FindingCode(enum.StrEnum):
     RECEIPT_REFUSED = "receipt_refused"
     OLDER_THAN_CHECKPOINT = "older_than_checkpoint"
     OLDER_THAN_RECEIPT = "older_than_receipt"
+    # The data folder beside the database
+    INSTALLATION_MISMATCH = "installation_mismatch"
+    JOURNAL_UNKNOWN = "journal_unknown"
+    JOURNAL_AHEAD = "journal_ahead"
+    RELEASE_UNKNOWN = "release_unknown"
+    SAMPLE_UNKNOWN = "sample_unknown"
     # The verification itself, and what it stands on
     NOT_VERIFIABLE = "not_verifiable"
     DATABASE_DAMAGED = "database_damaged"

@@ -6,7 +6,6 @@ and read what lies outside of the database (receipts) before that transaction be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from privacy.accounting.filter import open_filter
 from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import find_changed_facts
@@ -24,6 +22,7 @@ from service.audit.prices import Prices
 from service.audit.receipts import Witness
 from service.audit.replay import TERMS, HoldReplay, Line, LogReplay, check_hash, rate_at_opening, replay_hold
 from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accounts_after, moment, with_marks
+from service.audit.shortfalls import what_makes_up
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.words import EntryKind, HoldState
@@ -296,16 +295,6 @@ def _compare(witnesses: Iterable[Witness], digest: str | None) -> None:
 def _missing(spent_nano: int, row: Row[Any]) -> str:
     """Say how much a database has forgotten, and which limit makes up for it."""
     told = f" By then {spent_nano} nano-units were spent; the database says {row.spent_nano}."
-    try:
-        if spent_nano <= row.spent_nano:
-            return told
-        left_nano = row.capacity_nano - (spent_nano - row.spent_nano)
-        privacy_filter = open_filter(row.epsilon, row.delta, row.rate, row.base)
-        epsilon = math.floor(privacy_filter.epsilon_of(left_nano) * 1000) / 1000 if left_nano > 0 else 0.0
-    except (TypeError, ValueError, PrivacyError):  # the row itself cannot be believed
+    if type(row.spent_nano) is not int or spent_nano <= row.spent_nano:  # the row itself cannot be believed
         return told
-    if spent_nano <= row.spent_nano:
-        return told
-    return (
-        f"{told} A limit of epsilon {epsilon:g} or less makes up for that." if epsilon else f"{told} Nothing is left."
-    )
+    return told + what_makes_up(row, spent_nano - row.spent_nano)

@@ -143,7 +143,23 @@ GRACE_SECONDS = 10  # for open requests; event streams end within a poll, jobs a
 
 
 class Server(uvicorn.Server):
-    """Tells the event streams to end when the process is asked to stop; they would keep it waiting otherwise."""
+    """Tells the event streams to end when the process is asked to stop; they would keep it waiting otherwise.
+
+    Args:
+        config: of uvicorn.
+        output: where the operator is told what the start has found.
+    """
+
+    def __init__(self, config: uvicorn.Config, output: Output) -> None:
+        super().__init__(config)
+        self._output = output
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell what was found."""
+        await super().startup(sockets)
+        app: Any = self.config.app
+        if app.state.warning is not None:
+            self._output.notice(app.state.warning)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal."""
@@ -196,7 +212,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
     with announced(settings, url) if first else nullcontext():
-        Server(config).run(sockets=[listener])
+        Server(config, output).run(sockets=[listener])
 
 
 def server_config(

@@ -1,4 +1,7 @@
-"""Tables around the request: people and their API keys, sessions, idempotency keys, and the outbox of the queue."""
+"""Tables around the request: people and their API keys, sessions, idempotency keys, and the outbox of the queue.
+
+And the one row by which database and data folder know each other.
+"""
 
 from __future__ import annotations
 
@@ -145,3 +148,14 @@ class Outbox(Base):
     args: Mapped[list[Any]]
     created_at: Mapped[datetime]
     sent_at: Mapped[datetime | None]
+
+
+class Installation(Base):
+    """Which data folder this database belongs to: a random id that both hold (`service.installation`). One row."""
+
+    __tablename__ = "installation"
+    __table_args__ = (check("number = 1", "only_one"),)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, default=1)
+    id: Mapped[Id]
+    made_at: Mapped[datetime]

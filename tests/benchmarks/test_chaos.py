@@ -14,10 +14,10 @@ from service import jobs
 from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import transaction
+from service.journals import Journal
 from service.settings import Settings
 from tests.service.orders import submit_training
 from workers.supervise.attempts import work_directory
-from workers.train.spending import Journal
 
 
 def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now, open_account, declare_dataset):

@@ -17,16 +17,16 @@ from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
 from service import ledger
-from service.artifacts import directory_of
+from service.artifacts import directory_of, release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
 from service.db.words import EntryKind
+from service.journals import journalled, read_journal
 from tests.workers.conftest import Workshop, build
-from workers.supervise.attempts import Attempt, claim_job, release_id_of, work_root
+from workers.supervise.attempts import Attempt, claim_job, work_root
 from workers.supervise.reconcile import Reconciled, reconcile, sweep
 from workers.supervise.supervisor import runner_environment
-from workers.train.spending import journalled, read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 LATER = timedelta(hours=1)  # every lease has run out by then
@@ -125,7 +125,7 @@ class Scene:
             send=lambda _, args: rung.append(args[0]),
             now=datetime.now(UTC) + after,
         )
-        sweep(self.shop.settings.data_dir, self.shop.factory)
+        sweep(self.shop.settings, self.shop.factory, now=datetime.now(UTC))
         return done, rung
 
     def entries(self, job_id: str) -> list[EntryKind]:

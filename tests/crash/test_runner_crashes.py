@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from service import jobs
-from service.artifacts import directory_of
+from service.artifacts import directory_of, release_id_of
 from service.audit.receipts import kept_receipts
 from service.db.session import transaction
 from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
-from workers.supervise.attempts import release_id_of
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes
 LATER = datetime(2049, 1, 1, tzinfo=UTC)  # every lease has run out

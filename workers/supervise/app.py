@@ -28,6 +28,7 @@ from service.disk import short_of_room
 from service.errors import ClockRefused
 from service.failpoints import failpoint
 from service.inspection import inspect_at_start, require_clock
+from service.installation import pair
 from service.logs import configure_logging, get_logger
 from service.private_files import keep_new_files_private
 from service.queue import TASK_RUN_JOB
@@ -81,6 +82,7 @@ def make_app(settings: Settings) -> Celery:
         try:
             factory, now = make_session_factory(engine), datetime.now(UTC)
             require_clock(factory, now=now)
+            pair(settings, factory, now=now)
             inspect_at_start(settings, factory, now=now)
         except ClockRefused as error:
             raise SystemExit(error.message) from None
@@ -146,7 +148,7 @@ def register(app: Celery, workplace: Workplace) -> None:
     def put_in_order() -> None:
         with _sessions(workplace.settings) as factory:
             reconcile(workplace.settings, factory, send=workplace.send, now=datetime.now(UTC))
-            sweep(workplace.settings.data_dir, factory)
+            sweep(workplace.settings, factory, now=datetime.now(UTC))
 
 
 def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:

@@ -6,9 +6,7 @@ not ended its job.
 
 from __future__ import annotations
 
-import base64
 import enum
-import hashlib
 import os
 import secrets
 import socket
@@ -21,12 +19,12 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service import jobs, ledger, queue
-from service.db.base import ID_RANDOM_CHARACTERS
 from service.db.session import SessionFactory, transaction
 from service.db.words import JobKind
 from service.disk import short_of_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint
+from service.installation import belongs
 from service.logs import get_logger
 from service.settings import Settings
 
@@ -61,8 +59,13 @@ def claim_next(
 def claim_job(
     settings: Settings, factory: SessionFactory, *, job_id: str, worker: str, now: datetime
 ) -> Attempt | None:
-    """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often."""
+    """Claim one job; None when somebody runs it, it has ended, or it is ended now because it was lost too often.
+
+    Nobody claims anything of a database that is not the data folder's: it would look for its files in vain.
+    """
     with transaction(factory) as session:
+        if not belongs(session, settings):
+            return None
         ledger.require_clock(session, now)  # another clock finds leases over that are not, or none
         claim = jobs.claim(
             session,
@@ -111,15 +114,6 @@ def work_directory(data_dir: Path, job_id: str) -> Path:
     path = work_root(data_dir) / job_id
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
-
-
-def release_id_of(job_id: str) -> str:
-    """Return the identifier of the release that a training publishes.
-
-    It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
-    """
-    digest = hashlib.sha256(f"obscura/release/{job_id}".encode()).digest()
-    return "rel_" + base64.b32encode(digest).decode("ascii").lower()[:ID_RANDOM_CHARACTERS]
 
 
 _LOOK_SECONDS = 1.0

@@ -1,16 +1,15 @@
 """Recovery of what a crash left behind: lost jobs, messages never sent, files that nobody will publish.
 
 Everything here may run at any time, in several processes at once, and twice: claims are compare-and-set, deliveries
-may repeat, and only files are removed whose job has ended without them.
+may repeat, and only files are put away whose job has ended without them.
 """
 
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,17 +17,19 @@ from pathlib import Path
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from service import jobs, queue
+from service import jobs, queue, trash
+from service.artifacts import release_id_of
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.db.words import ENDED, JobKind, JobState
 from service.disk import short_of_room
-from service.inspection import watch_over
+from service.inspection import nothing_is_found, nothing_stands, watch_over
+from service.installation import belongs
 from service.logs import get_logger
 from service.settings import Settings
-from workers.supervise.attempts import claim_job, release_id_of, work_root
+from workers.supervise.attempts import claim_job, work_root
 
 RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
@@ -48,7 +49,8 @@ class Reconciled:
 
 
 def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, now: datetime) -> Reconciled:
-    """Do one round of recovery.
+    """Do one round of recovery. Nothing is done for a database that is not the data folder's, and nothing removed while
+    anything stands that was found.
 
     Args:
         settings: of this process.
@@ -58,14 +60,19 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     """
     if folder := short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
+    with transaction(factory, read_only=True) as session:
+        ours, sound = belongs(session, settings), nothing_stands(session, settings)
+    if not ours:
+        return Reconciled(0, 0, 0)
     ended = end_hopeless(settings, factory, now=now)
     rung = ring_waiting(settings, factory, now=now)
     delivered = queue.deliver(factory, send, now=now)
     with transaction(factory) as session:
         queue.forget_sent(session, before=now - timedelta(days=OUTBOX_DAYS))
     watch_over(settings, factory, now=now)
-    deletion.go_on(settings, factory)
-    receiving.clean_up(settings, factory, now=now)
+    if sound:
+        deletion.go_on(settings, factory)
+        receiving.clean_up(settings, factory, now=now)
     return Reconciled(ended, rung, delivered)
 
 
@@ -107,25 +114,47 @@ def ring_waiting(settings: Settings, factory: SessionFactory, *, now: datetime) 
         return len(silent)
 
 
-def sweep(data_dir: Path, factory: SessionFactory) -> int:
-    """Remove folders that nothing will ever publish or go on with; returns how many.
+def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
+    """Put folders into the trash that nothing will ever publish or go on with; returns how many.
 
     These are work folders of ended jobs, artifacts of jobs that ended without them, and unfinished folders that
-    nobody writes to any more.
+    nobody writes to any more. What the database does not know is left alone: it may be the database that is wrong. So
+    nothing is moved, and nothing in the trash removed, while anything stands that was found, nor before the ledger has
+    been verified once more.
+
+    Args:
+        settings: of this process.
+        factory: of sessions.
+        now: aware.
     """
+    data_dir = settings.data_dir
+    doomed = _doomed(data_dir, factory)
+    overdue = trash.waiting_since(data_dir, now - timedelta(days=settings.trash_days))
+    if not doomed and not overdue:
+        return 0
+    with transaction(factory, read_only=True) as session:
+        allowed = nothing_stands(session, settings)
+    if not allowed or not nothing_is_found(settings, factory, now=now):
+        get_logger(__name__).warning("sweep_withheld", folders=len(doomed), trash=len(overdue))
+        return 0
+    for path in overdue:
+        trash.remove(data_dir, path)
+    return sum(trash.put_away(data_dir, path, now=now) for path in doomed)
+
+
+def _doomed(data_dir: Path, factory: SessionFactory) -> list[Path]:
     work = [path for path in _folders(work_root(data_dir)) if path.name.startswith("job_")]
     releases = [path for path in _folders(data_dir / "releases") if path.name.startswith("rel_")]
     samples = [path for path in _folders(data_dir / "samples") if path.name.startswith("smp_")]
-    finished = {path for path in (*releases, *samples) if path.suffix != ".tmp"}
-    doomed = [path for path in {*releases, *samples} - finished if _idle_seconds(path) > STALE_FOLDER_SECONDS]
+    idle = {
+        path for path in (*releases, *samples) if _is_unfinished(path) and _idle_seconds(path) > STALE_FOLDER_SECONDS
+    }
     # One moment for all readings: a job that publishes between two of them would be neither live nor published.
     with transaction(factory, read_only=True, snapshot=True) as session:
-        doomed += _of_ended_jobs(session, work)
-        doomed += _unpublished_releases(session, [path for path in releases if path in finished])
-        doomed += _unpublished_samples(session, [path for path in samples if path in finished])
-    for path in doomed:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(doomed)
+        doomed = _of_ended_jobs(session, work)
+        doomed += _unpublished_releases(session, releases, idle)
+        doomed += _unpublished_samples(session, samples, idle)
+    return doomed
 
 
 class Reconciler:
@@ -169,7 +198,7 @@ class Reconciler:
             try:
                 reconcile(self._settings, self._factory, send=self._send, now=self._clock())
                 if time.monotonic() - swept > SWEEP_SECONDS:
-                    sweep(self._settings.data_dir, self._factory)
+                    sweep(self._settings, self._factory, now=self._clock())
                     swept = time.monotonic()
             except Exception as error:  # the next round tries again
                 get_logger(__name__).error("reconcile_failed", error=type(error).__name__)
@@ -190,21 +219,43 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
 
 
 def _of_ended_jobs(session: Session, folders: list[Path]) -> list[Path]:
-    live = among(session, select(Job.id).where(Job.state.not_in(ENDED)), Job.id, [path.name for path in folders])
-    return [path for path in folders if path.name not in live]
+    ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, [path.name for path in folders])
+    return [path for path in folders if path.name in ended]
 
 
-def _unpublished_releases(session: Session, folders: list[Path]) -> list[Path]:
+def _unpublished_releases(session: Session, folders: list[Path], idle: Set[Path]) -> list[Path]:
     published = among(session, select(Release.id), Release.id, [path.name for path in folders])
-    live = {release_id_of(job_id) for job_id in session.scalars(select(Job.id).where(Job.state.not_in(ENDED)))}
-    return [path for path in folders if path.name not in published and path.name not in live]
+    if not any(path.name not in published for path in folders):
+        return []
+    states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
+    return [
+        path
+        for path in folders
+        if (path in idle and _name(path) in states)
+        or (not _is_unfinished(path) and path.name not in published and states.get(path.name) in ENDED)
+    ]
 
 
-def _unpublished_samples(session: Session, folders: list[Path]) -> list[Path]:
-    wanted = select(Sample.id).join(Job, Job.id == Sample.job_id)
-    wanted = wanted.where(Job.state.not_in((JobState.FAILED, JobState.CANCELLED)))
-    kept = among(session, wanted, Sample.id, [path.name for path in folders])
-    return [path for path in folders if path.name not in kept]
+def _unpublished_samples(session: Session, folders: list[Path], idle: Set[Path]) -> list[Path]:
+    named = [_name(path) for path in folders]
+    known = among(session, select(Sample.id), Sample.id, named)
+    lost = select(Sample.id).join(Job, Job.id == Sample.job_id)
+    lost = lost.where(Job.state.in_((JobState.FAILED, JobState.CANCELLED)))
+    doomed = among(session, lost, Sample.id, named)
+    return [
+        path
+        for path in folders
+        if (path in idle and _name(path) in known) or (not _is_unfinished(path) and path.name in doomed)
+    ]
+
+
+def _is_unfinished(folder: Path) -> bool:
+    return folder.suffix == ".tmp"
+
+
+def _name(folder: Path) -> str:
+    """The identifier of what a folder, finished or not, is there for."""
+    return folder.name.split(".", 1)[0]
 
 
 def _folders(parent: Path) -> list[Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,12 +23,13 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service import jobs
+from service import jobs, trash
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.db.words import FailureCode, JobKind, JobState
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
+from service.inspection import nothing_stands
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import Attempt, drop_lease, work_root
@@ -253,12 +253,13 @@ def _settle(
 
 
 def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -> None:
-    """Remove the checkpoints of an ended job: they may be private, and nobody will go on with them."""
+    """Put the checkpoints of an ended job into the trash; where anything stands that was found, a later sweep does."""
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        ended = job is not None and job.finished_at is not None
-    if ended:
-        shutil.rmtree(work_root(settings.data_dir) / attempt.job_id, ignore_errors=True)
+        over = job is not None and job.finished_at is not None and nothing_stands(session, settings)
+    folder = work_root(settings.data_dir) / attempt.job_id
+    if over and folder.is_dir():
+        trash.put_away(settings.data_dir, folder, now=_now())
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -1,20 +1,11 @@
 """How a training pays. Each charge is a transaction, committed before the release that it pays for.
 
-What the runners of a job have released stands, in their own words, in its journal: a file beside the database, written
-by them alone. A line is on the disk after its charge was committed and before the noise that it pays for is drawn. So
-every release stands in the journal, and every line of it in the ledger; a ledger that shows less has lost something, as
-one restored from an old backup has. The lines hold planned numbers only.
+Between the two a line goes to the job's journal (`service.journals`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from privacy.accounting.events import Event
 from privacy.errors import BudgetExceeded, EventRefused
@@ -22,7 +13,7 @@ from service import ledger
 from service.db.session import transaction
 from service.errors import HoldExhausted
 from service.failpoints import failpoint
-from service.private_files import flush_directory
+from service.journals import Journal
 from workers.train.orders import Training
 
 
@@ -40,7 +31,9 @@ class HeldBudget:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._journal = Journal(training.settings.data_dir, training.job.id, training.attempt.number)
+        self._journal = Journal(
+            training.settings.data_dir, training.job.id, training.attempt.number, account_id=training.account.id
+        )
         self.charged_nano = training.charged_nano
         self.closed = training.job.ended_early is not None
 
@@ -93,85 +86,3 @@ class HeldBudget:
             "charged_epsilon": self._training.privacy_filter.epsilon_of(charged_nano),
             "planned_epsilon": self._training.privacy_filter.epsilon_of(planned_nano),
         }
-
-
-FOLDER = "journals"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One charge whose releases may exist: `count` of them, for `price_nano` together."""
-
-    attempt: int
-    stage: str
-    count: int
-    price_nano: int
-
-
-class Journal:
-    """The journal of one job, kept open by one attempt.
-
-    Args:
-        data_dir: of the service.
-        job_id: of the training.
-        attempt: that writes.
-    """
-
-    def __init__(self, data_dir: Path, job_id: str, attempt: int) -> None:
-        path = journal_path(data_dir, job_id)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._attempt = attempt
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        flush_directory(path.parent)
-
-    def write(self, *, stage: str, count: int, price_nano: int) -> None:
-        """Append a line; it is on the disk when this returns.
-
-        Raises:
-            OSError: the disk is full or failing; nothing may be released.
-        """
-        line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano))).encode()
-        # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
-        written = b"\n" + line + b"\n"
-        if os.write(self._file, written) != len(written):
-            raise OSError("a line of the journal was cut short")
-        os.fsync(self._file)
-
-    def close(self) -> None:
-        """Give the file back."""
-        os.close(self._file)
-
-
-def journal_path(data_dir: Path, job_id: str) -> Path:
-    """Return where the journal of a job lies."""
-    return data_dir / FOLDER / f"{job_id}.jsonl"
-
-
-def read_journal(data_dir: Path, job_id: str) -> Iterator[Line]:
-    """Yield the lines of a job's journal; none when it never charged.
-
-    A line that was torn by a crash is passed over: its writer died before anything was released for it.
-    """
-    try:
-        text = journal_path(data_dir, job_id).read_bytes()
-    except FileNotFoundError:
-        return
-    for line in text.split(b"\n"):
-        try:
-            yield Line(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
-
-
-def journalled(data_dir: Path, job_id: str) -> tuple[int, Counter[str]]:
-    """Return what a job's releases cost together in nano-units, and how many there are by stage, by its journal."""
-    price_nano, counts = 0, Counter[str]()
-    for line in read_journal(data_dir, job_id):
-        price_nano += line.price_nano
-        counts[line.stage] += line.count
-    return price_nano, counts
-
-
-def journalled_jobs(data_dir: Path) -> list[str]:
-    """Return the ids of the jobs that have a journal."""
-    return sorted(path.stem for path in (data_dir / FOLDER).glob("job_*.jsonl"))

@@ -14,19 +14,21 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service import artifacts, jobs, ledger
+from service.artifacts import release_id_of
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
+from service.journals import journalled
 from workers.recipes.interface import Trainer
 from workers.recipes.registry import WORK
-from workers.supervise.attempts import release_id_of, work_directory
+from workers.supervise.attempts import work_directory
 from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
-from workers.train.spending import HeldBudget, journalled
+from workers.train.spending import HeldBudget
 
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
@@ -57,7 +59,6 @@ def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
             _put_in_place(staging, finished)
             failpoint("artifact.after")
     publish(context, finished)
-    shutil.rmtree(work, ignore_errors=True)
 
 
 def publish(context: Context, directory: Path) -> None:

@@ -45,6 +45,7 @@ BELIEVED_BY_NOBODY = {
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
     "admin_requests": "likewise",
+    "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
 }

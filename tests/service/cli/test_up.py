@@ -6,8 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from tests.service.cli.conftest import START_SECONDS, environment
+from service.artifacts import directory_of
+from service.client.local import running_at
+from service.db.base import new_id
+from service.settings import Settings
+from tests.service.cli.conftest import START_SECONDS, Shell, environment
+
+MARK = "ins_" + "a" * 20
 
 
 def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp_path):
@@ -27,3 +34,39 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
         os.close(reading)
     assert "https://obscura.example/sign-in/" in said
     assert "dashboard_open_to_everybody" in said
+
+
+def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path) -> None:
+    data_dir = tmp_path / "service"
+    release = directory_of(data_dir, new_id("rel"))
+    release.mkdir(parents=True, mode=0o700)
+    (data_dir / "installation").write_text(f"{MARK}\n")
+    (data_dir / "admin.key").write_text("what its database knows\n")
+    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    said = tmp_path / "said.txt"
+    with open(said, "w") as file:
+        process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=file)
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while running_at(Settings(data_dir=data_dir)) is None:
+                assert process.poll() is None, said.read_text()
+                assert time.monotonic() < deadline, said.read_text()
+                time.sleep(0.1)
+            status = Shell(data_dir)("ledger", "status", "--json").json
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    lines = said.read_text().splitlines()
+    told = " ".join(line for line in lines if not line.startswith("{"))  # a narrow terminal breaks lines
+    sentence = (
+        f"The data folder belongs to installation {MARK}, and the database to none, as one that is new or from before "
+        "there were such ids does: start the service with the OBSCURA_DATABASE_URL of that installation; until then "
+        "nothing is removed, and no private data is opened."
+    )
+    assert sentence in " ".join(told.split())
+    assert any(line.startswith("{") and sentence in line and '"trainings_stopped"' in line for line in lines)
+    assert status["trainings"] == "stopped"
+    assert [(stop["account_id"], stop["code"]) for stop in status["stops"]] == [(None, "installation_mismatch")]
+    assert release.is_dir()
+    assert (data_dir / "admin.key").read_text() == "what its database knows\n"
+    assert not (data_dir / "keys" / "fingerprints.key").exists()

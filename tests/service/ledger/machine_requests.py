@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from service.artifacts import release_id_of
 from service.jobs import FailureCode
 from tests.service.ledger.machine_place import Command
 from tests.service.ledger.machine_world import ADMINS, EPSILONS, LIMITS
 from tests.service.ledger.model_jobs import Model
-from workers.supervise.attempts import release_id_of
 
 WORKERS = ("anna", "bert", "cleo")
 SHAS = ("ab" * 32, "cd" * 32)

@@ -39,6 +39,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.db.words import JobState
+from service.journals import read_journal
 from service.logs import configure_logging
 from service.times import to_the_hour, to_the_minute
 from tests.conftest import clear_postgres
@@ -48,7 +49,6 @@ from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 from workers.train.progress import ReportedProgress
 from workers.train.runner import run
-from workers.train.spending import read_journal
 
 DECLARED, SUBJECTS_DECLARED = 600, 60
 PARITY = ("even", "odd")

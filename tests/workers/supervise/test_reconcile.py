@@ -12,14 +12,17 @@ from sqlalchemy import delete, event
 
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
-from service.artifacts import directory_of
+from service.artifacts import directory_of, release_id_of
+from service.audit.arming import clear_stops, stop_arming
+from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id
 from service.db.session import transaction
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
+from service.ledger.stops import arming_stops
 from tests.workers.conftest import on_either_database
-from workers.supervise.attempts import release_id_of, work_directory
+from workers.supervise.attempts import work_directory
 from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep
 
 
@@ -49,9 +52,11 @@ def publish(workshop: Any, job_id: str) -> str:
     release_id, key = release_id_of(job_id), open_signing_key(workshop.settings.ledger_key_path)
     files = {"artifact_sha256": "ab" * 32, "artifact_dir": f"releases/{release_id}"}
     shown = {"release_id": release_id, "name": "release", "card": {}, "summary": {}}
+    first = plan_from_json(workshop.job(job_id).plan).stages[0]
+    paid = {"amount_nano": first.price_nano, "stage": first.name, "event": first.event.to_json()}
     with transaction(workshop.factory) as session:
         ledger.arm(session, hold_id=hold.id, attempt=attempt, now=now)
-        ledger.charge(session, hold_id=hold.id, attempt=attempt, amount_nano=1000, stage="votes", now=now)
+        ledger.charge(session, hold_id=hold.id, attempt=attempt, now=now, **paid)
         return jobs.publish(session, job_id=job_id, attempt=attempt, key=key, now=now, **files, **shown).id
 
 
@@ -121,30 +126,105 @@ def test_a_cancelled_job_whose_worker_was_lost_is_ended_and_an_untouched_hold_re
     assert (workshop.balance().spent_nano, workshop.balance().held_nano) == (0, 0)
 
 
-def test_files_are_removed_only_when_their_job_has_ended_without_them(workshop):
-    data_dir: Path = workshop.settings.data_dir
-    live, ended = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
-    workshop.cancel(ended)
-    kept = [work_directory(data_dir, live), directory_of(data_dir, release_id_of(live))]
-    doomed = [
-        work_directory(data_dir, ended),
-        work_directory(data_dir, new_id("job")),
-        directory_of(data_dir, release_id_of(ended)),
-        directory_of(data_dir, new_id("smp")),
-    ]
-    fresh = directory_of(data_dir, release_id_of(live)).with_suffix(".0123.tmp")
-    stale = directory_of(data_dir, release_id_of(live)).with_suffix(".4567.tmp")
-    for path in (*kept, *doomed, fresh, stale):
+def lay(data_dir: Path, *folders: Path) -> None:
+    """Make folders with a file in each."""
+    for path in folders:
         path.mkdir(parents=True, exist_ok=True)
         (path / "file").touch()
+
+
+def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_them(workshop):
+    data_dir: Path = workshop.settings.data_dir
+    live, ended = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
+    sample_job = workshop.sample(publish(workshop, workshop.train(epsilon=0.5)))
+    for job_id in (ended, sample_job):
+        workshop.cancel(job_id)
+    sample_id = workshop.do(jobs.sample_of, sample_job).id
+    kept = [
+        work_directory(data_dir, live),
+        directory_of(data_dir, release_id_of(live)),
+        # The database may be the one that is wrong.
+        work_directory(data_dir, new_id("job")),
+        directory_of(data_dir, new_id("rel")).with_suffix(".0123.tmp"),
+    ]
+    stale = directory_of(data_dir, release_id_of(live)).with_suffix(".4567.tmp")
+    doomed = [
+        work_directory(data_dir, ended),
+        directory_of(data_dir, release_id_of(ended)),
+        directory_of(data_dir, sample_id),
+        stale,
+    ]
+    fresh = directory_of(data_dir, release_id_of(live)).with_suffix(".0123.tmp")
+    lay(data_dir, *kept, *doomed, fresh)
     long_ago = time.time() - STALE_FOLDER_SECONDS - 10
-    for path in (stale / "file", stale):
+    for path in (stale / "file", stale, kept[-1] / "file", kept[-1]):
         os.utime(path, (long_ago, long_ago))
     foreign = data_dir / "work" / "notes"
     foreign.mkdir()
-    assert sweep(data_dir, workshop.factory) == len(doomed) + 1
-    assert [path for path in (*doomed, stale) if path.exists()] == []
+    now = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert sweep(workshop.settings, workshop.factory, now=now) == len(doomed)
+    assert [path for path in doomed if path.exists()] == []
     assert [path for path in (*kept, fresh, foreign) if not path.exists()] == []
+    trash = data_dir / "trash"
+    assert trash.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in trash.iterdir()} == {
+        f"20300102T030405Z.{path.parent.name}.{path.name}" for path in doomed
+    }
+    assert all((path / "file").is_file() for path in trash.iterdir())
+
+
+def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(workshop, capsys):
+    job_id = workshop.train(epsilon=0.5)
+    workshop.cancel(job_id)
+    folder = work_directory(workshop.settings.data_dir, job_id)
+    lay(workshop.settings.data_dir, folder)
+    now = datetime.now(UTC).replace(microsecond=0)
+    assert sweep(workshop.settings, workshop.factory, now=now) == 1
+    (waiting,) = (workshop.settings.data_dir / "trash").iterdir()
+    (waiting.parent / "notes").mkdir()
+    said = capsys.readouterr().out
+    assert "put_away" in said
+    assert f"folder=work/{job_id}" in said
+    sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30))
+    assert waiting.is_dir()
+    sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1))
+    assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
+    said = capsys.readouterr().out
+    assert "removed_for_good" in said
+    assert f"folder=trash/{waiting.name}" in said
+    # Who missed it in time has moved it back.
+    lay(workshop.settings.data_dir, folder)
+    shorter = workshop.settings.model_copy(update={"trash_days": 0})
+    assert sweep(shorter, workshop.factory, now=now) == 1
+    assert sweep(shorter, workshop.factory, now=now + timedelta(seconds=1)) == 0
+    assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
+
+
+def test_the_trash_is_not_emptied_while_a_stop_stands(workshop):
+    waiting = workshop.settings.data_dir / "trash" / f"20200102T030405Z.releases.{new_id('rel')}"
+    lay(workshop.settings.data_dir, waiting)
+    now = datetime.now(UTC)
+    finding = Finding(FindingCode.ENTRY_MISSING, "An entry is missing.", workshop.account_id)
+    workshop.do(stop_arming, [finding], now=now)
+    sweep(workshop.settings, workshop.factory, now=now)
+    assert waiting.is_dir()
+    workshop.do(clear_stops)
+    sweep(workshop.settings, workshop.factory, now=now)
+    assert not waiting.exists()
+
+
+def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):
+    """As when the database was replaced by an older one under a running service."""
+    job_id = workshop.train(epsilon=0.5)
+    workshop.cancel(job_id)
+    folder = work_directory(workshop.settings.data_dir, job_id)
+    unknown = directory_of(workshop.settings.data_dir, new_id("rel"))
+    lay(workshop.settings.data_dir, folder, unknown)
+    assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == 0
+    assert folder.is_dir()
+    assert unknown.is_dir()
+    codes = {stop.code for stop in workshop.do(arming_stops)}
+    assert codes == {"installation_mismatch"}
 
 
 @on_either_database
@@ -160,7 +240,7 @@ def test_a_release_that_is_published_while_the_sweep_looks_is_kept(workshop):
             publish(workshop, job_id)
 
     event.listen(workshop.factory.kw["bind"], "after_cursor_execute", after_select)
-    assert sweep(workshop.settings.data_dir, workshop.factory) == 0
+    assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == 0
     assert published
     assert folder.is_dir()
 

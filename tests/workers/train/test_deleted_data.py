@@ -67,7 +67,9 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     assert workshop.do(find, Dataset, dataset_id).state is DatasetState.DELETED
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in kept if key in path.read_bytes()]
-    assert not [path for path in kept if dataset_id in str(path) or path.is_relative_to(work_root(settings.data_dir))]
+    assert not [
+        path for path in kept if dataset_id in str(path) or path.is_relative_to(work_root(settings.data_dir) / job_id)
+    ]
 
     # The copies that somebody made in time, back in their place.
     shutil.copytree(tmp_path / "copy" / "datasets" / dataset_id, settings.data_dir / "datasets" / dataset_id)

@@ -176,7 +176,7 @@ def test_cancelling_at_ten_moments_never_loses_what_was_paid_for(workshop, monke
     ends = [cancel_and_look(workshop, options, moment, monkeypatch) for moment in moments]
     assert set(ends) == {JobState.CANCELLED, JobState.SUCCEEDED}
     everything = set(workshop.do(lambda session: session.scalars(select(Job.id)).all()))
-    sweep(workshop.settings.data_dir, workshop.factory)
+    sweep(workshop.settings, workshop.factory, now=datetime.now(UTC))
     found = audit(workshop.settings, everything, {})
     assert found.sound, found
 

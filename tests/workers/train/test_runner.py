@@ -17,7 +17,7 @@ from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.artifacts import digest_directory, digest_file, directory_of
+from service.artifacts import digest_directory, digest_file, directory_of, release_id_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -25,14 +25,15 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.db.words import EntryKind, FailureCode, HoldState, JobState
 from service.errors import StaleAttempt
+from service.journals import Journal, journal_path, journalled, read_journal
 from service.sealing import new_key
 from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
-from workers.supervise.attempts import Attempt, ExitStatus, release_id_of, work_directory
+from workers.supervise.attempts import Attempt, ExitStatus, work_directory
 from workers.train.orders import Training, read_training
 from workers.train.progress import ReportedProgress
-from workers.train.spending import HeldBudget, Journal, journal_path, journalled, read_journal
+from workers.train.spending import HeldBudget
 
 CANARY = "canary-4711-patient-smith"
 
@@ -53,7 +54,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
     assert release.card["price_nano"] == hold.charged_nano
     planned = [stage.event for stage in plan_from_json(job.plan).stages]
     assert [event_from_json(event) for event in release.card["events"]] == planned
-    assert list(work_directory(workshop.settings.data_dir, job_id).iterdir()) == []
+    assert (work_directory(workshop.settings.data_dir, job_id) / "trained").is_dir()  # its supervisor puts it away
 
     sample_job = workshop.sample(release.id)
     assert workshop.work(sample_job, TINY) == ExitStatus.ENDED

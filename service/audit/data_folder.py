@@ -1,0 +1,194 @@
+"""What the data folder knows and the database does not: journals, releases and samples of jobs that it has forgotten.
+
+The folder must be read before the snapshot of the database is taken. A job's row is committed before its runner writes
+anything, and a charge before its line in the journal: what lies in the folder by then, the database knows, however much
+goes on meanwhile. One that knows less is older than its folder, or another one's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from service.artifacts import release_id_of
+from service.audit.findings import Finding, FindingCode
+from service.audit.receipts import kept_receipts
+from service.audit.shortfalls import epsilon_of, what_makes_up
+from service.db.base import is_id
+from service.db.job_tables import Job, Release, Sample
+from service.db.ledger_tables import AccountRow, HoldRow
+from service.db.session import among
+from service.db.words import HoldState
+from service.journals import journalled_jobs, read_journal
+
+_NAMED_MAX = 500  # jobs in one statement
+
+
+@dataclass(frozen=True)
+class Journalled:
+    """What a journal shows: how much was released for, and of which account's budget, where its lines say so."""
+
+    price_nano: int
+    account_id: str | None
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """What lay in a data folder at one moment, by identifier.
+
+    Attributes:
+        journals: of jobs.
+        releases: folders that are finished, published or not.
+        samples: likewise.
+        receipts: kept of accounts.
+        read: what was read of the journals: all of them, or those that were asked for.
+    """
+
+    journals: frozenset[str] = frozenset()
+    releases: frozenset[str] = frozenset()
+    samples: frozenset[str] = frozenset()
+    receipts: frozenset[str] = frozenset()
+    read: Mapping[str, Journalled] = field(default_factory=dict)
+
+
+def read_data_folder(data_dir: Path, journals: Collection[str] | None = None) -> DataFolder:
+    """Look into a data folder, before the database is asked.
+
+    Args:
+        data_dir: of the service.
+        journals: the jobs whose journals are read; None: all.
+    """
+    names = frozenset(job_id for job_id in journalled_jobs(data_dir) if is_id(job_id, "job"))
+    return DataFolder(
+        journals=names,
+        releases=_named(data_dir / "releases", "rel"),
+        samples=_named(data_dir / "samples", "smp"),
+        receipts=frozenset(path.stem for path in kept_receipts(data_dir)),
+        read={job_id: read_whole(data_dir, job_id) for job_id in names if journals is None or job_id in journals},
+    )
+
+
+def read_whole(data_dir: Path, job_id: str) -> Journalled:
+    """Add up the lines of a journal."""
+    lines = list(read_journal(data_dir, job_id))
+    return Journalled(sum(line.price_nano for line in lines), next((line.account_id for line in lines), None))
+
+
+def jobs_with_open_holds(session: Session) -> Collection[str]:
+    """Return the jobs that may still charge: those that a database of an earlier moment knows least about."""
+    is_open = HoldRow.state.in_((HoldState.HELD, HoldState.ARMED))
+    return set(session.scalars(select(HoldRow.job_id).where(is_open)))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What a database does not know of a data folder."""
+
+    journals: frozenset[str]
+    releases: frozenset[str]
+    samples: frozenset[str]
+    receipts: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.releases or self.samples or self.receipts)
+
+
+def unknown_to(session: Session, folder: DataFolder) -> Unknown:
+    """Return what is there of jobs, samples and accounts that the database has no row of."""
+    known = among(session, select(Job.id), Job.id, sorted(folder.journals))
+    releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
+    if releases:  # of jobs that ended without them, or are about to publish them
+        releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
+    samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
+    receipts = folder.receipts - among(session, select(AccountRow.id), AccountRow.id, sorted(folder.receipts))
+    return Unknown(folder.journals - known, releases, samples, receipts)
+
+
+def find_forgotten(session: Session, data_dir: Path, folder: DataFolder) -> Iterator[Finding]:
+    """Yield journals, releases and samples of jobs that the database does not know, and journals that show more than
+    it has charged.
+    """
+    unknown = unknown_to(session, folder)
+    charged = _charged(session, folder.read.keys() - unknown.journals)
+    missing: dict[str, tuple[int, Journalled]] = {}  # what of a journal the ledger does not count
+    for job_id in sorted(folder.journals):
+        read = folder.read.get(job_id)
+        if job_id in unknown.journals:
+            journal = read or read_whole(data_dir, job_id)
+            missing[job_id] = (journal.price_nano, journal)
+        elif read is not None:
+            account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
+            if read.price_nano > charged_nano:
+                missing[job_id] = (read.price_nano - charged_nano, Journalled(read.price_nano, account_id))
+    together: Counter[str | None] = Counter()
+    for missing_nano, journal in missing.values():
+        together[journal.account_id] += missing_nano
+    accounts = _accounts(session, together)
+    for job_id, (missing_nano, journal) in missing.items():
+        yield _forgotten(job_id, missing_nano, journal, together, accounts, known=job_id not in unknown.journals)
+    for code, names, noun in (
+        (FindingCode.RELEASE_UNKNOWN, unknown.releases, "release"),
+        (FindingCode.SAMPLE_UNKNOWN, unknown.samples, "sample"),
+    ):
+        for name in sorted(names):
+            message = f"The folder of {noun} {name} is of a job that the database does not know: {_WHY}"
+            yield Finding(code, message)
+
+
+_WHY = "it is older than the data folder, or that of another installation."
+
+
+def _forgotten(
+    job_id: str,
+    missing_nano: int,
+    journal: Journalled,
+    together: Mapping[str | None, int],
+    accounts: Mapping[str, Row[Any]],
+    *,
+    known: bool,
+) -> Finding:
+    row = accounts.get(journal.account_id or "")
+    of = "" if journal.account_id is None else f" of account {journal.account_id}"
+    worth = "" if row is None else epsilon_of(row, journal.price_nano)
+    message = f"The journal of job {job_id} shows releases for {journal.price_nano} nano-units{worth}{of}; "
+    if known:
+        message += f"the ledger has charged {journal.price_nano - missing_nano}, so it is older than the journal."
+    else:
+        message += f"the database does not know the job: {_WHY}"
+    if row is not None and missing_nano:
+        total_nano = together[journal.account_id]
+        message += f" All journals of that account show {total_nano} that are not counted."
+        message += what_makes_up(row, total_nano)
+    if known:
+        return Finding(FindingCode.JOURNAL_AHEAD, message, journal.account_id)
+    return Finding(FindingCode.JOURNAL_UNKNOWN, message)
+
+
+def _charged(session: Session, job_ids: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Account and charges of the holds of jobs."""
+    wanted = set(job_ids)
+    query = select(HoldRow.job_id, HoldRow.account_id, HoldRow.charged_nano)
+    if len(wanted) <= _NAMED_MAX:
+        query = query.where(HoldRow.job_id.in_(wanted))
+    return {row.job_id: (row.account_id, row.charged_nano) for row in session.execute(query) if row.job_id in wanted}
+
+
+_ACCOUNTS: Any = select(
+    AccountRow.id, AccountRow.capacity_nano, AccountRow.epsilon, AccountRow.delta, AccountRow.rate, AccountRow.base
+)
+
+
+def _accounts(session: Session, ids: Iterable[str | None]) -> dict[str, Row[Any]]:
+    wanted = [account_id for account_id in ids if account_id is not None]
+    rows = session.execute(_ACCOUNTS.where(AccountRow.id.in_(wanted)))
+    return {row.id: row for row in rows.all()}
+
+
+def _named(folder: Path, prefix: str) -> frozenset[str]:
+    return frozenset(path.name for path in folder.glob(f"{prefix}_*") if is_id(path.name, prefix))

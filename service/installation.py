@@ -1,0 +1,148 @@
+"""A data folder and a database know each other by a random id, which both hold: a file here, a row there.
+
+Whatever is removed, overwritten or run is so on the word of the database, about files that it takes for its own. A
+database that was given by mistake, or is new because its address was not given, would remove what was paid for. So the
+first start writes the id, and where the two do not match, nothing is removed, run or opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
+
+from service.audit.data_folder import DataFolder, Unknown, read_data_folder, unknown_to
+from service.audit.findings import Finding, FindingCode
+from service.audit.signing import write_durably
+from service.db.access_tables import Admin, Installation
+from service.db.base import is_id, new_id
+from service.db.dataset_tables import Dataset
+from service.db.session import SessionFactory, among, transaction
+from service.private_files import flush_directory
+from service.settings import Settings
+
+FILE_NAME = "installation"
+_PENDING = "installation.new"  # what the first start writes before its row; it gets its name after that is committed
+_LOCK = 0x0B5C12  # of PostgreSQL: one process at a time decides
+_ID_CHARACTERS_MAX = 64
+_UNTIL_THEN = "until then nothing is removed, and no private data is opened."
+
+
+def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
+    """Let a new database and a new data folder know each other, or those of a version before they did. Call at start.
+
+    The latter only where the database knows everything in the folder. May be called by several processes at once, and
+    be interrupted at any moment: the next call goes on.
+
+    Returns:
+        Whether they do.
+
+    Raises:
+        OSError: the id cannot be written down.
+    """
+    data_dir = settings.data_dir
+    with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
+        own_id = recorded(session)
+    if own_id is not None and own_id == _read(data_dir / FILE_NAME):
+        return True
+    with transaction(factory) as session:
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        own_id = recorded(session)
+        if own_id is None and _read(data_dir / FILE_NAME) is None and _knows_all(session, settings):
+            own_id = new_id("ins")
+            write_durably(data_dir / _PENDING, f"{own_id}\n".encode("ascii"))
+            session.add(Installation(id=own_id, made_at=now))
+    if own_id is not None and _read(data_dir / _PENDING) == own_id and _read(data_dir / FILE_NAME) is None:
+        with suppress(FileNotFoundError):  # another process has just done it
+            (data_dir / _PENDING).rename(data_dir / FILE_NAME)
+        flush_directory(data_dir)
+    return own_id is not None and own_id == _read(data_dir / FILE_NAME)
+
+
+def belongs(session: Session, settings: Settings) -> bool:
+    """Tell whether database and data folder hold the same id, or neither has one yet."""
+    own_id = recorded(session)
+    return own_id == mark_of(settings.data_dir, own_id)
+
+
+def recorded(session: Session) -> str | None:
+    """Return the id that the database holds."""
+    return session.scalar(select(Installation.id))
+
+
+def mark_of(data_dir: Path, own_id: str | None = None) -> str | None:
+    """Return the id that the data folder holds; also where the database's own is about to get its name there."""
+    pending = _read(data_dir / _PENDING)  # before the other: it is renamed to that
+    kept = _read(data_dir / FILE_NAME)
+    return own_id if kept is None and pending == own_id else kept
+
+
+def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept: str | None) -> Iterator[Finding]:
+    """Yield what is wrong between the two, in one sentence.
+
+    Args:
+        session: reading one moment.
+        settings: of this process.
+        folder: read before that moment.
+        kept: `mark_of` the folder, read before that moment.
+    """
+    own_id = recorded(session)
+    if own_id is not None and own_id != kept:
+        kept = mark_of(settings.data_dir, own_id)  # a first start may have written it since
+    if own_id == kept:
+        if own_id is None and (unknown := unknown_to(session, folder)):
+            yield _finding(
+                f"{_counted(unknown)}: start the service with the OBSCURA_DATABASE_URL of the database that does"
+            )
+    elif own_id is None:
+        yield _finding(
+            f"The data folder belongs to installation {kept}, and the database to none, as one that is new or from "
+            "before there were such ids does: start the service with the OBSCURA_DATABASE_URL of that installation"
+        )
+    elif kept is None:
+        yield _finding(
+            f"The database belongs to installation {own_id}, and the data folder to none, as one that is empty or not "
+            "mounted does: start the service with the OBSCURA_DATA_DIR of that installation"
+        )
+    else:
+        yield _finding(
+            f"The database belongs to installation {own_id}, and the data folder to installation {kept}: start the "
+            "service with the OBSCURA_DATABASE_URL and the OBSCURA_DATA_DIR of the same one"
+        )
+
+
+def _finding(what: str) -> Finding:
+    return Finding(FindingCode.INSTALLATION_MISMATCH, f"{what}; {_UNTIL_THEN}")
+
+
+def _counted(unknown: Unknown) -> str:
+    parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
+    told = " and ".join(f"{len(names)} {noun}" for noun, names in parts.items() if names)
+    return f"The data folder holds {told} that the database does not know"
+
+
+def _knows_all(session: Session, settings: Settings) -> bool:
+    """Tell whether everything of value in a folder without an id is this database's. The folder is read first."""
+    data_dir = settings.data_dir
+    folder = read_data_folder(data_dir, ())
+    datasets = sorted(path.name for path in (data_dir / "datasets").glob("ds_*") if is_id(path.name, "ds"))
+    an_admin = settings.admin_key_path.exists()
+    return not (
+        unknown_to(session, folder)
+        or set(datasets) - among(session, select(Dataset.id), Dataset.id, datasets)
+        or (an_admin and session.scalar(select(Admin.id).limit(1)) is None)
+    )
+
+
+def _read(path: Path) -> str | None:
+    """Return what a file of ours says; what cannot be understood is nobody's id."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_ID_CHARACTERS_MAX).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None

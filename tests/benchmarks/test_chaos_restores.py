@@ -1,0 +1,55 @@
+"""The drills of loss: two of them, from a real service to its restart, and what the benchmark would call a loss."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos_restores import Drill, World, holdings, judge, prepare, run_drill
+from service.journals import Journal
+
+
+@pytest.mark.slow
+def test_what_was_paid_for_survives_a_forgotten_database_and_an_older_one(tmp_path: Path) -> None:
+    template = World(tmp_path / "prepared")
+    busy_seconds = prepare(template)
+    dice = random.Random(1)
+    no_database, older = (
+        run_drill(number, kind, template, template, tmp_path / f"{number}", dice, busy_seconds=busy_seconds)
+        for number, kind in enumerate(("no database", "older database and receipts"))
+    )
+    assert no_database.sound, no_database
+    assert (no_database.end, no_database.releases_before >= 4) == ("says", True)
+    assert "installation_mismatch" in no_database.said
+    assert older.sound, older
+    assert older.releases_after == older.releases_before
+
+    # The control: folders that are gone, and spending that nothing says, are seen.
+    world = World(tmp_path / "control")
+    shutil.copytree(template.folder, world.folder)
+    before = holdings(world.data_dir)
+    codes, short = judge(world, None, {})
+    assert (codes, short) == ([], 0)
+    shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
+    assert (before - holdings(world.data_dir)).total() == 1
+    journal = Journal(world.data_dir, "job_" + "a" * 20, 1)
+    journal.write(stage="votes", count=1, price_nano=1)
+    journal.close()
+    assert judge(world, None, {"acc_" + "a" * 20: 1}) == ([], 2)
+
+
+@pytest.mark.parametrize(
+    ("after", "unseen", "end", "sound"),
+    [
+        (4, 0, "works", True),
+        (4, 0, "says", True),
+        (3, 0, "works", False),
+        (4, 1, "works", False),
+        (4, 0, "neither", False),
+    ],
+)
+def test_a_drill_is_sound_only_if_nothing_is_lost_and_somebody_says_so(
+    after: int, unseen: int, end: str, sound: bool
+) -> None:
+    assert Drill(0, "kill", 4, after, unseen, end, [], 1.0).sound is sound

@@ -1,0 +1,131 @@
+"""What lies in the data folder of jobs that a database has forgotten is found, and nothing that it knows is."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from service import ledger
+from service.artifacts import directory_of, release_id_of
+from service.audit.findings import Finding, FindingCode
+from service.db.base import new_id
+from service.db.session import transaction
+from service.inspection import inspect_ledger
+from service.journals import Journal
+from service.settings import Settings
+from tests.service.audit.book import LedgerBook
+
+
+def write(book: LedgerBook, job_id: str, *prices_nano: int, account: str | None = "patients") -> None:
+    account_id = None if account is None else book.accounts.get(account, account)
+    journal = Journal(book.data_dir, job_id, 1, account_id)
+    for price_nano in prices_nano:
+        journal.write(stage="votes", count=1, price_nano=price_nano)
+    journal.close()
+
+
+def forgotten(book: LedgerBook, settings: Settings, *, full: bool = True) -> list[Finding]:
+    """Findings about the data folder alone."""
+    found = inspect_ledger(settings, book.factory, full=full).findings
+    return [finding for finding in found if finding.code is not FindingCode.INSTALLATION_MISMATCH]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_journal_of_an_unknown_job_is_found_with_what_it_shows(book, settings, full):
+    job_id = new_id("job")
+    write(book, job_id, 1_000_000, 2_000_000)
+    (finding,) = forgotten(book, settings, full=full)
+    assert (finding.code, finding.scope, finding.stops) == (FindingCode.JOURNAL_UNKNOWN, "*", True)
+    account_id = book.accounts["patients"]
+    with transaction(book.factory, read_only=True) as session:
+        account = ledger.get_account(session, account_id)
+        worth = ledger.filter_of(account).epsilon_of(3_000_000)
+    assert (
+        f"{job_id} shows releases for 3000000 nano-units, epsilon {worth:.3g} of account {account_id};"
+        in finding.message
+    )
+    told = "All journals of that account show 3000000 that are not counted. A limit of epsilon "
+    assert told in finding.message
+    # The limit that it names makes up for what was lost.
+    left = float(finding.message.split(told)[1].split()[0])
+    with transaction(book.factory) as session:
+        ledger.lower_limit(session, account_id=account_id, epsilon=left, reason="restored", now=book.tick())
+        assert ledger.balance(session, account_id).left_nano <= account.capacity_nano - 3_000_000
+
+
+def test_journals_of_before_and_of_forgotten_accounts_say_what_they_can(book, settings):
+    old, other = sorted([new_id("job"), new_id("job")])
+    write(book, old, 7, account=None)
+    write(book, other, 8, account="acc_" + "a" * 20)
+    first, second = forgotten(book, settings)
+    assert f"{old} shows releases for 7 nano-units; the database" in first.message
+    assert f"{other} shows releases for 8 nano-units of account acc_{'a' * 20}; the database" in second.message
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_journal_that_shows_more_than_was_charged_is_found(book, settings, full):
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 1)
+    with transaction(book.factory, read_only=True) as session:
+        charged_nano = ledger.get_hold(session, hold_id).charged_nano
+    write(book, job_id, charged_nano)
+    assert forgotten(book, settings, full=full) == []
+    write(book, job_id, 5)
+    (finding,) = forgotten(book, settings, full=full)
+    assert (finding.code, finding.scope) == (FindingCode.JOURNAL_AHEAD, book.accounts["patients"])
+    assert f"for {charged_nano + 5} nano-units" in finding.message
+    assert f"the ledger has charged {charged_nano}" in finding.message
+    assert "that account show 5 that are not counted. A limit of epsilon" in finding.message
+
+
+def test_of_ended_jobs_the_full_verification_compares_the_journals(book, settings):
+    job_id, hold_id = book.hold("patients")
+    book.claim(job_id)
+    book.arm(hold_id)
+    book.charge(hold_id, 1)
+    book.publish(job_id)
+    write(book, job_id, 10**12)
+    assert [finding.code for finding in forgotten(book, settings)] == [FindingCode.JOURNAL_AHEAD]
+
+
+def test_releases_and_samples_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book, settings):
+    job_id, _ = book.hold("patients")
+    known = [directory_of(book.data_dir, release_id_of(job_id))]  # in place, and not published yet
+    known.append(directory_of(book.data_dir, new_id("rel")).with_suffix(".0123.tmp"))
+    release_id, sample_id = new_id("rel"), new_id("smp")
+    for path in known:
+        path.mkdir(parents=True)
+    assert inspect_ledger(settings, book.factory).clean
+    for identifier in (release_id, sample_id):
+        directory_of(book.data_dir, identifier).mkdir(parents=True)
+    release, sample = forgotten(book, settings)
+    assert (release.code, release.scope, release.stops) == (FindingCode.RELEASE_UNKNOWN, "*", True)
+    assert (sample.code, sample.scope, sample.stops) == (FindingCode.SAMPLE_UNKNOWN, "*", True)
+    assert release_id in release.message
+    assert sample_id in sample.message
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_raises_no_alarm(book, settings, full):
+    """The folder is read before the database is."""
+    begun: list[str] = []
+
+    def before_select(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
+        if statement.startswith("SELECT") and not begun:
+            begun.append("")
+            job_id, hold_id = book.hold("patients")
+            book.claim(job_id)
+            book.arm(hold_id)
+            book.charge(hold_id, 1)
+            write(book, job_id, 10)
+            book.publish(job_id)
+            directory_of(book.data_dir, release_id_of(job_id)).mkdir(parents=True)
+
+    event.listen(book.factory.kw["bind"], "before_cursor_execute", before_select)
+    report = inspect_ledger(settings, book.factory, full=full)
+    event.remove(book.factory.kw["bind"], "before_cursor_execute", before_select)
+    assert begun
+    assert report.clean, report.findings
+    assert inspect_ledger(settings, book.factory, full=full).clean

@@ -1,0 +1,308 @@
+"""Backups, wrong databases and forgotten addresses: a service that is started on them removes nothing, and says so.
+
+Services are started as they are elsewhere than in the embedded mode; one has done its first round, with a sweep, by the
+time that it has been stopped.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service import ledger
+from service.audit.arming import clear_stops
+from service.datasets import vault
+from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.session import make_engine, make_session_factory, transaction
+from service.db.words import DatasetState
+from service.inspection import inspect_ledger
+from service.ledger.stops import arming_stops
+from service.main import create_app
+from service.settings import Settings
+from tests.workers.conftest import Workshop, opened
+from tests.workers.small_trainings import work
+from tests.workers.tiny_runner import TRAINERS
+from workers.supervise.attempts import claim_job
+from workers.supervise.reconcile import Reconciled, reconcile
+from workers.supervise.supervisor import supervise
+
+PAID = ("releases", "samples", "journals", "receipts", "work", "keys", "datasets", "quarantine")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a service said while it ran."""
+
+    trainings: str
+    codes: set[str]
+    warning: str | None
+
+
+def serve(settings: Settings) -> Served:
+    """Run a service for one round."""
+    app = create_app(settings, send=lambda *_: None)
+    with TestClient(app) as client:
+        trainings = client.get("/v1/health/ready").json()["trainings"]
+        with transaction(app.state.factory, read_only=True) as session:
+            codes = {stop.code for stop in arming_stops(session)}
+    return Served(trainings, codes, getattr(app.state, "warning", None))
+
+
+def held(settings: Settings) -> dict[str, str]:
+    """Everything in the data folder that must not be lost, by path, with a digest."""
+    paths = [settings.admin_key_path]
+    paths += [path for name in PAID for path in (settings.data_dir / name).rglob("*") if path.is_file()]
+    paths += list(settings.data_dir.glob("installation*"))
+    digests = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.exists()}
+    return {path.relative_to(settings.data_dir).as_posix(): digest for path, digest in digests.items()}
+
+
+def backup(shop: Workshop, target: Path) -> str:
+    """Back up the SQLite database of a workshop; returns the backup's address."""
+    engine = shop.factory.kw["bind"]
+    with engine.connect() as connection:
+        connection.exec_driver_sql("ROLLBACK")
+        connection.exec_driver_sql(f"VACUUM INTO '{target}'")
+    return f"sqlite:///{target}"
+
+
+@pytest.fixture
+def shop(workshop: Workshop) -> Workshop:
+    """An installation with a release and a sample, which a service has served once."""
+    workshop.settings = workshop.settings.model_copy(update={"mode": "celery", "lease_seconds": 600})
+    publish(workshop)
+    assert serve(workshop.settings) == Served("open", set(), None)
+    return workshop
+
+
+def publish(shop: Workshop) -> str:
+    """Publish a release and draw from it; returns the release's id."""
+    job_id = shop.train(images=5, epsilon=0.5)
+    work(shop, job_id, TRAINERS)
+    release_id = shop.release_of(job_id).id
+    work(shop, shop.sample(release_id))
+    return release_id
+
+
+def with_database(shop: Workshop, url: str) -> Settings:
+    return shop.settings.model_copy(update={"database_url": url})
+
+
+def test_a_service_on_yesterdays_backup_keeps_what_was_paid_for_since(shop, tmp_path):
+    restored = with_database(shop, backup(shop, tmp_path / "yesterday.db"))
+    newer = publish(shop)
+    before = held(shop.settings)
+    assert f"releases/{newer}/release.json" in before
+    served = serve(restored)
+    assert held(shop.settings) == before
+    assert served.trainings == "stopped"
+    assert {"older_than_receipt"} <= served.codes
+    assert served.warning is not None
+    assert "obscura ledger verify" in served.warning
+    serve(restored)  # nor does another start
+    assert held(shop.settings) == before
+    assert serve(shop.settings) == Served("open", set(), None)
+
+
+def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runners_wrote(shop, tmp_path):
+    restored = with_database(shop, backup(shop, tmp_path / "yesterday.db"))
+    receipts = shop.settings.data_dir / "receipts"
+    shutil.copytree(receipts, tmp_path / "receipts")
+    spent_before_nano = shop.balance().spent_nano
+    newer = publish(shop)
+    spent_nano = shop.balance().spent_nano
+    shutil.rmtree(receipts)
+    shutil.copytree(tmp_path / "receipts", receipts)
+    before = held(shop.settings)
+    served = serve(restored)
+    assert held(shop.settings) == before
+    assert f"releases/{newer}/release.json" in before
+    assert served.trainings == "stopped"
+    factory = make_session_factory(make_engine(restored.database_url))
+    found = {finding.code.value: finding.message for finding in inspect_ledger(restored, factory).findings}
+    assert found.keys() == {"journal_unknown", "release_unknown", "sample_unknown"}
+    assert f"shows releases for {spent_nano - spent_before_nano} nano-units" in found["journal_unknown"]
+
+    # The procedure of docs/operations.md for who has no newer backup.
+    left = float(found["journal_unknown"].split("A limit of epsilon ")[1].split()[0])
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for code, message in found.items():
+        name = re.findall(r"(?:job|rel|smp)_[a-z2-7]{20}", message)[0]
+        place = {"journal_unknown": f"journals/{name}.jsonl", "release_unknown": f"releases/{name}"}
+        (shop.settings.data_dir / place.get(code, f"samples/{name}")).rename(aside / name)
+    with transaction(factory) as session:
+        lowered = {"account_id": shop.account_id, "epsilon": left, "reason": "restored", "now": datetime.now(UTC)}
+        ledger.lower_limit(session, **lowered)
+        account = ledger.get_account(session, shop.account_id)
+    report = inspect_ledger(restored, factory)
+    assert report.clean, report.findings
+    with transaction(factory) as session:
+        clear_stops(session)
+    factory.kw["bind"].dispose()
+    assert account.capacity_nano - account.spent_nano <= shop.balance().left_nano
+    assert serve(restored) == Served("open", set(), None)
+    assert (aside / newer / "release.json").is_file()
+
+
+def test_a_service_without_its_database_keeps_everything(shop):
+    before = held(shop.settings)
+    assert "admin.key" in before
+    lost = Settings(data_dir=shop.settings.data_dir, mode="celery")
+    served = serve(lost)
+    assert held(shop.settings) == before
+    assert served.trainings == "stopped"
+    assert "installation_mismatch" in served.codes
+    assert served.warning is not None
+    assert "OBSCURA_DATABASE_URL" in served.warning
+    assert serve(shop.settings) == Served("open", set(), None)
+
+
+@pytest.fixture
+def other(tmp_path: Path, sqlite_template: Path) -> Iterator[Workshop]:
+    """Another installation."""
+    path = tmp_path / "other.db"
+    shutil.copyfile(sqlite_template, path)
+    with opened(tmp_path / "other", f"sqlite:///{path}") as made:
+        made.settings = made.settings.model_copy(update={"mode": "celery"})
+        publish(made)
+        assert serve(made.settings).trainings == "open"
+        yield made
+
+
+def test_a_service_on_the_database_of_another_installation_keeps_everything(shop, other):
+    before, theirs = held(shop.settings), held(other.settings)
+    served = serve(with_database(shop, other.settings.database_url))
+    assert (held(shop.settings), held(other.settings)) == (before, theirs)
+    assert served.trainings == "stopped"
+    assert "installation_mismatch" in served.codes
+    assert serve(shop.settings) == Served("open", set(), None)
+
+
+@pytest.mark.services
+def test_an_empty_database_of_postgresql_beside_a_full_folder_keeps_everything(shop, postgres_url):
+    before = held(shop.settings)
+    served = serve(with_database(shop, postgres_url))
+    assert held(shop.settings) == before
+    assert served.trainings == "stopped"
+    assert "installation_mismatch" in served.codes
+
+
+def test_an_installation_of_before_is_not_taken_over_by_an_empty_database(workshop):
+    workshop.settings = workshop.settings.model_copy(update={"mode": "celery"})
+    publish(workshop)
+    workshop.settings.admin_key_path.write_text("a key\n")
+    before = held(workshop.settings)
+    served = serve(Settings(data_dir=workshop.settings.data_dir, mode="celery"))
+    assert held(workshop.settings) == before
+    assert served.trainings == "stopped"
+    assert served.warning is not None
+    assert "1 releases and 1 samples and 1 journals" in served.warning
+
+
+@pytest.mark.parametrize("because", ["a stop", "a finding", "a verification that cannot run"])
+def test_nothing_is_swept_while_anything_stands_that_was_found(shop, because):
+    job_id = shop.train(epsilon=0.2)
+    shop.cancel(job_id)
+    data_dir = shop.settings.data_dir
+    folder = data_dir / "work" / job_id
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.sealed").touch()
+    public = shop.settings.ledger_key_path.with_suffix(".pub.pem")
+    receipt = next((data_dir / "receipts").glob("acc_*.json"))
+    whole = (public.read_bytes(), receipt.read_bytes())
+    if because == "a verification that cannot run":
+        public.write_text("no key")
+    elif because == "a finding":
+        receipt.write_text("{}")
+    else:
+        receipt.write_text("{}")
+        serve(shop.settings)
+        receipt.write_bytes(whole[1])  # the stop of the first start still stands
+    assert serve(shop.settings).trainings == "stopped"
+    assert folder.is_dir()
+
+
+def test_uploads_remains_and_keys_are_not_destroyed_on_the_word_of_another_database(shop, other, tmp_path):
+    """The other database calls our dataset deleted, and knows of no upload."""
+    with transaction(other.factory) as session:
+        copied = {
+            column.name: getattr(session.get_one(Dataset, other.dataset_id), column.name)
+            for column in Dataset.__table__.columns
+        }
+        session.add(Dataset(**copied | {"id": shop.dataset_id, "state": DatasetState.DELETED, "name": "x"}))
+    remains = shop.settings.data_dir / "quarantine" / f"{new_id('ds')}.1"
+    remains.parent.mkdir(exist_ok=True)
+    remains.write_bytes(b"sealed")
+    unfinished = shop.settings.data_dir / "datasets" / f"{new_id('ds')}.1.tmp"
+    unfinished.mkdir()
+    before = held(shop.settings)
+    serve(with_database(shop, other.settings.database_url))
+    assert held(shop.settings) == before
+    assert unfinished.is_dir()
+    assert vault.key_path(shop.settings, shop.dataset_id).exists()
+
+
+def test_a_key_that_comes_back_with_a_backup_is_destroyed_again_unless_something_was_found(shop):
+    key = vault.key_path(shop.settings, shop.dataset_id)
+    kept = key.read_bytes()
+    with TestClient(create_app(shop.settings, send=lambda *_: None)) as client:
+        token = shop.settings.admin_key_path.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        assert client.delete(f"/v1/datasets/{shop.dataset_id}", headers=headers).json()["state"] == "deleted"
+    key.write_bytes(kept)
+    receipt = next((shop.settings.data_dir / "receipts").glob("acc_*.json"))
+    whole = receipt.read_bytes()
+    receipt.write_text("{}")
+    assert serve(shop.settings).trainings == "stopped"
+    assert key.read_bytes() == kept
+    receipt.write_bytes(whole)
+    shop.do(lambda session: [session.delete(stop) for stop in arming_stops(session)])
+    assert serve(shop.settings).trainings == "open"
+    assert not key.exists()
+
+
+def test_nothing_is_claimed_of_another_installations_database(shop, other):
+    job_id = other.train(epsilon=0.2)
+    settings, now = with_database(shop, other.settings.database_url), datetime.now(UTC)
+    later = now + timedelta(days=1)
+    assert claim_job(settings, other.factory, job_id=job_id, worker="test", now=now) is None
+    done = reconcile(settings, other.factory, send=lambda *_: None, now=later)
+    assert done == Reconciled(0, 0, 0)
+    assert claim_job(other.settings, other.factory, job_id=job_id, worker="test", now=now) is not None
+
+
+def test_the_work_of_an_ended_job_goes_to_the_trash_and_stays_where_anything_was_found(shop, tiny_runner, impatient):
+    def run(job_id: str) -> None:
+        attempt = shop.claim(job_id)
+        supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
+
+    data_dir = shop.settings.data_dir
+    first, second = shop.train(images=5, epsilon=0.3), shop.train(images=5, epsilon=0.3)
+    run(first)
+    assert not (data_dir / "work" / first).exists()
+    (put_away,) = (data_dir / "trash").glob(f"*.work.{first}")
+    assert (put_away / "trained").is_dir()
+    attempt = shop.claim(second)
+    (data_dir / "installation").rename(data_dir / "elsewhere")
+    supervise(shop.settings, shop.factory, attempt, draining=lambda: False, command=tiny_runner, patience=impatient)
+    assert (data_dir / "work" / second).is_dir()
+
+
+def test_an_installation_of_before_is_taken_on_quietly(workshop):
+    workshop.settings = workshop.settings.model_copy(update={"mode": "celery"})
+    publish(workshop)
+    before = held(workshop.settings)
+    assert serve(workshop.settings) == Served("open", set(), None)
+    after = held(workshop.settings)
+    before = {path: digest for path, digest in before.items() if not path.startswith("work/")}  # its job has ended
+    assert before.items() <= after.items()
+    assert os.stat(workshop.settings.data_dir / "installation").st_mode & 0o777 == 0o600
