@@ -133,8 +133,8 @@ def test_an_account_with_the_gdp_filter_goes_on_as_one_with_rate_0(database, old
         facts = {"account_id": account_id, "job_id": new_id("job"), "amount_nano": price_nano, "now": NOW}
         before = ledger.filter_of(account)
         held = ledger.hold(session, **facts, priced_by=before, details={"stages": stages})
-        ledger.lower_limit(session, account_id=account_id, epsilon=1.0, reason="less", now=NOW)
-        assert ledger.filter_of_hold(session, held.id) == before != ledger.filter_of(account)
+        lowered = ledger.lower_limit(session, account_id=account_id, epsilon=1.0, reason="less", now=NOW)
+        assert ledger.filter_of_hold(session, held.id) == before != ledger.filter_of(lowered)
         sampled = PoissonGaussianEvent(0.01, 2.0, 4)
         assert ledger.filter_of(account).price_nano(sampled) >= 4 / 4 * 10**9
     with transaction(factory, read_only=True, snapshot=True) as session:
