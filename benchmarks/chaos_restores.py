@@ -127,6 +127,7 @@ def serving(world: World, database: Path | None = None) -> Iterator[tuple[Servic
             yield services, client
     finally:
         services.stop()
+        services.close()
 
 
 def prepare(world: World) -> float:
@@ -336,9 +337,11 @@ def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[l
     try:
         factory = make_session_factory(engine)
         with transaction(factory, read_only=True) as session:
-            charged = dict(session.execute(select(HoldRow.job_id, HoldRow.charged_nano)).tuples().all())
-            told = dict(session.execute(select(AccountRow.id, AccountRow.spent_nano)).tuples().all())
+            holds = session.execute(select(HoldRow.job_id, HoldRow.charged_nano)).all()
+            accounts = session.execute(select(AccountRow.id, AccountRow.spent_nano)).all()
             codes = sorted({stop.code for stop in arming_stops(session)})
+        charged = {row.job_id: row.charged_nano for row in holds}
+        told = {row.id: row.spent_nano for row in accounts}
         shown = {job_id: journalled(world.data_dir, job_id)[0] for job_id in journalled_jobs(world.data_dir)}
         short = sum(nano > charged.get(job_id, 0) for job_id, nano in shown.items())
         return codes, short + sum(nano > told.get(account_id, 0) for account_id, nano in spent.items())

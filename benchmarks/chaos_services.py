@@ -202,6 +202,12 @@ class Services:
             part.process, part.ready = None, False
         return not stubborn
 
+    def close(self) -> None:
+        """Close the connections by which was looked whether it serves; nothing can be started after that."""
+        for part in self._parts.values():
+            if part.client is not None:
+                part.client.close()
+
     def _keep(self, name: str) -> None:
         part = self._parts[name]
         if part.process is None or part.process.poll() is not None:
