@@ -4,7 +4,8 @@ How long a training or an upload takes depends on how many records there are, an
 moment it ends: whoever asks for samples of a release may have waited for its publication. So the coarseness below holds
 for all that is shown or kept for ever, whoever has caused it, and not only for what training processes write:
 
-* entries of the ledger, receipts, checkpoints, and the files of a release or a sample bear the hour;
+* entries of the ledger, receipts, checkpoints, and the files of a release or a sample bear the hour, and never one
+  before the newest entry's; what a training writes on its way bears that entry's time itself;
 * answers and pages show the minute.
 
 `EXACT` is all that is told more exactly.

@@ -22,6 +22,7 @@ from service.times import to_the_hour, wrong_clock
 
 NANO_MAX = 2**63 - 1
 REASON_CHARACTERS_MAX = 500
+_IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
 
 
 def get_account(session: Session, account_id: str) -> Account:
@@ -209,7 +210,7 @@ def append(
         held_nano=account.held_nano + held,
         details=dict(details or {}),
         previous_hash=account.head_hash,
-        created_at=dated(account, now),
+        created_at=dated(account, kind, now),
     ).hashed()
     account_moves = {
         "spent_nano": entry.spent_nano,
@@ -232,14 +233,16 @@ def append(
         check_hold(reserved, entry, entry)
 
 
-def dated(account: Account, now: datetime) -> datetime:
+def dated(account: Account, kind: EntryKind, now: datetime) -> datetime:
     """Return the time that the next entry of an account bears: the hour, and never one before the newest entry's.
 
     That holds for every kind. An exact time after a charge would tell when, at the latest, that was made; and people's
-    acts follow on private events, for programs act for them that have waited.
+    acts follow on private events, for programs act for them that have waited. What a training writes on its way bears
+    the newest entry's time, whatever the hour: which of a thousand charges began it would tell the training's pace.
 
     Args:
         account: as it was locked.
+        kind: of the entry.
         now: aware.
 
     Raises:
@@ -247,7 +250,9 @@ def dated(account: Account, now: datetime) -> datetime:
     """
     _require(now, account.newest_at)
     hour = to_the_hour(now)
-    return hour if account.newest_at is None else max(hour, account.newest_at)
+    if account.newest_at is None:
+        return hour
+    return account.newest_at if kind in _IN_TRAININGS else max(hour, account.newest_at)
 
 
 def require_clock(session: Session, now: datetime) -> None:

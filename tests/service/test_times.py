@@ -29,7 +29,7 @@ def test_moments_lose_their_minutes_or_seconds():
 
 
 def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open_account):
-    """Two trainings of other pace leave the same times, which never go back."""
+    """Two trainings of other pace leave the same times, also where an hour begins on their way."""
     logs = []
     for pace in (timedelta(seconds=20), timedelta(seconds=21)):
         account_id = open_account(factory, name=f"pace {pace}")
@@ -51,10 +51,8 @@ def test_entries_of_a_training_do_not_tell_how_long_its_steps_took(factory, open
             rows = ledger.entries(session, account_id, 0, 100)
         logs.append([row.created_at for row in rows if row.kind is not EntryKind.OPEN])
     for times in logs:
-        assert times == sorted(times)
-        assert set(times) == {OPENED, datetime(2030, 1, 2, 4, tzinfo=UTC)}
-    changes = [times.index(datetime(2030, 1, 2, 4, tzinfo=UTC)) for times in logs]
-    assert abs(changes[0] - changes[1]) <= 2  # all that is left of the pace: which charge began a new hour
+        assert times[:-1] == [OPENED] * 40  # when the training was asked for, but not before the account was opened
+        assert times[-1] == datetime(2030, 1, 2, 4, tzinfo=UTC)
 
 
 def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory, open_account):
