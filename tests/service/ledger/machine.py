@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from service import ledger
 from service.db.session import transaction
+from service.db.words import FailureCode
 from service.errors import LedgerCorruption
 from tests.service.ledger.machine_place import Command, Outcome, Place
 from tests.service.ledger.machine_requests import PAID_AS_WHOLE, WORKERS, Requests
@@ -96,6 +97,11 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
                 self._do(Command("request_cancel", {"job_id": job_id}))
         self.now += timedelta(seconds=LEASE_SECONDS)
         self._reconcile(send=lambda *_: None)
+        for job_id, job in list(self.model.jobs.items()):
+            if job["state"] not in ENDED:  # it has paid for something, and the attempt that is to publish that fails
+                self._do(Command("claim", {"worker": WORKERS[0], "job_id": job_id}))
+                failed = {"attempt": job["attempt"] + 1, "failure_code": FailureCode.TRAINING_FAILED}
+                self._do(Command("finish_failed", {"job_id": job_id, **failed}))
         promise(all(job["state"] in ENDED for job in self.model.jobs.values()), "a job never ends")
         for account_id, account in self.model.accounts.items():
             with transaction(self.place.factory, read_only=True) as session:
@@ -310,8 +316,11 @@ class LedgerMachine(Requests, RuleBasedStateMachine):
             after = copy.deepcopy(self.model)
             for job_id in after.claimable(self.now):
                 job = after.jobs[job_id]
-                if job["state"] == "running" and (job["cancel"] or job["lost"] + 1 >= ATTEMPTS_MAX):
-                    after.claim(worker="reconciler", now=self.now, job_id=job_id)
+                over = job["cancel"] or job["early"] or job["lost"] + 1 >= ATTEMPTS_MAX
+                if job["state"] == "running" and over:
+                    claimed = after.claim(worker="reconciler", now=self.now, job_id=job_id)
+                    if claimed is not None:  # one more attempt publishes what was paid for
+                        after.give_back(job_id=job_id, attempt=claimed[1])
             try:
                 reconcile(self.place.settings, self.place.factory, send=send, now=self.now)
             except LedgerCorruption as error:  # the ledger's own guard was faster than the model

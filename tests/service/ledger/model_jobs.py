@@ -13,6 +13,7 @@ from tests.service.ledger.model import LedgerModel, require
 ATTEMPTS_MAX = 3
 LEASE_SECONDS = 60
 ENDED = ("succeeded", "failed", "cancelled")
+SALVAGED = ("time_limit", "worker_lost", "training_failed", "out_of_memory", "out_of_disk")  # failures
 
 
 @dataclass
@@ -88,11 +89,14 @@ class Model(LedgerModel):
             if job_id not in (None, waiting):
                 continue
             lost = job["state"] == "running"
-            if lost and (job["cancel"] or job["lost"] + 1 >= attempts_max):
+            too_often = job["lost"] + 1 >= attempts_max
+            if lost and (job["cancel"] or job["early"] or too_often) and not self._is_salvaged(job):
                 if not ended:
                     self._end_lost(waiting)
                     ended = True
                 continue
+            job["early"] = job["early"] or ("worker_lost" if lost and too_often else None)
+            job["salvage"] = job["attempt"] + 1 if job["early"] else None
             job["state"], job["attempt"], job["owner"] = "running", job["attempt"] + 1, worker
             job["lost"] += lost
             job["lease"] = now + timedelta(seconds=LEASE_SECONDS)
@@ -134,13 +138,14 @@ class Model(LedgerModel):
 
     def request_cancel(self, *, job_id: str, **_: Any) -> None:
         job = self.jobs[job_id]
-        if job["state"] == "queued":
-            job["cancel"] = True
-            self._close(job_id, "cancelled")
-        elif job["state"] == "running":
-            job["cancel"] = True
-        else:
+        if job["state"] in ENDED:
             require(job["state"] == "cancelled", "conflict")
+            return
+        job["cancel"] = True
+        if job["kind"] == "train":
+            job["early"] = job["early"] or "cancelled"
+        if job["state"] == "queued" and not self._may_publish(job):
+            self._close(job_id, "cancelled")
 
     def publish(self, *, job_id: str, attempt: int, release_id: str, artifact_sha256: str, **_: Any) -> None:
         job = self._running(job_id, attempt, or_ended="succeeded")
@@ -168,13 +173,18 @@ class Model(LedgerModel):
 
     def finish_failed(self, *, job_id: str, attempt: int, failure_code: str, **_: Any) -> None:
         job = self._running(job_id, attempt, or_ended="failed")
-        if job["state"] == "running":
-            self._close(job_id, "failed", failure_code)
+        if job["state"] == "failed":
+            return
+        early = job["early"] or (failure_code if failure_code in SALVAGED else None)
+        if early and self._is_salvaged(job):
+            job.update(state="queued", early=str(early), owner=None, lease=None)
+        else:
+            self._end_unpublished(job_id, failure_code)
 
     def finish_cancelled(self, *, job_id: str, attempt: int, **_: Any) -> None:
         job = self._running(job_id, attempt, or_ended="cancelled")
         if job["state"] == "running":
-            require(job["cancel"], "conflict")
+            require(job["cancel"] and not self._may_publish(job), "conflict")
             self._close(job_id, "cancelled")
 
     def _remembered(self, principal: str, key: str | None, body: Any) -> str | None:
@@ -199,6 +209,8 @@ class Model(LedgerModel):
             "owner": None,
             "lease": None,
             "cancel": False,
+            "early": None,
+            "salvage": None,
             "failure": None,
             "release": None,
             "created": now,
@@ -211,10 +223,23 @@ class Model(LedgerModel):
 
     def _end_lost(self, job_id: str) -> None:
         self.jobs[job_id]["lost"] += 1
-        if self.jobs[job_id]["cancel"]:
+        self._end_unpublished(job_id, "worker_lost")
+
+    def _end_unpublished(self, job_id: str, failure: str) -> None:
+        """Why a job ended early, if it did, counts more than how its last attempt ended."""
+        job = self.jobs[job_id]
+        if job["early"] == "cancelled" or (job["early"] is None and job["cancel"]):
             self._close(job_id, "cancelled")
         else:
-            self._close(job_id, "failed", "worker_lost")
+            self._close(job_id, "failed", job["early"] or failure)
+
+    def _may_publish(self, job: dict[str, Any]) -> bool:
+        """Whether a training has paid for something."""
+        return job["hold"] is not None and self.holds[job["hold"]]["charged"] > 0
+
+    def _is_salvaged(self, job: dict[str, Any]) -> bool:
+        """Whether one more attempt publishes what was paid for: it may, and this was not that attempt."""
+        return self._may_publish(job) and job["salvage"] != job["attempt"]
 
     def _close(self, job_id: str, state: str, failure: str | None = None) -> None:
         job = self.jobs[job_id]
