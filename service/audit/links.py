@@ -60,6 +60,7 @@ _STRAYED_JOBS = (
 _LIMITS = select(EntryRow.account_id, EntryRow.sequence, cast(EntryRow.details, Text).label("details")).where(
     EntryRow.kind == EntryKind.LIMIT
 )
+_HOUR = len("2030-01-02T03")
 _APPROVED = select(
     LimitRequest.id,
     LimitRequest.account_id,
@@ -132,13 +133,18 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             request is None
             or entry.account_id != request.account_id
             or any(details.get(said) != getattr(request, name) for said, name in _said(details).items())
-            or details.get("requested_at") not in (None, rows[request.id]["requested_at"])
+            or not _same_hour(details.get("requested_at"), rows[request.id]["requested_at"])
         ):
             message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)
     for request in approved.values():
         message = f"Request {request.id} was approved, but no entry of account {request.account_id} raises its limit."
         yield Finding(FindingCode.RAISE_UNAPPROVED, message, request.account_id)
+
+
+def _same_hour(told: Any, stored: Any) -> bool:
+    """Entries tell the hour of a request, those from before that was a rule nothing."""
+    return told is None or (isinstance(told, str) and told[:_HOUR] == str(stored)[:_HOUR])
 
 
 def _said(details: Mapping[str, Any]) -> Mapping[str, str]:

@@ -24,6 +24,7 @@ from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
 from service.ledger.records import Account
 from service.ledger.rows import append, lock_account, short_reason
+from service.times import to_the_hour
 
 REQUEST_LIFETIME = timedelta(days=7)
 
@@ -144,7 +145,7 @@ def approve_raise(session: Session, *, request_id: str, decided_by: str, now: da
         details={
             "reason": request.reason,
             "request_id": request.id,
-            "requested_at": utc_text(request.requested_at),
+            "requested_at": utc_text(to_the_hour(request.requested_at)),
             "requested_by": request.requested_by,
             "approved_by": decided_by,
             **people,
@@ -268,7 +269,7 @@ def _two_people(session: Session, request: LimitRequest, approving: ApiKey) -> d
     asked, approves = (session.get_one(Admin, key) for key in (request.requested_by_admin, approving.admin_id))
     require_admitted_before(approves, request.requested_at)
     return {
-        "approver_admitted_at": utc_text(approves.admitted_at),
+        "approver_admitted_at": utc_text(to_the_hour(approves.admitted_at)),
         "requested_by_admin": asked.id,
         "requested_by_name": asked.name,
         "approved_by_admin": approves.id,

@@ -62,7 +62,9 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
     with transaction(factory) as session:
         asking, deciding = (make_key(session, name=name, scopes=["admin"], now=ASKED)[0].id for name in "ab")
         for reason in ("a", "b"):
-            held = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
+            held = hold_at_present_rate(
+                session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
+            )
             this = {"hold_id": held.id, "attempt": 1}
             ledger.fence(session, **this, now=next(moments))
             ledger.arm(session, **this, now=next(moments))
@@ -79,11 +81,17 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
         ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
         fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
         ledger.record_fact(session, account_id=account_id, fact=fact, now=next(moments))
-        returned = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments))
+        returned = hold_at_present_rate(
+            session, account_id=account_id, job_id=new_id("job"), amount_nano=9, now=next(moments)
+        )
         ledger.return_hold(session, hold_id=returned.id, reason="c", now=next(moments))
+        ledger.charge_count(session, account_id=account_id, now=next(moments))
         rows = ledger.entries(session, account_id, 0, 100)
     assert {row.kind for row in rows} == set(EntryKind)
     assert {row.kind.value for row in rows if row.created_at != to_the_hour(row.created_at)} == EXACT
+    told = [at for row in rows for name, at in row.details.items() if name.endswith("_at")]
+    assert len(told) == 2
+    assert all(at.endswith(":00:00.000000+00:00") for at in told)
     assert [row.created_at for row in rows] == sorted(row.created_at for row in rows)
     assert len({row.created_at for row in rows}) > 3
 

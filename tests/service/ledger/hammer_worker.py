@@ -1,4 +1,4 @@
-"""The hammer: `python hammer_worker.py VARIANT URL FOLDER PROCESSES REQUESTS [ACCOUNT]`.
+"""The hammer: `python -m tests.service.ledger.hammer_worker VARIANT URL FOLDER PROCESSES REQUESTS [ACCOUNT]`.
 
 Imports once, forks the processes, opens a database in each and lets them loose together. Each writes what it is about
 to do, and then what has been committed, to a journal of its own in FOLDER. Of the variant `safe`, processes are killed

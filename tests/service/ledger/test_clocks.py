@@ -12,6 +12,7 @@ from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
 from service.errors import ClockRefused
 from service.times import CLOCK_EARLIEST, CLOCK_LATEST, wrong_clock
+from tests.service.holds import hold_at_present_rate
 
 WRONG = {
     "1971": datetime(1971, 3, 1, tzinfo=UTC),
@@ -25,7 +26,7 @@ def held(factory, open_account, now):
     """An account with a hold that waits to be armed, by attempt 1."""
     account_id = open_account(factory)
     with transaction(factory) as session:
-        reserved = ledger.hold(session, account_id=account_id, job_id=new_id("job"), amount_nano=100, now=now)
+        reserved = hold_at_present_rate(session, account_id=account_id, job_id=new_id("job"), amount_nano=100, now=now)
         ledger.fence(session, hold_id=reserved.id, attempt=1, now=now)
     return account_id, reserved.id
 
@@ -45,7 +46,7 @@ def test_no_entry_is_dated_by_a_wrong_clock(factory, held, clock):
     account_id, hold_id = held
     fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
     acts = (
-        lambda s: ledger.hold(s, account_id=account_id, job_id=new_id("job"), amount_nano=1, now=clock),
+        lambda s: hold_at_present_rate(s, account_id=account_id, job_id=new_id("job"), amount_nano=1, now=clock),
         lambda s: ledger.arm(s, hold_id=hold_id, attempt=1, now=clock),
         lambda s: ledger.return_hold(s, hold_id=hold_id, reason="cancelled", now=clock),
         lambda s: ledger.set_frozen(s, account_id=account_id, frozen=True, reason="x", now=clock),

@@ -23,7 +23,7 @@ from service.db.words import EntryKind
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.hammer_worker import read_journal
 
-WORKER = Path(__file__).with_name("hammer_worker.py")
+WORKER = "tests.service.ledger.hammer_worker"
 PROCESSES = 8
 REQUESTS = 2000
 KILLS_MIN = 10
@@ -35,7 +35,7 @@ def run_processes(variant: str, url: str, folder: Path, requests: int, account_i
     """Let all processes loose together and return what each wrote down."""
     folder.mkdir()
     subprocess.run(
-        [sys.executable, str(WORKER), variant, url, str(folder), str(PROCESSES), str(requests), account_id],
+        [sys.executable, "-m", WORKER, variant, url, str(folder), str(PROCESSES), str(requests), account_id],
         cwd=Path(__file__).parents[3],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=SECONDS_MAX,
