@@ -1,6 +1,6 @@
 """Arithmetic in which a record's gradient does not depend on the records beside it.
 
-Assumed of the machine, and measured before the first step of a training (`privacy.gradients.estimator.places_alike`):
+Assumed of the machine, and tried before the first step of a training and again on its way (`privacy.gradients.places`):
 in passes of one shape, the operations of a network compute a row's numbers from that row alone, in the same way in
 every place of the batch. Then a unit more moves the others at most to another place, and what they contribute stays the
 same to the last bit. Passes of another shape may be computed by other kernels, so there are none: empty places are

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
@@ -31,7 +30,6 @@ from privacy.mechanisms.noise import SecureNoise
 # Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
 _BLOCK_NUMBERS = {"cpu": 2**21}
 _BLOCK_NUMBERS_ELSEWHERE = 2**26
-_PLACES = 16  # of a pass that are compared
 
 
 class Curator(Protocol):
@@ -206,23 +204,3 @@ class Estimator(ABC):
 def shapes_of(model: nn.Module) -> dict[str, torch.Size]:
     """Return the shapes of a network's trainable parameters, by name."""
     return {name: parameter.shape for name, parameter in trainable(model).items()}
-
-
-def places_alike(estimator: Estimator, trace: Callable[[torch.Tensor], Traces], size: int) -> bool:
-    """Tell whether a public record adds the same integers in every place of a pass, whoever stands in the others.
-
-    Args:
-        estimator: in a step that has begun, to which nothing was added yet.
-        trace: takes (size,) numbers of public records, and returns the traces of a pass with these.
-        size: of a pass.
-    """
-
-    def added(traces: Traces, place: int) -> Sums:
-        only = torch.arange(traces.records, device=traces.layers[0].backprops.device) == place
-        estimator.add(replace(traces, present=only))
-        return estimator.discard()
-
-    alone = added(trace(torch.arange(size)), 0)  # the first record, beside others
-    everywhere = trace(torch.zeros(size, dtype=torch.int64))
-    places = {round(place) for place in torch.linspace(0, size - 1, min(_PLACES, size)).tolist()}
-    return all(torch.equal(value, alone[name]) for at in places for name, value in added(everywhere, at).items())

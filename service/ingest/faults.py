@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from service.ingest.request import IngestRequest
+from service.ingest.request import SCANS_MAX, IngestRequest
 
 
 class Fault(StrEnum):
@@ -35,6 +35,8 @@ class Fault(StrEnum):
     IMAGE_PIXELS = "image_pixels"
     IMAGE_SIZE = "image_size"
     IMAGE_FRAMES = "image_frames"
+    IMAGE_SCANS = "image_scans"
+    IMAGE_PARTS = "image_parts"
     IMAGE_MODE = "image_mode"
     IMAGE_TRANSPARENT = "image_transparent"
     IMAGE_BROKEN = "image_broken"
@@ -124,6 +126,10 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         "`obscura datasets push` does it with --size.",
         Fault.IMAGE_FRAMES: "A picture is animated or has several frames. Send single pictures; "
         "`obscura datasets push` keeps the first frame.",
+        Fault.IMAGE_SCANS: f"A JPEG has more than {SCANS_MAX} scans, and each goes over all pixels again. "
+        "Save it anew, with the usual settings of any program.",
+        Fault.IMAGE_PARTS: "A picture is made of far more segments, chunks or runs than its size explains, or has "
+        "several colour profiles. Save it anew, without metadata.",
         Fault.IMAGE_MODE: f"A picture does not fit the declared mode, {mode}. Eight bits a channel are taken; for a "
         "grayscale dataset, pictures must be gray (red, green and blue equal everywhere).",
         Fault.IMAGE_TRANSPARENT: "A picture has transparent pixels. Flatten it onto a background first; "

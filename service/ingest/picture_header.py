@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 
 from service.ingest.faults import Fault, Refused
+from service.ingest.picture_parts import jpeg_segments
 
 _ARCHIVES = (
     b"PK\x03\x04",
@@ -24,7 +25,6 @@ _TAR_MAGIC_OFFSET = 257
 CHANNEL_BITS_MAX = 8  # what is stored; a picture with more could not be kept exactly
 # Start-of-frame markers: C0 ... CF without DHT (C4), JPG (C8) and DAC (CC). ITU-T T.81, table B.1.
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_JPEG_BARE = frozenset(range(0xD0, 0xD9)) | {0x01}
 
 
 def picture_header(data: bytes) -> tuple[str, int, int]:
@@ -32,7 +32,8 @@ def picture_header(data: bytes) -> tuple[str, int, int]:
 
     Raises:
         Refused: ARCHIVE_NESTED for an archive, IMAGE_FORMAT for anything that is not one of the four formats,
-            IMAGE_MODE for more than eight bits a channel, IMAGE_BROKEN when the header is cut short.
+            IMAGE_MODE for more than eight bits a channel, IMAGE_PARTS for a JPEG of too many segments, IMAGE_BROKEN
+            when the header is cut short.
     """
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -69,25 +70,13 @@ def _bmp(data: bytes) -> tuple[int, int]:
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
-    at = 2
-    while True:
-        if data[at] != 0xFF:
-            raise Refused(Fault.IMAGE_BROKEN)
-        marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-        elif marker in _JPEG_FRAMES:
+    for marker, at in jpeg_segments(data):
+        if marker in _JPEG_FRAMES:
             bits, height, width = struct.unpack_from(">B2H", data, at + 4)
             if bits > CHANNEL_BITS_MAX:
                 raise Refused(Fault.IMAGE_MODE)
             return width, height
-        elif marker in _JPEG_BARE:
-            at += 2
-        else:
-            (length,) = struct.unpack_from(">H", data, at + 2)
-            if length < 2:
-                raise Refused(Fault.IMAGE_BROKEN)
-            at += 2 + length
+    raise Refused(Fault.IMAGE_BROKEN)
 
 
 def _webp(data: bytes) -> tuple[int, int]:

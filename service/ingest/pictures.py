@@ -15,6 +15,7 @@ from PIL import Image
 from service.ingest.array_files import require_count, store
 from service.ingest.faults import Fault, Refused
 from service.ingest.picture_header import picture_header
+from service.ingest.picture_parts import require_few_parts
 from service.ingest.request import IngestRequest
 from service.ingest.zip_directory import ZipEntry, read_directory
 from service.ingest.zip_member import read_whole
@@ -83,6 +84,7 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         raise Refused(Fault.IMAGE_PIXELS)
     if (width, height) != (request.width, request.height):
         raise Refused(Fault.IMAGE_SIZE)
+    require_few_parts(data)
     try:
         image = Image.open(io.BytesIO(data), formats=[kind])
         if getattr(image, "n_frames", 1) != 1 or image.format != kind:  # a JPEG with several pictures becomes "MPO"

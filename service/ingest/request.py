@@ -10,6 +10,7 @@ from typing import Any
 from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
+SCANS_MAX = 100  # of a JPEG; cameras and programs make one, or about ten
 
 
 @dataclass(frozen=True, slots=True)

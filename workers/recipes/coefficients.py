@@ -6,13 +6,16 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import LUMA_CHROMA, coefficients_of
 from privacy.plans.plan import PublicFacts
+from workers.recipes.blocks import computed_alike
 
 Array = npt.NDArray[np.float64]
-_BLOCK = 8192  # records whose products are formed at once
+_BLOCK = 512  # records whose products are formed at once
 _ROW_BITS = 24  # to which records are rounded before a product
 
 
@@ -41,14 +44,13 @@ def image_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
 
 def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
     """Return the images' coefficients around a public brightness, (n, coefficients). Private."""
-    n = len(private_images)
-    if private_images.ndim == 4:
-        private_images = np.moveaxis(private_images, 3, 1)
-    flat = private_images.reshape(n, basis.shape[1])
-    return np.concatenate(
-        [exact_product(flat[at : at + _BLOCK] / 255.0 - centre, basis.T, largest=1.0) for at in range(0, n, _BLOCK)]
-        or [np.zeros((0, len(basis)))]
-    )
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        flat = (np.moveaxis(images, 3, 1) if images.ndim == 4 else images).reshape(len(images), basis.shape[1])
+        return torch.from_numpy(exact_product(flat / 255.0 - centre, basis.T, largest=1.0))
+
+    found: Array = computed_alike(private_images, compute, _BLOCK).numpy()
+    return found
 
 
 def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:

@@ -23,10 +23,11 @@ from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.dp_classifier import DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
+from workers.recipes.blocks import alike_block
 from workers.recipes.interface import (
+    Means,
     NothingUseful,
     Piece,
-    Progress,
     Run,
     load_checkpoint,
     save_checkpoint,
@@ -63,7 +64,7 @@ def train(run: Run) -> PrivateClassifier:
     shape = ClassifierConfig(config.architecture, facts.classes, facts.channels, facts.height, facts.width)
     extractor = _extractor_of(config, data.public_extractor)
     classifier = PrivateClassifier(shape, config.initial_seed, extractor).to(run.device)
-    features = FeaturesOf(classifier, data.private_images, facts, run.progress)
+    features = FeaturesOf(classifier, data.private_images, facts, run)
     units, labels = Units(facts, config, data), np.asarray(data.private_labels)
 
     def rows(drawn: npt.NDArray[np.int64], coins: SecureNoise) -> tuple[Tensor, Tensor]:
@@ -138,7 +139,7 @@ class FeaturesOf:
         classifier: PrivateClassifier,
         private_images: npt.NDArray[np.uint8],
         facts: PublicFacts,
-        progress: Progress,
+        means: Means,
     ) -> None:
         self._images, self._classifier = private_images, classifier
         self._kept: Tensor | None = None
@@ -147,17 +148,25 @@ class FeaturesOf:
         if len(private_images) > facts.records_declared:
             raise ValueError("there are more records than were declared")  # uploads are refused before
         parts, blocks = [], feature_blocks(facts)
+
+        def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+            return self._compute(images, np.arange(len(images)))
+
+        size = alike_block(compute, private_images.shape[1:], FEATURES_BLOCK, means.all_agree)
         for block in range(blocks):
-            progress(stage=FEATURES, step=block, steps=blocks)
+            means.progress(stage=FEATURES, step=block, steps=blocks)
             records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
-            parts.append(self._compute(np.where(records < len(private_images), records, NOBODY)).half())
-        self._kept = torch.cat([*parts, self._compute(np.full(FEATURES_BLOCK, NOBODY)).half()])
+            chosen = np.where(records < len(private_images), records, NOBODY)
+            parts += [self._compute(private_images, some).half() for some in np.split(chosen, FEATURES_BLOCK // size)]
+        self._kept = torch.cat([*parts, self._compute(private_images, np.full(size, NOBODY)).half()])
 
     def __call__(self, records: npt.NDArray[np.int64]) -> Tensor:
         """Return the features (n, ...) of some records; those of `NOBODY`, -1, are the last that are kept."""
-        return self._compute(records) if self._kept is None else self._kept[torch.from_numpy(records)].float()
+        if self._kept is None:
+            return self._compute(self._images, records)
+        return self._kept[torch.from_numpy(records)].float()
 
-    def _compute(self, records: npt.NDArray[np.int64]) -> Tensor:
+    def _compute(self, images: npt.NDArray[np.uint8], records: npt.NDArray[np.int64]) -> Tensor:
         device = next(self._classifier.head.parameters()).device
         with torch.no_grad(), exact_arithmetic():
-            return self._classifier.features(pixels_of(self._images, records).to(device)).cpu()
+            return self._classifier.features(pixels_of(images, records).to(device)).cpu()

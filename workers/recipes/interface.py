@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from workers.recipes.ranks import from_first, object_from_first, pay_once, rank, ranks, release_once
+from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, rank, ranks, release_once
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -180,6 +180,10 @@ class Means:
     def agree(self, public: Tensor) -> Tensor:
         """Return the first rank's tensor on every rank: what is public may differ between them by rounding."""
         return from_first(public)
+
+    def all_agree(self, answer: bool) -> bool:
+        """Return, on every rank alike, whether all of them say yes. Public."""
+        return bool(least_of_all(torch.tensor(int(answer))))
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Let the first rank alone work, and return what it returns on every rank."""

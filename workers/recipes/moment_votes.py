@@ -23,6 +23,7 @@ from privacy.aggregation import topagg
 from privacy.errors import BudgetExceeded
 from privacy.plans.moment_votes import MomentRound
 from privacy.plans.plan import PublicFacts
+from workers.recipes.blocks import computed_alike
 from workers.recipes.coefficients import cosine_basis
 from workers.recipes.interface import Run
 from workers.recipes.warm_start import ClassGaussians
@@ -32,6 +33,7 @@ _STEPS = 2**20  # steps per unit of a cosine wave's integers
 _HALF_NORMAL = 0.75  # mean of |r| / stddev: 0.80 for a Gaussian, less for the heavier tails of cosine coefficients
 _PRODUCT_MAX = 4.0
 _BLOCK = 250  # teachers at a time
+_FEATURES_BLOCK = 512  # images whose features are computed together
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,15 @@ class CosineFeatures:
         Integer arithmetic in float64 is exact, so a record's coefficients do not depend on how a matrix product
         groups the records around it: one record cannot change another's features even in the last bit.
         """
-        n = len(images)
-        channels_first = np.moveaxis(images, 3, 1) if images.ndim == 4 else images
-        flat = channels_first.reshape(n, self.basis.shape[1])
         waves = (self.basis.double() * _STEPS).round().T  # (pixels, F) integers; sums stay below 2^53
         unit = self.scale.double() * (255 * _STEPS)
-        parts = (np.array(flat[at : at + 4096], dtype=np.float64) for at in range(0, n, 4096))
-        blocks = (torch.from_numpy(part) - _CENTRE_BYTE for part in parts)
-        return torch.cat([(rows @ waves / unit).float() for rows in blocks] or [torch.zeros(0, len(self.basis))])
+
+        def compute(block: npt.NDArray[np.uint8]) -> torch.Tensor:
+            flat = (np.moveaxis(block, 3, 1) if block.ndim == 4 else block).reshape(len(block), -1)
+            rows = torch.from_numpy(flat.astype(np.float64)) - _CENTRE_BYTE
+            return (rows @ waves / unit).float()
+
+        return computed_alike(images, compute, _FEATURES_BLOCK)
 
 
 def cosine_features(facts: PublicFacts, coefficients: int) -> CosineFeatures:

@@ -26,9 +26,10 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.build import build_estimator
-from privacy.gradients.estimator import Estimator, places_alike
+from privacy.gradients.estimator import Estimator
 from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
+from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.freezing import FreezeSchedule
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
 _GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
+_TRIALS = 4  # of the machine's arithmetic in a training, of which the first stands before the first step,
+_TRIAL_STEPS = 16  # and from one to the next at least so many steps: each costs about as much as a few
 
 
 @dataclass
@@ -139,6 +142,7 @@ class PrivateSteps:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
         self._freezing = Freezing(self.config, self.schedule, self.estimator, self.means.device)
         self._size = 0  # of a pass, once that is known
+        self._tried = -1  # which part of the training the last trial stood before
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
         """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
@@ -170,8 +174,8 @@ class PrivateSteps:
         step, estimator = self.state.step, self.estimator
         self._freezing.begin_step(step)
         with exact_arithmetic():
+            self._try_places()
             estimator.begin_step(self.task.model)
-            self._size = self._size or self._pass_size()
             self._add_sample()
             self._add_public_rows()
         released = estimator.release(self.means.noise("noise", step))
@@ -188,17 +192,20 @@ class PrivateSteps:
             self.task.after_step(self.state.step)
 
     def _add_sample(self) -> None:
-        """Draw the step's sample and add what its units contribute. Every rank sees all coins; passes go round."""
+        """Draw the step's sample and add what its units contribute. Every rank sees all coins.
+
+        A unit's rank is that of its group, which its own coin chose: one more moves no other to another machine.
+        """
         task, step = self.task, self.state.step
         drawn = poisson_sample(task.units, self.event.sampling_probability, self.means.noise("sampling", step))
-        groups = max(1, round(self.estimator.expected_batch) // (_GROUP_PASSES * self._size))
-        dealt, turn = deal_passes(drawn, task.units, self._size, groups, self.means.noise("groups", step)), 0
-        for group, passes in enumerate(dealt):
-            for number, units in enumerate(passes):
-                if turn % ranks() == rank():
-                    coins = self.means.noise("records", step, group, number)
-                    self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
-                turn += 1
+        each = max(
+            1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size)
+        )  # groups of a rank
+        dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.means.noise("groups", step))
+        for group in range(rank(), len(dealt), ranks()):
+            for number, units in enumerate(dealt[group]):
+                coins = self.means.noise("records", step, group, number)
+                self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
 
     def _add_public_rows(self) -> None:
         """Add the public summand, on one rank: it enters once."""
@@ -211,9 +218,11 @@ class PrivateSteps:
     def _add(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> None:
         self.estimator.add(self._traces(inputs, targets, present))
 
-    def _traces(self, inputs: Tensor, targets: Tensor, present: Tensor | None = None) -> Traces:
+    def _traces(
+        self, inputs: Tensor, targets: Tensor, present: Tensor | None = None, network: nn.Module | None = None
+    ) -> Traces:
         return trace_gradients(
-            self.task.model,
+            self.task.model if network is None else network,
             self.task.losses,
             inputs.to(self.means.device),
             targets.to(self.means.device),
@@ -221,21 +230,42 @@ class PrivateSteps:
             present=None if present is None else present.to(self.means.device),
         )
 
-    def _pass_size(self) -> int:
-        """Return how many places a pass has: as is quick, or fewer until a record adds the same in each of them."""
-        size = pass_size(self.estimator, self.task.repeats, self.means.device)
-        while size > 1 and not self._places_alike(size):
-            size //= 2
-        return int(self.means.agree(torch.tensor(size)))
+    def _try_places(self) -> None:
+        """Find a pass's size where a process begins, and try it again after each quarter of a training's steps.
 
-    def _places_alike(self, size: int) -> bool:
-        (inputs, targets), repeats = self.task.anchor_rows(torch.Generator().manual_seed(0)), self.task.repeats
+        As large as is quick, or smaller until a record adds the same in each place, on every rank. Where a process
+        begins, on a copy of the network whose weights are moved; once steps were made, on the network as it stands.
+
+        Privacy:
+            What is tried are public records, on a network that was released or not yet trained, beside public
+            randomness, after numbers of steps that the plan tells. So what a trial finds is no function of private
+            records, and neither are the smaller passes that follow from it.
+        """
+        part = self.state.step // max(_TRIAL_STEPS, -(-self.event.count // _TRIALS))
+        if part == self._tried:
+            return
+        networks, size = [self.task.model] if self.state.step else [], self._size
+        if not size:
+            networks.append(moved(self.task.model, torch.Generator().manual_seed(0)))
+            size = pass_size(self.estimator, self.task.repeats, self.means.device)
+        while size > 1 and not all(self._places_alike(network, size) for network in networks):
+            size //= 2
+        self._size, self._tried = size, part
+
+    def _places_alike(self, network: nn.Module, size: int) -> bool:
+        """Tell whether passes of a size do, on every rank; the estimator stays as it was."""
+        estimator, repeats = self.estimator, self.task.repeats
+        inputs, targets = self.task.anchor_rows(torch.Generator().manual_seed(0))
 
         def trace(records: Tensor) -> Traces:
             chosen = (records[:, None] * repeats + torch.arange(repeats)).flatten() % len(inputs)
-            return self._traces(inputs[chosen], targets[chosen])
+            return self._traces(inputs[chosen], targets[chosen], network=network)
 
-        return places_alike(self.estimator, trace, size)
+        before = estimator.state()
+        estimator.begin_step(network)
+        alike = places_alike(estimator, trace, size, len(inputs))
+        estimator.restore(before)
+        return self.means.all_agree(alike)
 
     def _move_average(self) -> None:
         if not self.task.ema:

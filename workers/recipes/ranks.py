@@ -131,6 +131,16 @@ def from_first(values: Tensor) -> Tensor:
     return sent.to(values.device)
 
 
+def least_of_all(values: Tensor) -> Tensor:
+    """Return, number by number, the least of what the ranks pass, on every rank; all pass one shape and type."""
+    if ranks() == 1:
+        return values
+    least = values.to(_exchange_device(), copy=True).contiguous()
+    with _exchange():
+        distributed.all_reduce(least, distributed.ReduceOp.MIN)
+    return least.to(values.device)
+
+
 def object_from_first(value: T | None) -> T:
     """Return what rank 0 passes on every rank. Sent by pickle, between the processes of one job only."""
     box: list[T | None] = [value]

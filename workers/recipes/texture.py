@@ -13,7 +13,9 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from numpy.lib.stride_tricks import sliding_window_view
+from torch import Tensor
 
 from models.sizes import TEXTURE_CELL as CELL
 from models.sizes import texture_size
@@ -21,6 +23,7 @@ from models.texture import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENT
 from privacy.plans.datalens_config import DataLensConfig
 from privacy.plans.detail import texture_waves
 from privacy.plans.plan import PublicFacts
+from workers.recipes.blocks import computed_alike
 from workers.recipes.coefficients import cosine_basis, exact_product
 
 Array = npt.NDArray[np.float64]
@@ -57,25 +60,24 @@ def _fourier_basis(length: int) -> Array:
 
 def texture_coefficients(private_images: npt.NDArray[np.uint8], basis: Array) -> Array:
     """Return the images' texture in a public basis, (n, waves). Private."""
-    return exact_product(_texture(private_images), basis.T, largest=LARGEST)
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(exact_product(_texture(images), basis.T, largest=LARGEST))
+
+    found: Array = computed_alike(private_images, compute, _BLOCK).numpy()
+    return found
 
 
-def _texture(private_images: npt.NDArray[np.uint8]) -> Array:
-    """Return the images' texture (n, maps * rows * columns). Private.
-
-    Args:
-        private_images: (n, h, w[, 3]) uint8; sides are multiples of 4.
-    """
-    n, height, width = private_images.shape[:3]
-    found = np.zeros((n, texture_size(height, width)))
-    for at in range(0, n, _BLOCK):
-        block = private_images[at : at + _BLOCK].astype(np.float64)
-        luma = block.sum(axis=3) if block.ndim == 4 else block
-        full = 255.0 * (block.shape[3] if block.ndim == 4 else 1)
-        half = luma.reshape(len(luma), height // 2, 2, width // 2, 2).sum(axis=(2, 4))  # in units of 4 pixels
-        fine, coarse = (bank[:, 0].numpy() for bank in filters())
-        parts = (_numbers(luma, fine, full, CELL), _numbers(half, coarse, 4 * full, CELL // 2))
-        found[at : at + _BLOCK] = np.concatenate(parts, axis=1).reshape(len(luma), -1)
+def _texture(images: npt.NDArray[np.uint8]) -> Array:
+    """Return the texture (b, maps * rows * columns) of a block of images (b, h, w[, 3]); sides are multiples of 4."""
+    height, width = images.shape[1:3]
+    block = images.astype(np.float64)
+    luma = block.sum(axis=3) if block.ndim == 4 else block
+    full = 255.0 * (block.shape[3] if block.ndim == 4 else 1)
+    half = luma.reshape(len(luma), height // 2, 2, width // 2, 2).sum(axis=(2, 4))  # in units of 4 pixels
+    fine, coarse = (bank[:, 0].numpy() for bank in filters())
+    parts = (_numbers(luma, fine, full, CELL), _numbers(half, coarse, 4 * full, CELL // 2))
+    found: Array = np.concatenate(parts, axis=1).reshape(len(luma), -1)
     return found
 
 

@@ -19,8 +19,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from service.client.preparing.choices import Colour, Fit, Size
 from service.client.preparing.errors import Unreadable
 from service.client.preparing.sources import Pixels
-from service.ingest.faults import Refused
+from service.ingest.faults import Fault, Refused
 from service.ingest.picture_header import picture_header
+from service.ingest.picture_parts import require_few_parts
+from service.ingest.request import SCANS_MAX
 
 FILE_BYTES_MAX = 256 * 2**20
 PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
@@ -31,6 +33,10 @@ _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 _READ_MODES = _PLAIN_MODES | _DEEP_MODES | {"CMYK", "YCbCr", "HSV", "RGBX", "RGBa"}
 _DEEP_WHITE = 2**16 - 1
+_MADE_TO_LAST = {
+    Fault.IMAGE_SCANS: f"it has more than {SCANS_MAX} scans; save it anew",
+    Fault.IMAGE_PARTS: "it is made of far more parts than its size explains; save it anew, without metadata",
+}
 _ORIENTATION_TAG = 0x0112
 _TURNS = {  # EXIF 2.32, tag 274: what brings each orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -126,6 +132,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about damaged metadata, which is not sent
+            require_few_parts(data)
             if data.startswith(b"RIFF"):
                 _, width, height = picture_header(data)  # Pillow's decoder of WEBP allocates before its own check
                 _bound(width, height)
@@ -134,6 +141,10 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
                 yield image
     except Unreadable:
         raise
+    except Refused as refused:
+        if refused.fault not in _MADE_TO_LAST:
+            raise Unreadable("it is damaged") from None
+        raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
     except UnidentifiedImageError:
         raise Unreadable("it is not a PNG, JPEG, WEBP, BMP, GIF, TIFF or PPM picture") from None
     except (Image.DecompressionBombError, MemoryError):

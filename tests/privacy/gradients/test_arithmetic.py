@@ -16,8 +16,9 @@ from models.networks import with_planes
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.gradients.arithmetic import aligned_linear, aligned_products, exact_arithmetic
 from privacy.gradients.dpsgd import DpSgd
-from privacy.gradients.estimator import places_alike, shapes_of
+from privacy.gradients.estimator import shapes_of
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients
+from privacy.gradients.places import places_alike
 from tests.privacy.gradients.test_per_sample import Tokens
 
 Pass = tuple[nn.Module, Losses, torch.Tensor, torch.Tensor, int]  # network, losses, inputs, targets, repeats
@@ -174,6 +175,6 @@ def test_a_trial_finds_places_that_are_not_alike(model: nn.Module, alike: bool) 
     def trace(records: torch.Tensor) -> Traces:
         return trace_gradients(model, squared, inputs[records], targets[records])
 
-    assert places_alike(estimator, trace, 32) is alike
-    assert places_alike(estimator, trace, 1)
+    assert places_alike(estimator, trace, 32, 40) is alike
+    assert places_alike(estimator, trace, 1, 40)
     assert estimator.discard() == {}

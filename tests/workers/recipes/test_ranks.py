@@ -126,6 +126,13 @@ def test_all_ranks_take_the_directions_that_the_first_found(estimator: str, both
     torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
 
 
+def test_a_fault_of_one_rank_makes_the_passes_of_all_smaller(both: Both) -> None:
+    alone, first, second = both("fault of rank 1")
+    assert alone["sizes"][0] > 1
+    assert (first["sizes"], second["sizes"]) == ([1], [1])
+    torch.testing.assert_close(first["weights"], alone["weights"], atol=2e-4, rtol=0)
+
+
 def test_central_images_are_paid_and_released_once_and_learned_alike(both: Both) -> None:
     alone, first, second = both("central images alone")
     assert torch.equal(first["weights"], second["weights"])

@@ -27,7 +27,9 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
+from tests.workers.planted_faults import forward_fault
 from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, rank, release_once
 from workers.recipes.registry import TRAINERS
 from workers.recipes.teacher_stage import (
@@ -179,6 +181,25 @@ def train_with_directions_of_its_own(estimator: str) -> dict[str, Any]:
         gep.orthonormal_basis, rgp.carriers_of = found
 
 
+def train_with_a_fault_of_rank_1() -> dict[str, Any]:
+    """As where one of several machines computes a record a little otherwise in some places."""
+    make, sizes = PrivateSteps.make, list[int]()
+
+    def watched(steps: PrivateSteps, checkpoint: Any) -> Any:
+        if rank() == 1:
+            forward_fault(next(steps.task.model.children()))
+        try:
+            return make(steps, checkpoint)
+        finally:
+            sizes.append(steps._size)
+
+    PrivateSteps.make = watched  # type: ignore[method-assign]
+    try:
+        return {**train_classifier("dpsgd"), "sizes": sizes}
+    finally:
+        PrivateSteps.make = make  # type: ignore[method-assign]
+
+
 def train_denoiser(left: int = 10**9) -> dict[str, Any]:
     account = open_filter(8.0, 1e-5)
     options = {"features": 8, "blocks": 1, "multiplicity": 2, "expected_batch": 60, "epochs": 0.5, "ema": 0.0}
@@ -224,6 +245,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "integers": add_integers,
     "own directions, gep": partial(train_with_directions_of_its_own, "gep"),
     "own directions, rgp": partial(train_with_directions_of_its_own, "rgp"),
+    "fault of rank 1": train_with_a_fault_of_rank_1,
     "denoiser": train_denoiser,
     "central images alone": partial(train_denoiser, left=3),
     "histogram": count_classes,

@@ -1,0 +1,376 @@
+"""Faults of a machine are planted, as small as a rounding, and the trial before the first step finds each of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from models.private_classifier import ClassifierConfig, PrivateClassifier
+from privacy.accounting.events import PoissonGaussianEvent
+from privacy.gradients import places
+from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
+from privacy.gradients.build import build_estimator
+from privacy.gradients.per_sample import Traces, trace_gradients, trainable
+from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.dp_classifier import ARCHITECTURES, DpClassifierConfig
+from privacy.plans.freezing import FreezeSchedule
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.private_steps import StepsConfig
+from tests.models.small_extractors import extractor
+from tests.workers.planted_faults import backward_fault, by_place, forward_fault
+from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
+from workers.recipes import blocks, coefficients, dp_classifier, moment_votes, private_steps, texture
+from workers.recipes.dp_classifier import FeaturesOf
+from workers.recipes.interface import Means, TrainingData
+from workers.recipes.private_steps import PrivateSteps, Task
+
+GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
+COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
+Plant = Callable[[PrivateSteps], None]
+
+
+class Made(Exception):
+    """The first step was made."""
+
+    def __init__(self, steps: PrivateSteps) -> None:
+        super().__init__()
+        self.steps = steps
+
+
+def records(facts: PublicFacts, count: int = 24) -> TrainingData:
+    stream = np.random.default_rng(0)
+    shape = (count, facts.height, facts.width) if facts.channels == 1 else (count, facts.height, facts.width, 3)
+    labels = stream.integers(0, len(facts.classes), count)
+    return TrainingData(stream.integers(0, 256, shape).astype(np.uint8), labels, facts.classes)
+
+
+def first_step(monkeypatch: pytest.MonkeyPatch, plan: Plan, facts: PublicFacts, plant: Plant) -> PrivateSteps:
+    """Let a recipe train until its first step is made, on a machine with a fault."""
+
+    def make(steps: PrivateSteps, _checkpoint: Any = None) -> None:
+        plant(steps)
+        steps.step()
+        raise Made(steps)
+
+    monkeypatch.setattr(PrivateSteps, "make", make)
+    data = records(facts)
+    if isinstance(plan.config, DpClassifierConfig) and plan.config.extractor:
+        data = dataclasses.replace(data, public_extractor=extractor())
+    with pytest.raises(Made) as made:
+        train(plan, data, facts)
+    return made.value.steps
+
+
+def layers(steps: PrivateSteps) -> list[nn.Module]:
+    """The layers that learn, in the network's order."""
+    model = steps.task.model
+    return [
+        layer
+        for layer in model.modules()
+        if any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+    ]
+
+
+def nothing(_steps: PrivateSteps) -> None:
+    pass
+
+
+def forward_at_first(steps: PrivateSteps) -> None:
+    forward_fault(layers(steps)[0])
+
+
+def forward_at_last(steps: PrivateSteps) -> None:
+    forward_fault(layers(steps)[-1])
+
+
+def backward_of_losses(steps: PrivateSteps) -> None:
+    """The gradient of the loss, of which the last layer is given its own."""
+    losses = steps.task.losses
+
+    def faulty(outputs: Tensor, targets: Tensor) -> Tensor:
+        copy = outputs.clone()
+        copy.register_hook(lambda gradient: gradient * by_place(gradient))
+        return losses(copy, targets)
+
+    steps.task = dataclasses.replace(steps.task, losses=faulty)
+
+
+def backward_at_first(steps: PrivateSteps) -> None:
+    first = layers(steps)[0]
+    if is_aligned(first):
+        backward_fault(first)
+    else:  # there is no other layer: what comes back to it is the gradient of the loss
+        backward_of_losses(steps)
+
+
+FAULTS = (forward_at_first, forward_at_last, backward_at_first, backward_of_losses)
+DIFFUSION: dict[str, Any] = {"expected_batch": 64, "epochs": 0.1, "multiplicity": 2}
+NETWORKS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
+    "default diffusion": ("dp_diffusion", DIFFUSION, GRAY_28),
+    "patches": ("dp_diffusion", {"features": 8, "patch": 2, "expected_batch": 64}, COLOUR_9),
+    "discriminator": ("dpgan", {}, FACTS),
+    **{
+        name: ("dp_classifier", {"architecture": name}, FACTS)
+        for name in ("cnn", "resnet20", "scatter_linear", "scatter_cnn", "pretrained_linear")
+    },
+}
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
+    "one block": ("dp_diffusion", {"features": 4, "blocks": 1}, COLOUR_9),
+    "central images": ("dp_diffusion", {"central_images": 1}, FACTS),
+    "moments": ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 2}, FACTS),
+    "start": ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 2, "start_sigma": 1.0}, FACTS),
+    "wide discriminator": ("dpgan", {"features": 16}, GRAY_28),
+    "colour discriminator": ("dpgan", {}, COLOUR_9),
+    "colour scattering": ("dp_classifier", {"architecture": "scatter_cnn"}, COLOUR_9),
+    "colour cnn": ("dp_classifier", {"architecture": "cnn"}, COLOUR_9),
+}
+
+
+def plan_for(network: str) -> tuple[Plan, PublicFacts]:
+    architecture = ("dp_classifier", {"architecture": network}, FACTS)
+    recipe, options, facts = {**NETWORKS, **OTHERS}.get(network, architecture)
+    if network == "pretrained_linear":
+        options = {**options, "extractor": extractor().config.name}
+    if network == "default diffusion":
+        return plan_of(recipe, options, facts), facts
+    return small_plan(recipe, facts, **options), facts
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(
+    network: str, fault: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, facts = plan_for(network)
+    assert first_step(monkeypatch, plan, facts, fault)._size == 1
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_machine_without_faults_keeps_passes_that_are_quick(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, facts = plan_for(network)
+    assert first_step(monkeypatch, plan, facts, nothing)._size > 1
+
+
+@pytest.mark.parametrize("network", sorted({*NETWORKS, *OTHERS, *ARCHITECTURES}))
+def test_every_tensor_gets_a_gradient_in_the_trial(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through layers that start at zero none would come: of the default diffusion network, 151 tensors of 153."""
+    traced: list[set[str]] = []
+    numbers = places._numbers
+
+    def watched(traces: Traces) -> Any:
+        shares = traces.shares()
+        traced.append({name for name, share in shares.items() if bool((share != 0).flatten(1).any(dim=1).all())})
+        return numbers(traces)
+
+    monkeypatch.setattr(places, "_numbers", watched)
+    monkeypatch.setattr(private_steps, "pass_size", lambda *_: 4)  # the networks are large
+    plan, facts = plan_for(network)
+    steps = first_step(monkeypatch, plan, facts, nothing)
+    assert traced == [set(trainable(steps.task.model))] * 3  # in all passes of the moved network
+
+
+def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial() -> None:
+    stream = torch.Generator().manual_seed(0)
+    first, second, third = places.trial_passes(64, 40, stream)
+    assert set(first.tolist()) == {0, 1, 2, 3}
+    assert len(set(second.tolist()) - {0, 1, 2, 3}) > 10
+    assert set(third.tolist()) == {0}
+    assert all(int((first == record).sum()) == 16 and bool((second == record).any()) for record in range(4))
+
+
+def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_on() -> None:
+    def faulty_from(step: int) -> PrivateSteps:
+        made = toy_steps(count=80)
+        made.task.model.register_forward_hook(
+            lambda _model, _given, output: output * by_place(output) if made.state.step >= step else None
+        )
+        return made
+
+    made, sizes = faulty_from(3), []
+    for _ in range(24):
+        made.step()
+        sizes.append(made._size)
+    assert sizes == [64] * 20 + [1] * 4
+    again = faulty_from(0)
+    again.restore({**made.checkpoint_state(), "step": 25})
+    again.step()
+    assert again._size == 1
+
+
+def test_a_training_that_goes_on_is_tried_as_it_stands_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights are released, and may be where no moved copy of them is."""
+    made, tried = toy_steps(count=80), []
+    alike = PrivateSteps._places_alike
+
+    def watched(steps: PrivateSteps, network: nn.Module, size: int) -> bool:
+        tried.append(network is steps.task.model)
+        return alike(steps, network, size)
+
+    monkeypatch.setattr(PrivateSteps, "_places_alike", watched)
+    for _ in range(21):
+        made.step()
+    assert tried == [False, True]
+    again = toy_steps(count=80)
+    again.restore(made.checkpoint_state())
+    again.step()
+    assert tried[2:] == [True, False]
+
+
+def test_a_trial_moves_no_stream_of_the_training() -> None:
+    """Estimators draw from streams of their own: what they draw afterwards is what they would have drawn."""
+    for options in (
+        {"estimator": "gep", "basis_size": 10},
+        {"estimator": "rgp", "rank": 1},
+        {"estimator": "rgp_random", "rank": 1},
+    ):
+        made = toy_steps(count=8, **options)
+        state = made.estimator.state()
+        weights = {name: value.clone() for name, value in made.task.model.state_dict().items()}
+        before, own = torch.get_rng_state(), state["generator"].clone()
+        with exact_arithmetic():
+            made._try_places()
+        assert made._size > 1
+        assert torch.equal(made.estimator.state()["generator"], own)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert all(torch.equal(value, weights[name]) for name, value in made.task.model.state_dict().items())
+
+
+def test_one_unit_more_moves_no_other_to_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several machines each may round as it likes: a unit's is that of its own coin."""
+
+    def rank_of_each(units: int) -> list[int]:
+        found = {}
+        monkeypatch.setattr(private_steps, "ranks", lambda: 2)
+        for number in (0, 1):
+            monkeypatch.setattr(private_steps, "rank", lambda number=number: number)
+            made = toy_steps(units=units, expected=4096.0)
+            rows = made.task.rows
+
+            def watched(drawn: Any, coins: Any, number: int = number, rows: Any = rows) -> Any:
+                found.update({int(unit): number for unit in drawn if unit >= 0})
+                return rows(drawn, coins)
+
+            made.task = dataclasses.replace(made.task, rows=watched)
+            made._size = 64
+            with exact_arithmetic():
+                made._add_sample()
+        assert set(found) == set(range(units))
+        return [found[unit] for unit in range(units)]
+
+    first = rank_of_each(4096)
+    assert 1500 < sum(first) < 2600
+    for more in (1, 30, 65, 129):
+        assert rank_of_each(4096 + more)[:4096] == first
+
+
+def toy_steps(count: int = 1, units: int = 100, expected: float = 100.0, **options: Any) -> PrivateSteps:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+    stream = torch.Generator().manual_seed(0)
+    inputs, targets = (torch.cat([torch.randn(units, 16, generator=stream), torch.zeros(1, 16)]) for _ in range(2))
+
+    def squared(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return (outputs - wanted).square().sum(dim=1)
+
+    task = Task(
+        model,
+        squared,
+        lambda drawn, _coins: (inputs[torch.from_numpy(drawn)], targets[torch.from_numpy(drawn)]),
+        lambda _stream: (inputs[:40], targets[:40]),
+        units,
+    )
+    config = StepsConfig(**options)
+    estimator = build_estimator(
+        config,
+        model,
+        noise_multiplier=1.0,
+        expected_batch=expected,
+        steps=count,
+        anchors=lambda network, _stream: trace_gradients(network, squared, inputs[:40], targets[:40]),
+    )
+    means = Means(budget=Purse(), secret=bytes(32))
+    return PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0, count), FreezeSchedule(0.0), estimator, means)
+
+
+# --- fixed features -------------------------------------------------------------------------------------------------
+
+
+def pictures(count: int = 70, side: int = 16) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(1).integers(0, 256, (count, side, side), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("architecture", ["scatter_linear", "pretrained_linear"])
+def test_a_fault_of_fixed_features_is_found(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each image's features are those of a block of its own, where a place would change them."""
+    facts = PublicFacts(DIGITS, 16, 16, 1, 70, "record")
+    given = extractor() if architecture == "pretrained_linear" else None
+    classifier = PrivateClassifier(ClassifierConfig(architecture, DIGITS, 1, 16, 16), 0, given)
+    assert classifier.transform is not None
+    means = Means(budget=Purse(), secret=bytes(32))
+    with torch.no_grad(), exact_arithmetic():
+        alone = torch.cat([classifier.features(torch.from_numpy(one)[None, None] / 255).half() for one in pictures()])
+    forward = classifier.transform.forward
+
+    def faulty(found: Tensor) -> Tensor:
+        return found * by_place(found) ** 1000  # what is kept is kept in half precision
+
+    monkeypatch.setattr(dp_classifier, "FEATURES_BLOCK", 32)
+    monkeypatch.setattr(classifier.transform, "forward", lambda images: faulty(forward(images)))
+    found = FeaturesOf(classifier, pictures(), facts, means)(np.arange(70))
+    assert torch.equal(found, alone.float())
+
+
+class FaultyProducts(TorchFunctionMode):
+    """As a machine whose matrix products round by the row's place."""
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * by_place(found) if func is torch.Tensor.matmul else found
+
+
+@pytest.mark.parametrize("kind", ["coefficients", "texture", "moment votes"])
+def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
+    waves = moment_votes.cosine_features(facts, 20)
+    config = DataLensConfig(texture=True, vote_share=0.0, texture_waves=30, frequencies=6)
+    basis, of_texture = coefficients.image_basis(config, facts), texture.texture_basis(config, facts)
+
+    def compute() -> npt.NDArray[Any]:
+        if kind == "moment votes":
+            return waves(pictures()).numpy()
+        if kind == "texture":
+            return texture.texture_coefficients(pictures(), of_texture)
+        return coefficients.coefficients(pictures(), basis)
+
+    honest, product = compute(), coefficients.exact_product
+
+    def faulty(rows: Any, matrix: Any, largest: float) -> Any:
+        return product(rows, matrix, largest) * by_place(torch.from_numpy(rows)).numpy()
+
+    for module in (coefficients, texture):
+        monkeypatch.setattr(module, "exact_product", faulty)
+    with FaultyProducts():
+        found = compute()
+    assert np.array_equal(found, honest)
+
+
+def test_of_no_images_features_have_their_shape_and_blocks_are_of_one_size() -> None:
+    sizes = []
+
+    def compute(images: npt.NDArray[np.uint8]) -> Tensor:
+        sizes.append(len(images))
+        return torch.from_numpy(images[:, :2, 0].astype(np.float32))
+
+    assert blocks.computed_alike(pictures(0), compute, 32).shape == (0, 2)
+    assert torch.equal(blocks.computed_alike(pictures(70), compute, 32), torch.from_numpy(pictures()[:, :2, 0]).float())
+    assert set(sizes) == {32}

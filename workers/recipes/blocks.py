@@ -1,0 +1,59 @@
+"""Fixed features of private images, computed once: in blocks of one size, in which each image's depend on it alone.
+
+As in the passes of private steps (`privacy.gradients.arithmetic`), a machine has to compute an image alike in every
+place of a block, whoever stands in the others; that is tried on public images before the first private one, and blocks
+are made smaller until it holds. Where the arithmetic is exact besides, any block gives the same bits, and a trial that
+fails tells of a machine that breaks IEEE 754.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privacy.gradients.places import rows_alike
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
+_PUBLIC_IMAGES = 32
+
+
+def alike_block(
+    compute: Compute, shape: tuple[int, ...], most: int, agreed: Callable[[bool], bool] = lambda alike: alike
+) -> int:
+    """Return how many images are computed together: as many as were wished, or fewer, down to one.
+
+    Args:
+        compute: takes images (n, *shape) uint8, and returns what is computed of them, (n, ...).
+        shape: of an image.
+        most: that are wished.
+        agreed: of several processes, whether all say so.
+    """
+    images = np.random.default_rng(0).integers(0, 256, (_PUBLIC_IMAGES, *shape), dtype=np.uint8)
+    size = most
+    while size > 1 and not agreed(rows_alike(lambda chosen: compute(images[chosen.numpy()]), size, len(images))):
+        size //= 2
+    return size
+
+
+def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int) -> Tensor:
+    """Compute images (n, ...) in blocks of one size, the last one filled up with black ones: (n, ...). PRIVATE."""
+    n = len(private_images)
+    parts = []
+    for at in range(0, max(1, n), size):  # of no images, the shape
+        block = np.zeros((size, *private_images.shape[1:]), dtype=np.uint8)
+        there = private_images[at : at + size]
+        block[: len(there)] = there
+        parts.append(compute(block))
+    return torch.cat(parts)[:n]
+
+
+def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most: int) -> Tensor:
+    """Compute images (n, ...) in blocks of `most`, or of as many as this machine computes alike: (n, ...). PRIVATE."""
+    return in_blocks(private_images, compute, alike_block(compute, private_images.shape[1:], most))
