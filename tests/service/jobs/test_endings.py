@@ -1,5 +1,7 @@
 """How jobs end: published, failed, cancelled, sampled. Each is one transaction, and replaying it changes nothing."""
 
+from datetime import timedelta
+
 import pytest
 
 from service import jobs
@@ -7,6 +9,7 @@ from service.db.base import new_id
 from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode
+from service.times import to_the_hour
 from tests.service.jobs.shop import SHA, Shop
 
 
@@ -241,3 +244,14 @@ def test_a_sample_that_fails_touches_no_budget(shop):
     shop.fail(shop.claimed(), FailureCode.SAMPLING_FAILED)
     assert shop.log_kinds() == before
     assert shop.money() == (10, 0)
+
+
+def test_a_job_ends_no_earlier_than_its_hold_whose_entry_another_machine_may_have_dated(shop):
+    """By a clock that is some seconds ahead, when an hour begins in between: verification compares both."""
+    job_id = shop.submit()
+    claim = shop.claimed(job_id)
+    shop.now = to_the_hour(shop.now) + timedelta(hours=1, seconds=2)
+    shop.freeze()
+    shop.now -= timedelta(seconds=5)
+    shop.fail(claim)
+    assert shop.job(job_id).finished_at == shop.hold_of(job_id).updated_at == to_the_hour(shop.now + timedelta(hours=1))
