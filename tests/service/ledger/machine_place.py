@@ -21,6 +21,7 @@ from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
 from service.settings import Settings
+from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.model_jobs import LEASE_SECONDS
 from workers.supervise.attempts import Attempt, drop_lease
 
@@ -133,7 +134,8 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
     """Call the production function that a command names, and return what can be compared with the model."""
     name, args = command.name, command.args
     if name in OF_LEDGER:
-        value = getattr(ledger, name)(session, **args, now=now)
+        step = hold_at_present_rate if name == "hold" else getattr(ledger, name)
+        value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
     if name in ("submit_training", "submit_sample"):
         job = getattr(jobs, name)(session, **args, now=now)
