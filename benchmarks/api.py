@@ -71,6 +71,7 @@ def filled(path: str, stock: Stock) -> list[str]:
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
     names |= {"request_id": [stock.request_id], "preview_id": [stock.preview_id], "name": ["generator.json"]}
     names |= {"part": ["data", "jobs", "ledger", "controls"]}
+    names |= {"recipe": ["datalens"]}
     if path.startswith("/parts/"):
         names["name"] = ["budgets", "jobs", "releases"]
     if path.startswith("/reference/"):

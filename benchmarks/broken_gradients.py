@@ -121,7 +121,9 @@ def rows_by_themselves() -> AbstractContextManager[object]:
     trace = private_steps.trace_gradients
 
     def by_row(*arguments: Any, repeats: int, present: torch.Tensor | None) -> Traces:
-        return trace(*arguments, present=None if present is None else present.repeat_interleave(repeats))
+        if present is None:  # public rows
+            return trace(*arguments, repeats=repeats, present=None)
+        return trace(*arguments, present=present.repeat_interleave(repeats))
 
     return mock.patch.object(private_steps, "trace_gradients", by_row)
 

@@ -148,6 +148,7 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
     ask("POST", "/v1/releases/{release_id}/samples", {"count": 5, "seed": 1, "format": "npz"}, headers=key(), **release)
     public = {"dataset_id": served.public_like_a_training()}
     ask("POST", "/v1/releases/{release_id}/evaluations", public, headers=key(), **release)
+    ask("POST", "/v1/accounts/{account_id}/counts", {}, headers=key(), **account)
     ask("POST", "/v1/accounts/{account_id}/freeze", why, **account)
     ask("POST", "/v1/accounts/{account_id}/unfreeze", why, **account)
     ask("POST", "/v1/limit-requests/{request_id}/decline", client=bob, **higher(alice, 3.0))

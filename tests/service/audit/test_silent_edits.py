@@ -64,6 +64,7 @@ UNSEEN = {
     ("jobs", "started_at"): "a time that is shown",
     ("datasets", "failure_code"): "of an upload before the one that arrived",
     ("limit_requests", "decided_at"): "a time that is shown",
+    ("limit_requests", "requested_at"): "entries tell its hour; a request that was approved is not approved again",
 }
 # Rows that no entry commits to, and why: (table, what is true of the row, reason).
 UNCOMMITTED = (
@@ -112,6 +113,7 @@ class World(LedgerBook):
         with transaction(self.factory) as session:
             facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
             jobs.finish_sample(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
+        self.do(ledger.charge_count, account_id=self.accounts["patients"])
         return self
 
     def upload(self, account: str | None, digests: frozenset[bytes] | None = frozenset(), name: str = "scans") -> str:

@@ -28,7 +28,7 @@ def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_traine
     assert "toy" in shown.err
     newer("accounts", "create", "people", "-e", "2", "-d", "1e-3", "--unit", "record")
     images = make_images(tmp_path / "images.npz", 40)
-    dataset = newer("datasets", "push", str(images), "--account", "people", "--json").json["id"]
+    dataset = newer("datasets", "push", str(images), "--account", "people", "--at-most", "40", "--json").json["id"]
     asked = (dataset, "--recipe", "toy", "--epsilon", "1", "--option")
     planned = newer("plan", *asked, "rounds=3", "--json").json
     assert (planned["config"], planned["stages"][0]["releases"]) == ({"rounds": 3}, 3)

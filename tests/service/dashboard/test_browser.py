@@ -58,6 +58,8 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
     files = [zipped(tmp_path / f"{count}.zip", count) for count in (99, 100, 101, 109, 110, 1400, 1401)]
     files += [zipped(tmp_path / f"odd{number}.zip", 100, one) for number, one in enumerate(odd)]
     found = []
+    from playwright.sync_api import expect  # not without a browser
+
     with a_page(base_url=live) as (page, said):
         page.goto("/login")
         page.fill("#key", site.key("admin"))
@@ -66,7 +68,7 @@ def test_neighbouring_files_fill_in_the_same_declaration(site, live, tmp_path):
         for file in files:
             page.goto("/datasets/new")
             page.set_input_files("#file", file)
-            page.wait_for_function("document.querySelector('#classes').value !== ''")
+            expect(page.locator("#classes")).not_to_have_value("")
             fields = ("classes", "width", "height", "channels", "records_declared", "subjects_declared")
             found.append({name: page.input_value(f"#{name}") for name in fields})
     assert found == [found[0]] * len(files)

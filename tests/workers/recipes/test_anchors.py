@@ -71,8 +71,8 @@ def test_a_dataset_with_fewer_images_gives_all_of_them() -> None:
 
 
 def test_without_a_dataset_they_are_patterns() -> None:
-    patterns = anchor_images(dataclasses.replace(ANCHORED, anchors_dataset_id=""), FACTS, data())
-    assert torch.equal(patterns, anchor_images(dataclasses.replace(ANCHORED, anchors_dataset_id=""), FACTS, data(9, 9)))
+    patterns = anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data())
+    assert torch.equal(patterns, anchor_images(ANCHORED.with_values(anchors_dataset_id=""), FACTS, data(9, 9)))
     assert not torch.equal(patterns, anchor_images(ANCHORED, FACTS, data()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -66,7 +65,7 @@ def secret(*labels: str | int) -> SecureNoise:
 @pytest.mark.parametrize("clip", [0.05, 50.0])
 def test_in_every_round_a_record_attains_the_sensitivity_and_never_exceeds_it(clip: float, earlier_rounds: int) -> None:
     """All the way from pixels: a record beyond the clip changes its cluster's integers by what is paid for."""
-    config = dataclasses.replace(CONFIG, noise_shape=0.25, component_clip=clip)
+    config = CONFIG.with_values(noise_shape=0.25, component_clip=clip)
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8)).astype(np.uint8)
     before = {
         MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]),

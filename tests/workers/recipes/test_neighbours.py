@@ -237,7 +237,7 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
         "said": plain(told.out + told.err, exactly),
         "seen": seen,
         "ledger": plain(log, by_the_hour_or_as_opened(shop)),
-        "journal": [str(line) for line in read_journal(shop.settings.data_dir, job_id)],
+        "journal": [plain(str(line), by_the_hour) for line in read_journal(shop.settings.data_dir, job_id)],
         **release_facts(shop, job),
     }
 

@@ -233,7 +233,7 @@ def test_each_paid_statistic_gets_noise_once_with_its_own_scale() -> None:
 def test_a_records_coefficients_ignore_the_other_records_to_the_last_bit(channels: int) -> None:
     """Otherwise a record could change how its neighbours are rounded, and every sum with them."""
     facts = dataclasses.replace(FACTS, height=20, width=15, channels=channels)
-    basis = image_basis(dataclasses.replace(CONFIG, frequencies=11), facts)
+    basis = image_basis(CONFIG.with_values(frequencies=11), facts)
     shape = (50, 20, 15, 3) if channels == 3 else (50, 20, 15)
     images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     whole = coefficients(images, basis)
@@ -261,7 +261,7 @@ def test_an_exact_product_is_close_to_the_product(seed: int, size: float, p: int
 @pytest.mark.parametrize("coefficients_kept", [None, 11])
 def test_luma_and_chroma_are_orthonormal_too_and_grey_has_no_chroma(coefficients_kept: int | None) -> None:
     facts = dataclasses.replace(FACTS, height=6, width=5, channels=3)
-    config = dataclasses.replace(CONFIG, colour="luma_chroma", coefficients=coefficients_kept)
+    config = CONFIG.with_values(colour="luma_chroma", coefficients=coefficients_kept)
     basis, plane = image_basis(config, facts), coefficients_of(config, facts).plane
     assert len(basis) == (coefficients_kept or facts.pixels)
     np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-12)
@@ -277,8 +277,8 @@ def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_ne
 ) -> None:
     """All the way from pixels to the integers that get noise: the shape divides before the clip, never after it."""
     facts = dataclasses.replace(FACTS, channels=3)
-    config = dataclasses.replace(
-        CONFIG, colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
+    config = CONFIG.with_values(
+        colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
         texture=texture, vote_share=0.0,
     )  # fmt: skip
     kept: dict[str, Any] = {}
@@ -305,7 +305,7 @@ def test_in_components_of_uneven_variance_a_record_attains_the_sensitivity_and_n
     clip: float, noise_shape: float
 ) -> None:
     """What was released before stays as it is, and a record that lies beyond the clip changes its class's integers."""
-    config = dataclasses.replace(CONFIG, noise_shape=noise_shape, component_clip=clip, shrink=True)
+    config = CONFIG.with_values(noise_shape=noise_shape, component_clip=clip, shrink=True)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (4, 8, 8)).astype(np.uint8)
     earlier = {MEANS: np.column_stack([np.full(3, 100.0), np.zeros((3, 64))]), POOLED: np.diag(np.geomspace(50, 1, 64))}
@@ -347,7 +347,7 @@ def assert_sound(gaussians: ClassGaussians, config: DataLensConfig, facts: Publi
 def fit(
     images: npt.NDArray[np.uint8], labels: Labels, facts: PublicFacts = FACTS, stddev: float = 1e4, **options: Any
 ) -> ClassGaussians:
-    config = dataclasses.replace(CONFIG, **options)
+    config = CONFIG.with_values(**options)
     scales = NoiseScales(stddev, stddev * Q, stddev * Q)
     gaussians = warm_start(images, labels, config, facts, scales, Kept({}, partial(secret, "fit")))
     assert_sound(gaussians, config, facts)

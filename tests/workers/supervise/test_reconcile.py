@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import delete, event
 
 from privacy.plans.registry import plan_from_json
@@ -173,25 +174,23 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
     assert all((path / "file").is_file() for path in trash.iterdir())
 
 
-def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(workshop, capsys):
+def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(workshop):
     job_id = workshop.train(epsilon=0.5)
     workshop.cancel(job_id)
     folder = work_directory(workshop.settings.data_dir, job_id)
     lay(workshop.settings.data_dir, folder)
     now = datetime.now(UTC).replace(microsecond=0)
-    assert sweep(workshop.settings, workshop.factory, now=now) == 1
+    with structlog.testing.capture_logs() as lines:
+        assert sweep(workshop.settings, workshop.factory, now=now) == 1
+    assert [line["folder"] for line in lines if line["event"] == "put_away"] == [f"work/{job_id}"]
     (waiting,) = (workshop.settings.data_dir / "trash").iterdir()
     (waiting.parent / "notes").mkdir()
-    said = capsys.readouterr().out
-    assert "put_away" in said
-    assert f"folder=work/{job_id}" in said
     sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30))
     assert waiting.is_dir()
-    sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1))
+    with structlog.testing.capture_logs() as lines:
+        sweep(workshop.settings, workshop.factory, now=now + timedelta(days=30, seconds=1))
     assert [path.name for path in waiting.parent.iterdir()] == ["notes"]
-    said = capsys.readouterr().out
-    assert "removed_for_good" in said
-    assert f"folder=trash/{waiting.name}" in said
+    assert [line["folder"] for line in lines if line["event"] == "removed_for_good"] == [f"trash/{waiting.name}"]
     # Who missed it in time has moved it back.
     lay(workshop.settings.data_dir, folder)
     shorter = workshop.settings.model_copy(update={"trash_days": 0})

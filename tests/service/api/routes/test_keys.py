@@ -169,7 +169,7 @@ def moved(settings: Settings, clock: list[timedelta]) -> Iterator[Served]:
 
 
 def test_an_expired_key_is_refused_and_told_so(moved, clock):
-    end = (utc_now() + timedelta(days=90)).replace(microsecond=0)
+    end = (utc_now() + timedelta(days=90)).replace(second=0, microsecond=0)
     made = moved.send("keys", {"name": "k", "scopes": ["read"], "expires_at": end.isoformat()}, status=201)
     assert datetime.fromisoformat(made["expires_at"]) == end
     with moved.bearer(made["token"]) as client:
@@ -202,7 +202,7 @@ def test_an_open_stream_and_a_session_end_with_their_key(moved, clock):
 
 
 def test_a_key_with_an_end_makes_none_that_outlives_it(moved):
-    end = utc_now().replace(microsecond=0) + timedelta(days=2)
+    end = utc_now().replace(second=0, microsecond=0) + timedelta(days=2)
     wanted = {"name": "k", "scopes": ["admin"], "expires_at": end.isoformat()}
     with moved.bearer(moved.send("keys", wanted, status=201)["token"]) as short:
         made = short.post("/v1/keys", json={"name": "x", "scopes": ["read"]})

@@ -102,4 +102,4 @@ def test_another_database_than_the_one_that_was_signed_stops_everything(book, se
     assert sign_heads(settings, book.factory, report, now=book.tick()) == 1
     empty = settings.model_copy(update={"database_url": f"sqlite:///{sqlite_template.with_name('other.db')}"})
     ledger, _ = _state_after_start(empty)
-    assert (None, "checkpoint_missing") in [(stop["account_id"], stop["code"]) for stop in ledger["stops"]]
+    assert (None, "installation_mismatch") in [(stop["account_id"], stop["code"]) for stop in ledger["stops"]]

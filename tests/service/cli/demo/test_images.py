@@ -24,9 +24,10 @@ def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path):
 def test_fashion_mnist_from_this_machine(tmp_path, monkeypatch):
     monkeypatch.delenv("OBSCURA_FASHION_MNIST", raising=False)
     found = find_images(tmp_path, lambda _: None)
-    assert (found.name, found.private.records, found.public.records) == ("Fashion-MNIST", 60_000, 10_000)
+    assert found.name == "Fashion-MNIST"
+    assert (found.private.private_records, found.public.private_records) == (60_000, 10_000)
     assert len(found.classes) == len(found.private.classes) == 10
-    assert found.delta <= 1 / found.private.records
+    assert found.delta <= 1 / found.private.private_records
 
 
 def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
@@ -37,8 +38,8 @@ def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
     found = find_images(tmp_path / "cache", said.append)
     assert found.name == "digits"
     assert any("falling back" in sentence for sentence in said)
-    assert found.private.records + found.public.records == 1797
-    assert found.delta <= 1 / found.private.records
+    assert found.private.private_records + found.public.private_records == 1797
+    assert found.delta <= 1 / found.private.private_records
     with np.load(tmp_path / "cache" / "digits" / "private.npz") as arrays:
         assert arrays["images"].max() == 255
 
