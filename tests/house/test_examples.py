@@ -236,6 +236,9 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
             client.datasets.push(pictures(tmp_path / "again", 60), account_id=patients.id, at_most=60, name="scans")
         elif command.startswith("obscura admins remove"):
             walk.seen["adm_..."] = next(admin.id for admin in client.admins() if admin.name == "Dave")
+        elif command.startswith("obscura keys revoke"):
+            made = client.keys()  # it iterates over records
+            walk.seen["key_..."] = next(key.id for key in made if key.name == "nightly")
         elif command.startswith("obscura limits request"):
             client.lower_limit(client.find_account("patients").id, epsilon=4.5, reason="it was raised to 5 before")
         approves = command.startswith(("obscura admins approve", "obscura limits approve"))

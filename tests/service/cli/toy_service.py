@@ -4,11 +4,16 @@ Told to be the runner by its first argument, else the command line.
 """
 
 import sys
+from pathlib import Path
 
 from privacy.plans.registry import RECIPES
 from tests.workers.recipes import toy_recipe
 
 RUNNER = "run-attempt"
+ROOT = Path(__file__).parents[3]
+START = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.service.cli.toy_service import main; sys.exit(main())"
+)
 
 
 def main() -> int:
@@ -19,7 +24,7 @@ def main() -> int:
         return runner.main(sys.argv[2:])
     from workers.supervise import supervisor
 
-    supervisor.RUNNER_COMMAND = (sys.executable, "-P", "-m", "tests.service.cli.toy_service", RUNNER)  # type: ignore[assignment]
+    supervisor.RUNNER_COMMAND = (sys.executable, "-P", "-c", START, RUNNER)  # type: ignore[assignment]
     import service.cli
 
     service.cli.main()
