@@ -159,7 +159,7 @@ def test_unknown_formats_and_foreign_identifiers_are_refused(settings):
 
 def test_a_reader_that_exceeds_its_memory_is_stopped(tmp_path):
     settings = prepared(tmp_path, ingest_memory_bytes_max=32 * 2**20)
-    data = zipped(*((f"cat/{n}", b"") for n in range(3_000)))
+    data = zipped(*((f"cat/{n}", b"") for n in range(30_000)))
     assert_refused(settings, Fault.TOO_COSTLY, in_chunks(data, 2**20), format="zip")
 
 
