@@ -51,6 +51,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
+    "arming_stopped": (503, "No private data is opened"),
     "pending": (409, "Not ready yet"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
@@ -77,6 +78,7 @@ RETRY_CODES = frozenset(
         "busy",
         "ledger_corruption",
         "clock_refused",
+        "arming_stopped",
     }
 )
 # What an operator must look at is named to the caller without its particulars.

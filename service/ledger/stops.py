@@ -36,8 +36,8 @@ def require_armable(session: Session, account_id: str) -> None:
     stop = _STOP.row(session, {"account_id": account_id})
     if stop is not None:
         raise ArmingStopped(
-            "A check of the ledger found a fault, so no private data is opened until an operator has looked. "
-            "The job waits; nothing was spent.",
+            "A check of the ledger found a fault, so no private data is opened until an operator has looked: "
+            "nothing was spent.",
             reason=stop[0],
         )
 

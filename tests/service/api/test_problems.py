@@ -1,11 +1,17 @@
 """Every error is a problem document, every route but health has a key, and no detail leaks."""
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
+import service
+from service.api.problems import STATUSES
 from service.db.session import transaction
+from service.errors import ObscuraError
 
 OPEN_ROUTES = {"/v1/health/live", "/v1/health/ready", "/v1/openapi.json"}
 
@@ -158,3 +164,19 @@ def test_readiness_ends_when_the_service_stops(served):
     answer = served.client(None).get("/v1/health/ready")
     problem(answer, 503, "busy")
     assert int(answer.headers["retry-after"]) > 0
+
+
+def test_every_error_that_a_request_can_meet_has_a_status():
+    """One that has none would be told as a fault of ours."""
+    for module in pkgutil.walk_packages(service.__path__, "service."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+    def below(kind: type[ObscuraError]) -> Iterator[type[ObscuraError]]:
+        for each in kind.__subclasses__():
+            yield each
+            yield from below(each)
+
+    # Raised where keys and signed files are read, which no request does; and the name of a family.
+    elsewhere = {"signature_refused", "signing_key_unusable", "error"}
+    assert {each.code for each in below(ObscuraError)} - set(STATUSES) == elsewhere

@@ -5,11 +5,14 @@ import pytest
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.record_count import STDDEV, count_event
+from service.audit.arming import stop_arming
+from service.audit.findings import Finding, FindingCode
 from service.audit.verify import verify
 from service.client import Client, counting
 from service.client.counting import counted_bound
 from service.client.errors import BudgetError, RequestError
 from service.db.session import transaction
+from service.main import utc_now
 from tests.together import at_once
 
 
@@ -85,3 +88,13 @@ def test_nothing_is_drawn_where_nothing_was_paid(served, monkeypatch):
 
 def count_price():
     return open_filter(1.0, 1e-5).price_nano(count_event(STDDEV))
+
+
+def test_nothing_is_counted_while_trainings_are_stopped(served):
+    account_id = served.account()["id"]
+    finding = Finding(FindingCode.OVERSPENT, "more was spent than there is", account_id)
+    with transaction(served.factory) as session:
+        stop_arming(session, [finding], now=utc_now())
+    refused = count(served, account_id, status=503)
+    assert (refused["code"], "an operator" in refused["detail"]) == ("arming_stopped", True)
+    assert served.balance(account_id)["spent_nano"] == 0
