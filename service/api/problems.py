@@ -48,10 +48,10 @@ STATUSES: dict[str, tuple[int, str]] = {
     "stale_attempt": (409, "Superseded attempt"),
     "hold_exhausted": (409, "The hold is used up"),
     "account_frozen": (409, "The account is frozen"),
+    "arming_stopped": (409, "No private data is opened"),
     "insufficient_budget": (409, "Not enough privacy budget"),
     "ledger_corruption": (503, "The ledger needs an operator"),
     "clock_refused": (503, "The clock is wrong"),
-    "arming_stopped": (503, "No private data is opened"),
     "pending": (409, "Not ready yet"),
     "job_failed": (409, "The job did not succeed"),
     "range_not_satisfiable": (416, "Range outside the content"),
@@ -78,7 +78,6 @@ RETRY_CODES = frozenset(
         "busy",
         "ledger_corruption",
         "clock_refused",
-        "arming_stopped",
     }
 )
 # What an operator must look at is named to the caller without its particulars.

@@ -95,6 +95,6 @@ def test_nothing_is_counted_while_trainings_are_stopped(served):
     finding = Finding(FindingCode.OVERSPENT, "more was spent than there is", account_id)
     with transaction(served.factory) as session:
         stop_arming(session, [finding], now=utc_now())
-    refused = count(served, account_id, status=503)
+    refused = count(served, account_id, status=409)
     assert (refused["code"], "an operator" in refused["detail"]) == ("arming_stopped", True)
     assert served.balance(account_id)["spent_nano"] == 0
