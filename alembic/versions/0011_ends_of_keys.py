@@ -1,6 +1,6 @@
 """Keys end and show when they were last used; two admins revoke a third's key; what was revoked with a decision.
 
-Revision: 0011, after 0009.
+Revision: 0011, after 0010.
 """
 
 from __future__ import annotations

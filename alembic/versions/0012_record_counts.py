@@ -1,6 +1,6 @@
 """A noisy count of records may be paid for: a kind of entry that spends at once, without a hold.
 
-Revision: 0012, after 0009.
+Revision: 0012, after 0011.
 """
 
 from __future__ import annotations
