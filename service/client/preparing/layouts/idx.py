@@ -88,13 +88,7 @@ def find(folder: Path, choices: Choices, subjects: bool) -> Source | None:
     splits = {_split_of(path): path for path in _images(at)}
     chosen = choose_part(f"{folder.name} (IDX files)", sorted(splits), choices.split)
     pair = _read(at, chosen, splits[chosen], subjects)
-    return Source(
-        title_of("IDX files", sorted(splits), chosen),
-        pair.walk,
-        pair.classes,
-        pair.package,
-        (pair.height, pair.width, 1),
-    )
+    return pair.source(title_of("IDX files", sorted(splits), chosen))
 
 
 def find_file(path: Path, subjects: bool) -> Source | None:
