@@ -6,7 +6,6 @@ written under another name, flushed to the disk and renamed, so a reader sees al
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -24,8 +23,7 @@ from service.errors import Conflict, InvalidInput, NotFound
 from service.private_files import flush_directory
 from service.times import to_the_hour
 
-_RANDOM_CHARACTERS = 20  # of an identifier
-_IDENTIFIER = re.compile(rf"(?:ds|job|rel|smp)_[a-z2-7]{{{_RANDOM_CHARACTERS}}}")
+_IDENTIFIER = re.compile(r"(?:ds|job|rel|smp)_[a-z2-7]{20}")
 _FOLDERS = {"ds": "datasets", "job": "jobs", "rel": "releases", "smp": "samples"}
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK_BYTES = 2**20
@@ -54,15 +52,6 @@ def directory_of(data_dir: Path, identifier: str) -> Path:
     if not _IDENTIFIER.fullmatch(identifier):
         raise InvalidInput("This is not an identifier of a dataset, job, release or sample.")
     return data_dir / _FOLDERS[identifier.split("_", 1)[0]] / identifier
-
-
-def release_id_of(job_id: str) -> str:
-    """Return the identifier of the release that a training publishes.
-
-    It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
-    """
-    digest = hashlib.sha256(f"obscura/release/{job_id}".encode()).digest()
-    return "rel_" + base64.b32encode(digest).decode("ascii").lower()[:_RANDOM_CHARACTERS]
 
 
 @contextmanager

@@ -16,11 +16,10 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from service.artifacts import release_id_of
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import kept_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
-from service.db.base import is_id
+from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among

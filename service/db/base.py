@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import hashlib
 import json
 import re
 import secrets
@@ -111,10 +112,21 @@ def check(rule: str, name: str) -> CheckConstraint:
 
 def new_id(prefix: str) -> str:
     """Return `<prefix>_` and 20 random lowercase base32 characters (100 bits)."""
-    text = base64.b32encode(secrets.token_bytes(13)).decode("ascii").lower()
-    return f"{prefix}_{text[:ID_RANDOM_CHARACTERS]}"
+    return _id_from(prefix, secrets.token_bytes(13))
+
+
+def release_id_of(job_id: str) -> str:
+    """Return the id of the release that a training publishes.
+
+    It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
+    """
+    return _id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
 
 
 def is_id(text: str, prefix: str) -> bool:
     """Tell whether a text has the form of an id with this prefix."""
     return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None
+
+
+def _id_from(prefix: str, digits: bytes) -> str:
+    return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"

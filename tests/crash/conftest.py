@@ -17,7 +17,8 @@ from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
 from service import ledger
-from service.artifacts import directory_of, release_id_of
+from service.artifacts import directory_of
+from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import EntryRow
 from service.db.session import transaction

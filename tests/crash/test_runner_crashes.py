@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from service import jobs
-from service.artifacts import directory_of, release_id_of
+from service.artifacts import directory_of
 from service.audit.receipts import kept_receipts
+from service.db.base import release_id_of
 from service.db.session import transaction
 from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start

@@ -18,9 +18,9 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from service import jobs, queue, trash
-from service.artifacts import release_id_of
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
+from service.db.base import release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.db.words import ENDED, JobKind, JobState
@@ -61,7 +61,8 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     if folder := short_of_room(settings):
         get_logger(__name__).warning("out_of_disk", folder=folder)  # jobs wait
     with transaction(factory, read_only=True) as session:
-        ours, sound = belongs(session, settings), nothing_stands(session, settings)
+        sound = nothing_stands(session, settings)
+        ours = sound or belongs(session, settings)
     if not ours:
         return Reconciled(0, 0, 0)
     ended = end_hopeless(settings, factory, now=now)

@@ -14,9 +14,9 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from service import artifacts, jobs, ledger
-from service.artifacts import release_id_of
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
+from service.db.base import release_id_of
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint

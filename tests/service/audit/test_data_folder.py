@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import event
 
 from service import ledger
-from service.artifacts import directory_of, release_id_of
+from service.artifacts import directory_of
 from service.audit.findings import Finding, FindingCode
-from service.db.base import new_id
+from service.db.base import new_id, release_id_of
 from service.db.session import transaction
 from service.inspection import inspect_ledger
 from service.journals import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from service.artifacts import release_id_of
+from service.db.base import release_id_of
 from service.jobs import FailureCode
 from tests.service.ledger.machine_place import Command
 from tests.service.ledger.machine_world import ADMINS, EPSILONS, LIMITS

@@ -13,12 +13,12 @@ from sqlalchemy import delete, event
 
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
-from service.artifacts import directory_of, release_id_of
+from service.artifacts import directory_of
 from service.audit.arming import clear_stops, stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
-from service.db.base import new_id
+from service.db.base import new_id, release_id_of
 from service.db.session import transaction
 from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from service.ledger.stops import arming_stops

@@ -17,9 +17,9 @@ from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.artifacts import digest_directory, digest_file, directory_of, release_id_of
+from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
-from service.db.base import new_id
+from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
