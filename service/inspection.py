@@ -80,8 +80,11 @@ def inspect_ledger(
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
         findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
     mark = installation.mark_of(settings.data_dir)
-    with transaction(factory, read_only=True) as session:
-        folder = read_data_folder(settings.data_dir, None if full else jobs_with_open_holds(session))
+    journals = None
+    if not full:
+        with transaction(factory, read_only=True) as session:
+            journals = jobs_with_open_holds(session)
+    folder = read_data_folder(settings.data_dir, journals)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
         findings += find_forgotten(session, settings.data_dir, folder)
