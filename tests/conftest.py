@@ -1,10 +1,12 @@
-"""Databases for the tests: real SQLite files and a real PostgreSQL, built by the migrations.
+"""What tests stand on: real SQLite files and a real PostgreSQL, built by the migrations; and the log.
 
 Each is migrated once a session, and every test that asks for `factory` or `database_url` finds it empty: the SQLite
 file is copied, the PostgreSQL database is cleared after each test. PostgreSQL is taken from OBSCURA_TEST_POSTGRES,
 else from the usual local port; without one those tests are skipped.
 """
 
+import io
+import logging
 import os
 import secrets
 import shutil
@@ -14,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
@@ -24,6 +27,7 @@ from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.db.words import DatasetState, Visibility
+from service.logs import configure_logging
 
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -34,6 +38,19 @@ CLASSES = ["boot", "coat", "shirt"]
 def now() -> datetime:
     """The time at which a test begins."""
     return NOW
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """What the log writes, as the service configures it; afterwards logging is as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    written = io.StringIO()
+    configure_logging("INFO", written)
+    yield written
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

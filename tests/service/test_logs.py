@@ -3,31 +3,17 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
-import structlog
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
 from service.db.access_tables import ApiKey
 from service.db.session import transaction
 from service.logs import REDACTED, configure_logging, get_logger
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    written = io.StringIO()
-    configure_logging("INFO", written)
-    yield written
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -1,16 +1,12 @@
 """What a runner says of an error: where it arose and of which kind, and none of its values."""
 
-import io
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
-from service.logs import configure_logging, get_logger
+from service.logs import get_logger
 from workers.train.process import lines_of_trace, trace_of
 
 BROKEN = """
@@ -28,18 +24,6 @@ def train():
 
 train()
 """
-
-
-@pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    written = io.StringIO()
-    configure_logging("INFO", written)
-    yield written
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def test_a_process_that_dies_says_files_lines_and_functions_and_no_values(tmp_path):
