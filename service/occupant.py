@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from service.private_files import new_private_file, write_through
+from service.private_files import replace_file
 from service.settings import Settings
 
-_LOCK = "service.lock"
 _TRY_SECONDS = 2.0  # somebody may just look whether it is held
 _LOOK_SECONDS = 0.05
 
@@ -26,7 +24,7 @@ _LOOK_SECONDS = 0.05
 @contextmanager
 def occupied(settings: Settings) -> Iterator[bool]:
     """Hold the data folder for the time of a block; yields whether it is held, or another service has it."""
-    descriptor = os.open(settings.data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(settings.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:
         deadline = time.monotonic() + _TRY_SECONDS
         while not (held := _try(lock, fcntl.LOCK_EX)) and time.monotonic() < deadline:
@@ -38,10 +36,7 @@ def occupied(settings: Settings) -> Iterator[bool]:
 def announced(settings: Settings, url: str) -> Iterator[None]:
     """Have the address stand in the data folder, which the caller holds, for the time of a block."""
     content = f"{url}\n".encode("ascii")
-    fresh = settings.url_path.with_name(f"{settings.url_path.name}.{secrets.token_hex(8)}")
-    with new_private_file(fresh) as file:
-        write_through(file, content)
-    fresh.replace(settings.url_path)
+    replace_file(settings.url_path, content)
     try:
         yield
     finally:
@@ -52,7 +47,7 @@ def announced(settings: Settings, url: str) -> Iterator[None]:
 
 def is_occupied(settings: Settings) -> bool:
     """Whether a service holds the data folder."""
-    with suppress(OSError), open(settings.data_dir / _LOCK, "rb") as lock:
+    with suppress(OSError), open(settings.lock_path, "rb") as lock:
         return not _try(lock, fcntl.LOCK_SH)
     return False
 

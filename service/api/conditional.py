@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.artifacts import open_regular
 from service.db.session import transaction
+from service.storage.files import open_regular
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"

@@ -11,7 +11,6 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from sqlalchemy import select
 
 from service import artifacts, jobs, reports, weights
-from service.artifacts import directory_of, find_file
 from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
 from service.dashboard.filters import DATASET_STATES, Filters, account_choices
@@ -26,6 +25,7 @@ from service.disk import require_room
 from service.errors import InvalidInput, NotFound
 from service.ingest.formats import FORMATS
 from service.sample_formats import PACKINGS
+from service.storage.interface import key_of
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
@@ -164,7 +164,7 @@ def grid(dashboard: Running, release_id: str) -> FileResponse:
 @router.get("/releases/{release_id}/report")
 def report(dashboard: Running, release_id: str) -> Response:
     """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
-    page = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, reports.PAGE)
+    page = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, reports.PAGE)
     return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
@@ -183,11 +183,11 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     if name == reports.DATA:
-        data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        data = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{release_id}-{name}"'
         return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
     if name in artifacts.MADE:
-        made = weights.read_made(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        made = weights.read_made(dashboard.service.storage, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{name}"'
         return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
     path = _file(dashboard, release_id, name)
@@ -241,11 +241,7 @@ def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
     with transaction(dashboard.factory, read_only=True) as session:
         sample = release_queries.read_sample(session, sample_id)
     assert sample.path is not None
-    folder = directory_of(dashboard.settings.data_dir, sample.id)
-    stored = dashboard.settings.data_dir / sample.path
-    path = find_file(dashboard.settings.data_dir, sample.id, stored.name)
-    if stored.parent.resolve() != folder.resolve():
-        raise NotFound("There is no such file.")
+    path = dashboard.service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
 
 
@@ -257,12 +253,12 @@ def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
     """
     with transaction(dashboard.factory, read_only=True) as session:
         jobs.get_release(session, release_id)
-    return find_file(dashboard.settings.data_dir, release_id, name)
+    return dashboard.service.storage.open(key_of(release_id), name)
 
 
 def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
     try:
-        find_file(dashboard.settings.data_dir, release_id, name)
+        dashboard.service.storage.open(key_of(release_id), name)
     except NotFound:
         return False
     return True

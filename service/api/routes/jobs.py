@@ -63,7 +63,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
         plan = jobs.plan_job(session, **body.model_dump())
-        require_extractor(service.settings.data_dir, plan)
+        require_extractor(service.settings, plan)
         account_id = find(session, Dataset, body.dataset_id).account_id
         if account_id is None:
             raise InvalidInput("Training needs a private dataset, which belongs to an account.")
@@ -96,7 +96,7 @@ def create_job(
         job = jobs.submit_training(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
-        require_extractor(service.settings.data_dir, plan_from_json(job.plan))
+        require_extractor(service.settings, plan_from_json(job.plan))
         record = job_views.jobs(session, [job])[0]
         failpoint("accept.before")
     failpoint("accept.after")
@@ -204,7 +204,7 @@ def create_sweep(
             session, principal=principal.id, idempotency_key=key, trials=trials, now=service.clock(), **facts
         )
         for trial in jobs.jobs_of_sweep(session, sweep.id):
-            require_extractor(service.settings.data_dir, plan_from_json(trial.plan))
+            require_extractor(service.settings, plan_from_json(trial.plan))
         record = _record(session, sweep)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})

@@ -46,7 +46,7 @@ def create_preview(
         job = jobs.submit_preview(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
-        require_extractor(service.settings.data_dir, plan_from_json(job.plan))
+        require_extractor(service.settings, plan_from_json(job.plan))
         record = job_views.preview(jobs.preview_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/previews/{record.id}"})
