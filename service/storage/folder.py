@@ -108,13 +108,14 @@ class FolderStorage(Storage):
 
     def remove(self, key: str) -> None:
         """Rename, then remove piece by piece."""
-        path = self._path(key)
-        doomed = _beside(path)
-        try:
-            path.rename(doomed)
-        except FileNotFoundError:
-            return
-        flush_directory(path.parent)
+        doomed = path = self._path(key)
+        if path.suffix != UNFINISHED:
+            doomed = _beside(path)
+            try:
+                path.rename(doomed)
+            except FileNotFoundError:
+                return
+            flush_directory(path.parent)
         if doomed.is_dir():
             shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be at it, too, and will finish what is left
         else:

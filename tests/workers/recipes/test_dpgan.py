@@ -14,8 +14,8 @@ from models.networks import with_planes
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from service.artifacts import digest_directory
 from service.db.words import ReleaseKind
+from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,

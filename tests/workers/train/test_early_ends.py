@@ -16,10 +16,10 @@ from models.released import load_released
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
 from service.api import job_views
-from service.artifacts import digest_directory
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.db.words import EarlyEnd, HoldState, JobState
+from service.storage.files import digest_directory
 from service.wording import FAILURES
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import TRAINERS

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from service import jobs, queue
-from service.artifacts import digest_directory
 from service.db.words import JobState
+from service.storage.files import digest_directory
 from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
 
