@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from benchmarks.generator_runs import DELTA, OURS
 from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnist
-from benchmarks.small_folders import DELTA, OURS, ROWS
+from benchmarks.small_folders import ROWS
 from models.stand_ins import StandIn
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
