@@ -3,7 +3,7 @@
 Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh
 secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
 once on the 10,000 test images. Nothing is selected on the test images: the settings were chosen with the last 10,000
-training images held out (docs/benchmarks says how). Rows are written as they are finished; a file that already has a
+training images held out (docs/research says how). Rows are written as they are finished; a file that already has a
 row of the same settings keeps it, so that a run which was cut off goes on.
 """
 

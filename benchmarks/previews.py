@@ -30,7 +30,7 @@ from privacy.plans.registry import build_plan
 from workers.recipes.registry import TRAINERS
 from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
 
-TRUTH = Path("docs/benchmarks/small_folders.json")
+TRUTH = Path("docs/research/small_folders.json")
 ALIKE = ("fashion_3000", "fashion_10000")  # whose stand-in is of the same kind
 
 

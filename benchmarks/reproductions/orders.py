@@ -82,7 +82,7 @@ _CIFAR = SetUp(cifar10, 10_000, 0.5, 100, {**_CNN, "anchors": 100, "basis_size":
 SET_UPS: Mapping[str, SetUp] = {
     "fashion-mnist, small CNN": _FASHION,
     "cifar-10, small CNN": _CIFAR,
-    # Noise costs the baseline more than five points here by the stricter reading as well (docs/benchmarks/orders.md).
+    # Noise costs the baseline more than five points here by the stricter reading as well (docs/research/orders.md).
     "fashion-mnist, small CNN, epsilon 0.3": dataclasses.replace(_FASHION, epsilon=0.3),
     "cifar-10, small CNN, epsilon 0.3": dataclasses.replace(_CIFAR, epsilon=0.3),
 }
