@@ -29,10 +29,12 @@ from service.api.job_schemas import (
 )
 from service.api.views import record
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
-from service.db.words import JobKind, JobState, ReleaseKind
+from service.db.words import TRAIN, JobState, ReleaseKind
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
-from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.evaluate import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.lookup import made_by
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
 from service.wording import FAILURES, forecast_sentence
@@ -80,7 +82,7 @@ class Payments:
             LedgerCorruption: The log contradicts one of them.
         """
         accounts = ledger.get_accounts(session, {row.account_id for row in rows if row.account_id is not None})
-        going_on = [row.id for row in rows if row.kind is JobKind.TRAIN and row.state.value not in FINAL_STATES]
+        going_on = [row.id for row in rows if row.kind == TRAIN and row.state.value not in FINAL_STATES]
         plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
         return cls(
             useful_from_nano={
@@ -121,18 +123,31 @@ def failure(row: Job | Row[Any]) -> FailureFacts | None:
     return FailureFacts(code=row.failure_code.value, message=FAILURES[row.failure_code])
 
 
+def job(session: Session, row: Job) -> JobRecord:
+    """One job, as `jobs` shows several."""
+    return jobs(session, [row])[0]
+
+
 def jobs(session: Session, rows: Sequence[Job | Row[Any]]) -> list[JobRecord]:
     """Jobs, whole or as JOBS finds them, with their progress and what they made."""
-    drawn = _sample_ids(session, [row.id for row in rows if row.kind is JobKind.SAMPLE])
+    drawn = _sample_ids(session, [row.id for row in rows if KINDS[row.kind].makes is Sample])
     paid = Payments.of(session, rows)
     return [_job(row, drawn.get(row.id), paid) for row in rows]
+
+
+def made(session: Session, row: Job) -> SampleRecord | EvaluationRecord | PreviewRecord:
+    """What a job makes, whose state is that of the job."""
+    table = KINDS[row.kind].makes
+    assert table is not None
+    shown: SampleRecord | EvaluationRecord | PreviewRecord = _MADE[table](made_by(session, table, row.id), row)
+    return shown
 
 
 def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
     """Sweeps with their trials and what they cost together."""
     query = JOBS.add_columns(Job.sweep_id, Release.summary, Release.incomplete)
     query = query.outerjoin(Release, Release.id == Job.release_id)
-    query = query.where(Job.sweep_id.in_([row.id for row in rows]), Job.kind == JobKind.TRAIN)
+    query = query.where(Job.sweep_id.in_([row.id for row in rows]), Job.kind == TRAIN)
     trials: dict[str, list[Row[Any]]] = {row.id: [] for row in rows}
     found = session.execute(query.order_by(Job.created_at)).all()
     for job in found:
@@ -151,7 +166,7 @@ def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 def event(session: Session, row: Job) -> EventRecord:
     """What one server-sent event says about a job."""
-    drawn = _sample_ids(session, [row.id]) if row.kind is JobKind.SAMPLE else {}
+    drawn = _sample_ids(session, [row.id]) if KINDS[row.kind].makes is Sample else {}
     return EventRecord(
         job_id=row.id,
         state=row.state.value,
@@ -174,7 +189,7 @@ def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecor
     return record(
         JobRecord,
         row,
-        recipe=row.recipe if row.kind in (JobKind.TRAIN, JobKind.PREVIEW) else None,
+        recipe=row.recipe if KINDS[row.kind].planned else None,
         price_nano=facts.planned_nano,
         price_epsilon=facts.planned_epsilon,
         publishes_if_cancelled=_publishes_if_cancelled(row, facts.charged_nano, paid),
@@ -321,3 +336,6 @@ def preview(row: Preview, job: Job) -> PreviewRecord:
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
+
+
+_MADE: Mapping[type[Any], Callable[..., Any]] = {Sample: sample, Evaluation: evaluation, Preview: preview}

@@ -76,13 +76,7 @@ class DatasetState(enum.StrEnum):
     DELETED = "deleted"
 
 
-class JobKind(enum.StrEnum):
-    """Train (costs budget); sample a release, evaluate it, or preview a training on public data (cost nothing)."""
-
-    TRAIN = "train"
-    SAMPLE = "sample"
-    EVALUATE = "evaluate"
-    PREVIEW = "preview"
+TRAIN = "train"  # the one kind of job that holds budget; all kinds are listed in `service.jobs.kinds`
 
 
 class JobState(enum.StrEnum):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from service import ledger, queue
 from service.db.job_tables import Job
-from service.db.words import UNFINISHED, EarlyEnd, FailureCode, JobKind, JobState
+from service.db.words import TRAIN, UNFINISHED, EarlyEnd, FailureCode, JobState
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, end_unpublished, may_publish, settle
 from service.jobs.lookup import get_job, lock_job, stale_attempt
@@ -55,7 +55,7 @@ class Claim:
 
     job_id: str
     attempt: int
-    kind: JobKind
+    kind: str
     recipe: str
     account_id: str | None
     dataset_id: str | None
@@ -63,7 +63,7 @@ class Claim:
     lease_until: datetime
 
 
-def claimable(session: Session, *, now: datetime, kind: JobKind | None = None) -> Sequence[str]:
+def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
     """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
 
     Trainings whose account is stopped are not among them: they wait.
@@ -187,7 +187,7 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     if job.state is JobState.CANCELLED:
         return job
     early = None
-    if job.kind is JobKind.TRAIN:
+    if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
     if not job.cancel_requested or job.ended_early is not early:
         job.cancel_requested, job.ended_early = True, early

@@ -17,7 +17,7 @@ from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_f
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.words import DatasetState, JobKind, Visibility
+from service.db.words import TRAIN, DatasetState, Visibility
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.jobs.lookup import get_dataset
 from service.ledger import Account, Unit
@@ -151,7 +151,7 @@ def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
     had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
     published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
     """
-    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == JobKind.TRAIN, Job.attempt > 0)
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
     spoken_of = and_(
         Dataset.account_id == account.id,
         Dataset.ready_at.is_not(None),

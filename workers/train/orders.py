@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -25,7 +25,8 @@ from service.errors import Conflict, LedgerCorruption, NotFound
 from service.extractors import folder_of
 from service.jobs.planning import facts_of
 from service.settings import Settings
-from workers.recipes.interface import Budget, Progress, Run, TrainingData
+from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, work_directory
 from workers.train.checkpoints import SealedFolder
 
@@ -43,6 +44,7 @@ class Context:
         stop: set when it should stop at its next step.
         device: to compute on.
         alive: shows that the main loop goes on (`workers.supervise.signs`).
+        trainers: the recipes by name.
     """
 
     settings: Settings
@@ -51,6 +53,7 @@ class Context:
     stop: threading.Event
     device: torch.device
     alive: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,20 +8,17 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
-from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api import job_views
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Trainer
 from service.api.job_schemas import FINAL_STATES, PreviewRecord, PreviewRequest
+from service.api.ordering import order
 from service.api.problems import JobNotSucceeded, Pending
-from service.api.routes.jobs import plan_beforehand
 from service.api.schemas import Identifier
 from service.db.job_tables import Job, Preview
 from service.db.session import transaction
-from service.disk import require_room
 from service.errors import NotFound
-from service.extractors import require_extractor
 
 router = APIRouter(prefix="/v1/previews", tags=["plans"], responses=PROBLEMS)
 PreviewId = Annotated[Identifier, Path()]
@@ -40,15 +37,7 @@ def create_preview(
 
     The account need not have the budget, and the dataset's content need not have arrived.
     """
-    require_room(service.settings)
-    plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
-    with transaction(service.factory) as session:
-        job = jobs.submit_preview(
-            session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
-        )
-        require_extractor(service.settings.data_dir, plan_from_json(job.plan))
-        record = job_views.preview(jobs.preview_of(session, job.id), job)
-    service.ring()
+    record = order(service, principal.id, key, "preview", body.model_dump(), job_views.made)
     return answer(request, record, status_code=202, headers={"Location": f"/v1/previews/{record.id}"})
 
 

@@ -22,13 +22,13 @@ from service.api.job_schemas import (
     SampleRecord,
     SampleRequest,
 )
+from service.api.ordering import order
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
 from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
 from service.db.words import ReleaseKind
-from service.disk import require_room
 from service.errors import NotFound
 from service.sample_formats import PACKINGS
 
@@ -132,12 +132,8 @@ def create_sample(
     body: SampleRequest,
 ) -> Response:
     """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
-        record = job_views.sample(jobs.sample_of(session, job.id), job)
-    service.ring()
+    fields = body.model_dump() | {"release_id": release_id}
+    record = order(service, principal.id, key, "sample", fields, job_views.made)
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
 
 
@@ -153,12 +149,8 @@ def create_evaluation(
     body: EvaluationRequest,
 ) -> Response:
     """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
-        record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
-    service.ring()
+    fields = body.model_dump() | {"release_id": release_id}
+    record = order(service, principal.id, key, "evaluate", fields, job_views.made)
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
 

@@ -17,7 +17,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import EarlyEnd, HoldState, JobKind, JobState
+from service.db.words import EarlyEnd, HoldState, JobState
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
@@ -333,7 +333,7 @@ def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
     assert answer.status_code == 303
     job = site.job(answer.headers["location"].removeprefix("/jobs/"))
     (sample,) = site.rows(Sample, Sample.job_id == job.id)
-    assert (job.kind, job.hold_id) == (JobKind.SAMPLE, None)
+    assert (job.kind, job.hold_id) == ("sample", None)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     assert "Free: it draws from a release" in client.get(f"/jobs/{job.id}").text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from workers.train.spending import HeldBudget
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
-def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
+def run(context: Context) -> None:
     """Train and publish; goes on where an earlier attempt was lost.
 
     Raises:
@@ -52,7 +51,7 @@ def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
         progress = ReportedProgress(training, pieces, budget)
         trained = work / _TRAINED
         if not trained.is_dir():
-            _train(training, trainers[training.plan.recipe], budget, progress, trained)
+            _train(training, context.trainers[training.plan.recipe], budget, progress, trained)
         with artifacts.staged_directory(data_dir, finished.name) as staging:
             write_artifact(staging, trained, training, progress)
             failpoint("artifact.before")

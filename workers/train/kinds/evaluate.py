@@ -24,9 +24,11 @@ from privacy.plans.registry import plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
+from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from workers.evaluation.utility import Utility, train_and_test
 from workers.recipes.interface import Piece, Progress
@@ -41,7 +43,7 @@ _REFERENCE_SHARE, _REFERENCE_MIN = 0.2, 20  # of that work; public images below 
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
-def run_evaluation(context: Context) -> None:
+def run(context: Context) -> None:
     """Measure a release and end the job.
 
     Raises:
@@ -51,7 +53,7 @@ def run_evaluation(context: Context) -> None:
     """
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
-        evaluation = jobs.evaluation_of(session, job_id)
+        evaluation = jobs.made_by(session, Evaluation, job_id)
         release = jobs.get_release(session, evaluation.release_id)
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
@@ -89,7 +91,7 @@ def run_evaluation(context: Context) -> None:
         },
     }
     with transaction(context.factory) as session:
-        jobs.finish_evaluation(
+        evaluate.finish(
             session,
             job_id=job_id,
             attempt=context.attempt.number,
