@@ -1,4 +1,9 @@
-"""Jobs: planning, acceptance, leases and endings. Plain functions that take a session and never commit."""
+"""Jobs: planning, acceptance, leases and endings.
+
+Plain functions of a session, which never commit; those that write take one in a writing transaction. Everywhere `now`
+is aware, `principal` is the id of the caller, whose own the idempotency keys are, NotFound says that there is no such
+job, and StaleAttempt that another attempt has taken over or the job has ended.
+"""
 
 from service.db.words import EarlyEnd, FailureCode, JobState
 from service.jobs.counting import pay_for_count

@@ -37,21 +37,17 @@ def finish_made(
     """End a job with what it was asked to make. Replaying the message changes nothing.
 
     Args:
-        session: in a writing transaction.
         kind: of the job.
         table: of what it makes.
         job_id: of a running job.
-        attempt: the current one.
         found: the columns that were empty so far.
         same: the one of them by which a replay is told from another outcome.
-        now: aware.
 
     Returns:
         What was made, its job, and the job's secret, with which an entry may commit to both; None for a replay.
 
     Raises:
         Conflict: it is a job of another kind.
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     job = lock_attempt(session, job_id, attempt, kind, replay=JobState.SUCCEEDED)
     made = made_by(session, table, job_id)
@@ -72,9 +68,6 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
     Returns:
         The job: failed (cancelled, if somebody had asked for that), with what was charged captured and an untouched
         hold returned; or queued once more, to be ended by an attempt that charges nothing.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -84,11 +77,7 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
 
 def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End a training of which nothing useful could be made before its budget ended: what was charged is captured.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
-    """
+    """End a training of which nothing useful could be made before its budget ended: what was charged is captured."""
     job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
         end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
@@ -101,7 +90,6 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
     Raises:
         Conflict: nobody asked, or what the training has paid for is to be published. A worker that stops for its own
             reasons lets its lease expire instead.
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
@@ -174,8 +162,6 @@ def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, 
     """Lock a job for its current attempt, running or already ended in the `replay` state by this same attempt.
 
     Raises:
-        NotFound: no such job.
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
         Conflict: it is a job of another kind.
     """
     job = lock_job(session, job_id)

@@ -90,9 +90,7 @@ def claim(
     publish it.
 
     Args:
-        session: in a writing transaction.
         worker: name of the claimer, for operators.
-        now: aware.
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
         attempts_max: how many attempts may lose their worker; the job ends with the last of them.
@@ -147,14 +145,10 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
     """Replace what a running job says about itself. Only planned and public facts are let through (I14).
 
     Args:
-        session: in a writing transaction.
-        job_id: of the job.
-        attempt: the current one.
         progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
 
     Raises:
         InvalidInput: another key, or a value of another kind.
-        StaleAttempt: the attempt has been superseded or the job has ended.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -172,13 +166,9 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     A training that has paid for something charges no more, and publishes what it has made, marked as incomplete.
 
     Args:
-        session: in a writing transaction.
-        job_id: of the job.
-        now: aware.
         discard: publish nothing all the same; what was charged stays spent. May be asked for after a cancellation.
 
     Raises:
-        NotFound: no such job.
         Conflict: the job has succeeded or failed already.
     """
     job = lock_job(session, job_id)
@@ -227,11 +217,7 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
-    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended.
-    """
+    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost."""
     given = _of_attempt(job_id, attempt).values(
         state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
     )

@@ -63,9 +63,6 @@ def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
     """Return the 32 bytes that seed a job's mechanism noise, to its running attempt alone (I9).
 
     Never log them, store them or put them into an error.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended.
     """
     secret = session.scalar(
         select(Job.secret).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)

@@ -70,7 +70,6 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
 
     Args:
-        session: any transaction.
         dataset_id: a private dataset; its content need not have arrived.
         recipe: name of a training loop.
         epsilon: what the job may spend at the account's delta, > 0 and finite.
@@ -107,7 +106,6 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Args:
-        session: any transaction; a writing one to lock.
         dataset_id: of the dataset.
         lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
             ends. Whoever pays for a training must be found after that.

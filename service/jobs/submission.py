@@ -37,11 +37,8 @@ def submit(
     """Accept a job of a kind. Nothing is written unless everything is right.
 
     Args:
-        session: in a writing transaction.
         kind: one of `service.jobs.kinds`.
-        principal: id of the caller; idempotency keys are his own.
         idempotency_key: the same key and order give the same job; None makes a new job each time.
-        now: aware.
         samples_max: the service's limit.
         order: what `accept` of the kind takes.
 

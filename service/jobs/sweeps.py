@@ -59,15 +59,12 @@ def submit_sweep(
     """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
 
     Args:
-        session: in a writing transaction; it must be rolled back when this raises.
-        principal: id of the caller; idempotency keys are his own.
         idempotency_key: the same key and body give the same sweep; None makes a new one each time.
         name: for people.
         dataset_id: a private dataset that is ready.
         recipe: of every trial.
         trials: 2 to 64; they are run in this order.
         evaluation_dataset_id: a public dataset like it to measure every release on, or None.
-        now: aware.
 
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from importlib import import_module
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -124,8 +123,7 @@ def _attempt(context: Context) -> ExitStatus:
     except (NothingUseful, BudgetExceeded) as error:
         get_logger(__name__).warning("nothing_useful", job_id=job_id, attempt=attempt)
         sys.stderr.write(trace_of(error) + "\n")
-        with transaction(context.factory) as session:
-            jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
+        context.end(jobs.finish_unsaved)
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
         get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
         return ExitStatus.INTERRUPTED
@@ -135,18 +133,14 @@ def _attempt(context: Context) -> ExitStatus:
         code = failure_code(error, kind)
         get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
         sys.stderr.write(trace_of(error) + "\n")
-        with transaction(context.factory) as session:
-            jobs.finish_failed(session, job_id=job_id, attempt=attempt, failure_code=code, now=datetime.now(UTC))
+        context.end(jobs.finish_failed, failure_code=code)
     return ExitStatus.ENDED
 
 
 def _stopped(context: Context) -> ExitStatus:
     """End the job if its user wanted that and nothing paid for is lost by it; else leave it to another attempt."""
     try:
-        with transaction(context.factory) as session:
-            jobs.finish_cancelled(
-                session, job_id=context.attempt.job_id, attempt=context.attempt.number, now=datetime.now(UTC)
-            )
+        context.end(jobs.finish_cancelled)
     except Conflict:  # this process drains
         return ExitStatus.INTERRUPTED
     return ExitStatus.ENDED

@@ -33,8 +33,6 @@ def accept(
     """Accept the measuring of a release on public images.
 
     Args:
-        session: in a writing transaction.
-        ask: who asks.
         release_id: a generator or a classifier.
         dataset_id: a public dataset that is ready, with the classes and the shape of the training's.
         samples: synthetic images that classifiers are trained on, for a generator; None takes the training's option.
@@ -105,15 +103,8 @@ def finish(
     """End a running evaluation with what it measured. Replaying it changes nothing.
 
     Args:
-        session: in a writing transaction.
-        job_id: of the evaluation.
-        attempt: the current one.
         results: what lists and reports show, JSON.
         confusion: counts (classes, classes), a row for each true class.
-        now: aware.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     counts = None if confusion is None else [list(row) for row in confusion]
     found = {"results": dict(results), "confusion": counts, "finished_at": now}
@@ -146,7 +137,6 @@ def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, 
     What was asked for later, perhaps on other images, does not decide between the trials of a sweep.
 
     Args:
-        session: any transaction.
         trials: trainings, or rows of their columns.
     """
     named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}

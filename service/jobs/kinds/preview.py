@@ -40,8 +40,6 @@ def accept(
     """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
 
     Args:
-        session: in a writing transaction.
-        ask: who asks.
         dataset_id: a private dataset, whose declaration is previewed.
         recipe: name of a training loop.
         epsilon: that the training would be given.
@@ -82,15 +80,8 @@ def finish(
     """End a running preview with what it found. Replaying it changes nothing.
 
     Args:
-        session: in a writing transaction.
-        job_id: of the preview.
-        attempt: the current one.
         results: JSON; see `workers.train.kinds.preview.Forecast`.
         grid: a PNG picture of what a generator drew; None of a classifier.
-        now: aware.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     found = {"results": dict(results), "grid": grid, "finished_at": now}
     preview, _, _ = finish_made(

@@ -25,8 +25,6 @@ def accept(
     """Accept the drawing of synthetic images from a release.
 
     Args:
-        session: in a writing transaction.
-        ask: who asks.
         release_id: to draw from.
         count: of images, at least 1.
         classes: names to draw, in equal shares; None draws all.
@@ -76,16 +74,9 @@ def finish(
     """End a running sampling, whose file is in place; one zero-cost ledger entry is written. Replays change nothing.
 
     Args:
-        session: in a writing transaction.
-        job_id: of the sampling.
-        attempt: the current one.
         path: of the file, relative to the data directory.
         sha256: of the file, as hex.
         size_bytes: of the file, > 0.
-        now: aware.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     require_sha256(sha256)
     if size_bytes <= 0:

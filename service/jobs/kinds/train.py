@@ -47,8 +47,6 @@ def accept(
     """Accept a training: its price is held from now on.
 
     Args:
-        session: in a writing transaction.
-        ask: who asks.
         dataset_id: a private dataset that is ready.
         recipe: name of a training loop.
         epsilon: what the job may spend at the account's delta, > 0 and finite.
@@ -88,7 +86,6 @@ def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[Tr
     """Price trainings on a dataset and hold the price, anew where a raise of the limit came between the two.
 
     Args:
-        session: in a writing transaction.
         dataset_id: a private dataset.
         held_on: plans and holds on a dataset that stays as it is and an account that may be raised meanwhile.
 
@@ -118,7 +115,6 @@ def hold_price(
     """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
 
     Args:
-        session: in a writing transaction.
         ask: who asks. Of two jobs the older is taken first.
         trained: what it is trained on, and who pays.
         plan: made for both.
@@ -194,9 +190,7 @@ def publish(
     The evaluation on the dataset that the training names is queued in the same transaction.
 
     Args:
-        session: in a writing transaction.
         job_id: a running training.
-        attempt: the current one.
         release_id: `rel_...`, chosen when the artifact was written.
         name: for people.
         artifact_sha256: of the artifact that is in place already, as hex.
@@ -204,7 +198,6 @@ def publish(
         card: the privacy card, JSON.
         summary: public facts, JSON.
         key: signs the receipt.
-        now: aware.
         kind: what the release is, a `ReleaseKind`.
         incomplete: of a training that ended early, how much of its plan was made, and why it ended, JSON.
 

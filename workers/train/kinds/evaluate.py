@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import transaction
 from service.errors import NotFound
-from service.failpoints import failpoint
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from workers.evaluation.utility import Utility, train_and_test
@@ -90,17 +88,8 @@ def run(context: Context) -> None:
             "seconds": round(time.monotonic() - began, 1),
         },
     }
-    with transaction(context.factory) as session:
-        evaluate.finish(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            results=results,
-            confusion=measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None,
-            now=datetime.now(UTC),
-        )
-        failpoint("evaluated.before")
-    failpoint("evaluated.after")
+    confusion = measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None
+    context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
 
 
 def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:

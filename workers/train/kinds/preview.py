@@ -6,7 +6,6 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -91,16 +90,7 @@ def run(context: Context) -> None:
     progress = ReportedProgress(context, (*WORK[plan.recipe](plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
     results = asdict(found)
-    grid = results.pop("grid")
-    with transaction(context.factory) as session:
-        preview.finish(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            results=results,
-            grid=grid,
-            now=datetime.now(UTC),
-        )
+    context.end(preview.finish, grid=results.pop("grid"), results=results)
 
 
 def find_stand_in(facts: PublicFacts, look: Callable[[], None] = lambda: None) -> StandIn:

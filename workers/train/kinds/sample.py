@@ -7,7 +7,6 @@ them: every batch has its own random stream derived from the public seed, and th
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -62,18 +61,13 @@ def run(context: Context) -> None:
             failpoint("sample.before")
             artifacts.publish_directory(staging, directory)
             failpoint("sample.after")
-    with transaction(context.factory) as session:
-        kind.finish(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            path=path.relative_to(data_dir).as_posix(),
-            sha256=artifacts.digest_file(path),
-            size_bytes=path.stat().st_size,
-            now=datetime.now(UTC),
-        )
-        failpoint("drawn.before")
-    failpoint("drawn.after")
+    context.end(
+        kind.finish,
+        at="drawn",
+        path=path.relative_to(data_dir).as_posix(),
+        sha256=artifacts.digest_file(path),
+        size_bytes=path.stat().st_size,
+    )
 
 
 def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:

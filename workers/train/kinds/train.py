@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -16,6 +17,7 @@ from service import artifacts, jobs, ledger
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
 from service.db.base import release_id_of
+from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
@@ -66,28 +68,21 @@ def publish(context: Context, directory: Path) -> None:
     described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
-    digest = artifacts.digest_directory(directory)
-    key = open_signing_key(settings.ledger_key_path)
     released = journalled(settings.data_dir, job_id)
-    with transaction(context.factory) as session:
+
+    def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, *released)
-        release = jobs.publish(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            release_id=directory.name,
-            name=described["name"],
-            kind=described["kind"],
-            artifact_sha256=digest,
-            artifact_dir=directory.relative_to(settings.data_dir).as_posix(),
-            card=described["card"],
-            summary=described["summary"],
-            incomplete=described.get("incomplete"),
-            key=key,
-            now=datetime.now(UTC),
-        )
-        failpoint("publish.before")
-    failpoint("publish.after")
+        return jobs.publish(session, **facts)
+
+    release = context.end(
+        publish_paid,
+        at="publish",
+        release_id=directory.name,
+        artifact_sha256=artifacts.digest_directory(directory),
+        artifact_dir=directory.relative_to(settings.data_dir).as_posix(),
+        key=open_signing_key(settings.ledger_key_path),
+        **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
+    )
     keep_receipt(settings.data_dir, release.receipt)
 
 
