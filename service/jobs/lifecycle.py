@@ -56,11 +56,8 @@ class Claim:
     job_id: str
     attempt: int
     kind: str
-    recipe: str
     account_id: str | None
-    dataset_id: str | None
     hold_id: str | None
-    lease_until: datetime
 
 
 def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
@@ -256,16 +253,7 @@ def _take(
     session.refresh(job)
     if job.hold_id is not None:
         ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
-    return Claim(
-        job_id=job.id,
-        attempt=job.attempt,
-        kind=job.kind,
-        recipe=job.recipe,
-        account_id=job.account_id,
-        dataset_id=job.dataset_id,
-        hold_id=job.hold_id,
-        lease_until=lease_until,
-    )
+    return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 
 def _is_over(session: Session, job: Job, attempts_max: int) -> bool:

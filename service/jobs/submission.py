@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from privacy.plans.plan import Plan
 from service import queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
@@ -18,6 +19,7 @@ from service.db.words import JobState
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import Made, get_job
+from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 
 SECRET_BYTES = 32
@@ -97,14 +99,11 @@ def remember(
     return first.resource_id
 
 
-def new_job(ask: Ask, kind: str, *, recipe: str, options: dict[str, Any], **facts: Any) -> Job:
-    """Return the row of a queued job; it still has to be added and rung for."""
+def new_job(ask: Ask, kind: str, **columns: Any) -> Job:
+    """Return the row of a queued job, with further columns; it still has to be added and rung for."""
     return Job(
         id=ask.job_id,
         kind=kind,
-        recipe=recipe,
-        options=options,
-        plan=facts.pop("plan", {}),
         state=JobState.QUEUED,
         attempt=0,
         cancel_requested=False,
@@ -112,8 +111,23 @@ def new_job(ask: Ask, kind: str, *, recipe: str, options: dict[str, Any], **fact
         progress_version=0,
         secret=secrets.token_hex(SECRET_BYTES),
         created_at=ask.now,
-        **facts,
+        **{"plan": {}, **columns},
     )
+
+
+def planned_job(
+    ask: Ask,
+    kind: str,
+    trained: TrainingSet,
+    plan: Plan,
+    *,
+    epsilon: float,
+    options: Mapping[str, Any],
+    **named: str | None,
+) -> Job:
+    """As `new_job`, of a job that carries out a plan, or rehearses one; `named` are further columns."""
+    asked = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
+    return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **asked, **named)
 
 
 def queue_job(session: Session, job: Job, *made: Made) -> Job:

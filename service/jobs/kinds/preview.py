@@ -22,7 +22,7 @@ from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind
 from service.jobs.lookup import get_dataset
 from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
-from service.jobs.submission import new_job, queue_job
+from service.jobs.submission import planned_job, queue_job
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
 
@@ -60,17 +60,8 @@ def accept(
     _require_memory(trained.dataset)
     if stand_in_dataset_id is not None:
         _require_stand_in(session, stand_in_dataset_id, trained.dataset)
-    job = new_job(
-        ask,
-        KIND.name,
-        recipe=recipe,
-        options=dict(options),
-        account_id=trained.account.id,
-        dataset_id=dataset_id,
-        evaluation_dataset_id=stand_in_dataset_id,
-        epsilon=float(epsilon),
-        plan=plan.to_json(),
-    )
+    named = {"evaluation_dataset_id": stand_in_dataset_id}
+    job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
     return queue_job(session, job, Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now))
 
 

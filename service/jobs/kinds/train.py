@@ -23,7 +23,7 @@ from service.jobs.kind import Ask, Kind
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.jobs.lookup import stale_attempt
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
-from service.jobs.submission import new_job, queue_job
+from service.jobs.submission import planned_job, queue_job
 from service.ledger import Account
 from service.ledger.chain import body_hash, canonical_json
 from service.ledger.commitments import columns_of, row_digest
@@ -127,17 +127,7 @@ def hold_price(
         InsufficientBudget: the account has too little left; carries every number.
         AccountFrozen: the account takes no new jobs.
     """
-    job = new_job(
-        ask,
-        TRAIN,
-        recipe=plan.recipe,
-        options=dict(options),
-        account_id=trained.account.id,
-        dataset_id=trained.dataset.id,
-        epsilon=float(epsilon),
-        plan=plan.to_json(),
-        **named,
-    )
+    job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
     details = {
         "recipe": plan.recipe,
         "dataset_id": job.dataset_id,
