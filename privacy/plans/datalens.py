@@ -30,7 +30,7 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
-VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/benchmarks/previews.md)
+VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, CLUSTERS, BY_CLASS = "class_means", "pooled_covariance", "clusters", "class_covariances"
 WARM_START, VOTES = (MEANS, POOLED, CLUSTERS, BY_CLASS), "votes"  # the stages, in order

@@ -1,5 +1,6 @@
 """The documents name only what exists: files, links, make targets, commands, settings, routes."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOP_FOLDERS = (
     "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts",
 )  # fmt: skip
@@ -43,6 +44,11 @@ def test_links_and_pictures_lead_somewhere(document, text):
 def test_files_in_backticks_exist(document, text):
     for name in re.findall(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+def test_modules_of_commands_exist(document, text):
+    for name in re.findall(r"python -m ((?:benchmarks|scripts)(?:\.\w+)*)", text):
+        assert importlib.util.find_spec(name) is not None, f"{document.name} names {name}"
 
 
 def test_make_targets_exist(document, text):
