@@ -5,7 +5,7 @@ is aware, `principal` is the id of the caller, whose own the idempotency keys ar
 job, and StaleAttempt that another attempt has taken over or the job has ended.
 """
 
-from service.db.words import EarlyEnd, FailureCode, JobState
+from obscura.wire.words import EarlyEnd, FailureCode, JobState
 from service.jobs.counting import pay_for_count
 from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
 from service.jobs.kinds import KINDS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from obscura.wire.words import FailureCode
 from service.db.job_tables import Job
-from service.db.words import FailureCode
 from service.jobs.lookup import Made
 
 SAMPLES_MAX = 200_000  # where the service's settings say no other number

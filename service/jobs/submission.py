@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
 from service import queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Job
-from service.db.words import JobState
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
 from service.jobs.lookup import Made, get_job

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from obscura.wire.words import FailureCode, ReleaseKind
 from privacy.plans.registry import plan_from_json
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
-from service.db.words import FailureCode, ReleaseKind
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import FailureCode, Visibility
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
-from service.db.words import FailureCode, Visibility
 from service.errors import InvalidInput
 from service.jobs.endings import finish_made
 from service.jobs.kind import Ask, Kind

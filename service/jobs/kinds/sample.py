@@ -7,10 +7,10 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import FailureCode, ReleaseKind, SampleFormat
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Job, Sample
-from service.db.words import FailureCode, ReleaseKind, SampleFormat
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made, require_sha256
 from service.jobs.kind import Ask, Kind
@@ -29,7 +29,7 @@ def accept(
         count: of images, at least 1.
         classes: names to draw, in equal shares; None draws all.
         seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: one of `service.sample_formats`.
+        format: one of `obscura.wire.formats`.
 
     Raises:
         InvalidInput: an argument is out of range.

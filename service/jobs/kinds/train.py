@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import Job, Release
-from service.db.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.jobs.endings import end_job, lock_attempt, require_sha256
@@ -27,7 +28,6 @@ from service.jobs.submission import planned_job, queue_job
 from service.ledger import Account
 from service.ledger.chain import body_hash, canonical_json
 from service.ledger.commitments import columns_of, row_digest
-from service.times import to_the_minute
 from service.wording import RECIPE_TITLES
 
 PRICINGS_MAX = 3  # of one request: a raise takes two people, and seldom comes while a price is found

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs
 from service.db.base import new_id
 from service.db.job_tables import Sample
-from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode, kinds
 from service.times import to_the_hour
