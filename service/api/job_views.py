@@ -11,33 +11,29 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import (
     FINAL_STATES,
-    EvaluationRecord,
     EventRecord,
-    FailureFacts,
     HistogramFacts,
     IncompleteFacts,
     JobRecord,
-    PreviewRecord,
     ProgressFacts,
     ReleaseRecord,
-    SampleRecord,
     SweepRecord,
     SweepTotals,
     TrialFacts,
 )
+from obscura.wire.schemas import record_of
 from obscura.wire.words import TRAIN, JobState, ReleaseKind
 from privacy.accounting.filter import Filter
 from service import ledger
-from service.api.views import record
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
+from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.evaluate import newest_evaluations, newest_on_own_dataset, with_figures
 from service.jobs.lookup import made_by
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
-from service.wording import FAILURES, forecast_sentence
 
 # What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
 # running it.
@@ -116,13 +112,6 @@ def progress(row: Job | Row[Any], paid: Payments) -> ProgressFacts:
     )
 
 
-def failure(row: Job | Row[Any]) -> FailureFacts | None:
-    """Why a job failed, from the closed set."""
-    if row.failure_code is None:
-        return None
-    return FailureFacts(code=row.failure_code.value, message=FAILURES[row.failure_code])
-
-
 def job(session: Session, row: Job) -> JobRecord:
     """One job, as `jobs` shows several."""
     return jobs(session, [row])[0]
@@ -135,12 +124,12 @@ def jobs(session: Session, rows: Sequence[Job | Row[Any]]) -> list[JobRecord]:
     return [_job(row, drawn.get(row.id), paid) for row in rows]
 
 
-def made(session: Session, row: Job) -> SampleRecord | EvaluationRecord | PreviewRecord:
-    """What a job makes, whose state is that of the job."""
-    table = KINDS[row.kind].makes
-    assert table is not None
-    shown: SampleRecord | EvaluationRecord | PreviewRecord = _MADE[table](made_by(session, table, row.id), row)
-    return shown
+def made(session: Session, row: Job) -> Any:
+    """What a job makes, or the job itself where that is no row of its own."""
+    kind = KINDS[row.kind]
+    if kind.makes is None or kind.show is None:
+        return job(session, row)
+    return kind.show(made_by(session, kind.makes, row.id), row)
 
 
 def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
@@ -172,7 +161,7 @@ def event(session: Session, row: Job) -> EventRecord:
         state=row.state.value,
         cancel_requested=row.cancel_requested,
         progress=progress(row, Payments.of(session, [row])),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         sample_id=drawn.get(row.id),
     )
@@ -186,7 +175,7 @@ def _publishes_if_cancelled(row: Job | Row[Any], charged_nano: int, paid: Paymen
 
 def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecord:
     facts = progress(row, paid)
-    return record(
+    return record_of(
         JobRecord,
         row,
         recipe=row.recipe if KINDS[row.kind].planned else None,
@@ -194,7 +183,7 @@ def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecor
         price_epsilon=facts.planned_epsilon,
         publishes_if_cancelled=_publishes_if_cancelled(row, facts.charged_nano, paid),
         progress=facts,
-        failure=failure(row),
+        failure=failure_of(row),
         sample_id=sample_id,
     )
 
@@ -247,7 +236,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None, epsilon_of:
         spent_nano=hold.captured_nano,
         spent_epsilon=epsilon_of(hold.captured_nano),
         accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )
@@ -287,55 +276,10 @@ def releases(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Relea
 def _release(row: Release | Row[Any], newest: Evaluation | None) -> ReleaseRecord:
     summary = with_figures(row.summary, newest)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-    return record(
+    return record_of(
         ReleaseRecord,
         row,
         summary=summary,
         incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
     )
-
-
-def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
-    """An evaluation; its state is its job's."""
-    results = row.results or {}
-    return record(
-        EvaluationRecord,
-        row,
-        state=job.state,
-        accuracy=results.get("accuracy"),
-        accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
-        accuracy_real=results.get("accuracy_real"),
-        failure=failure(job),
-    )
-
-
-def sample(row: Sample, job: Job) -> SampleRecord:
-    """A sample; its state is its job's."""
-    return record(SampleRecord, row, state=job.state, failure=failure(job))
-
-
-def preview(row: Preview, job: Job) -> PreviewRecord:
-    """A preview; its state is its job's."""
-    found = row.results or {}
-    return PreviewRecord(
-        id=row.id,
-        job_id=job.id,
-        state=job.state.value,
-        dataset_id=job.dataset_id or "",
-        recipe=job.recipe,
-        epsilon=job.epsilon or 0.0,
-        options=job.options,
-        stand_in=found.get("stand_in"),
-        accuracy=found.get("accuracy"),
-        real_accuracy=found.get("real"),
-        chance=found.get("chance"),
-        verdict=forecast_sentence(**found) if found else None,
-        notes=list(job.plan.get("notes", [])),
-        failure=failure(job),
-        created_at=row.created_at,
-        finished_at=row.finished_at,
-    )
-
-
-_MADE: Mapping[type[Any], Callable[..., Any]] = {Sample: sample, Evaluation: evaluation, Preview: preview}

@@ -17,6 +17,7 @@ from service.disk import require_room
 from service.errors import ObscuraError
 from service.extractors import require_extractor
 from service.failpoints import failpoint
+from service.jobs.kind import Kind
 
 Record = TypeVar("Record")
 
@@ -25,7 +26,7 @@ def order(
     service: Service,
     principal_id: str,
     key: str | None,
-    kind: str,
+    kind: Kind,
     fields: Mapping[str, Any],
     show: Callable[[Session, Job], Record],
 ) -> Record:
@@ -43,11 +44,11 @@ def order(
         OutOfDisk: a disk of the service has too little room for anything to begin.
         ObscuraError: the order is refused; nothing was written.
     """
-    plans = [fields] if jobs.KINDS[kind].planned else []
+    plans = [fields] if kind.planned else []
     with accepting(service, *plans) as session:
         job = jobs.submit(
             session,
-            jobs.KINDS[kind],
+            kind,
             principal=principal_id,
             idempotency_key=key,
             now=service.clock(),

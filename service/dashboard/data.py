@@ -28,6 +28,7 @@ from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
 from service.errors import InvalidInput, NotFound
 from service.ingest.formats import FORMATS
+from service.jobs.kinds import KINDS
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
@@ -231,7 +232,7 @@ def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
 def _ordered(
     dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
 ) -> RedirectResponse:
-    job_id = order(dashboard.service, trainer.id, form.get("once") or None, kind, fields, lambda _, job: job.id)
+    job_id = order(dashboard.service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import show_silence
-from obscura.wire.words import TRAIN, UNFINISHED, HoldState
+from obscura.wire.words import FAILURES, TRAIN, UNFINISHED, HoldState
 from service import jobs, ledger
 from service.dashboard.queries import Payer, read_payers
 from service.db.dataset_tables import Dataset
@@ -21,9 +21,9 @@ from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
+from service.jobs.kinds.preview import forecast_sentence
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
-from service.wording import FAILURES, forecast_sentence
 
 JOBS_A_PAGE = 50
 UNFINISHED_MAX = 100

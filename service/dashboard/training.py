@@ -21,7 +21,7 @@ from privacy.plans.plan import Plan, Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.api.ordering import order
-from service.api.routes.previews import read_preview_grid
+from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
 from service.auth import Principal
 from service.dashboard import queries, release_queries
@@ -146,7 +146,7 @@ def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) 
 @router.get("/previews/{preview_id}/grid.png")
 def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
     """Send the picture of what a preview drew."""
-    return read_preview_grid(dashboard.service, request, preview_id)
+    return read_picture(dashboard.service, request, jobs.KINDS["preview"], preview_id)
 
 
 def _ordered(
@@ -158,7 +158,7 @@ def _ordered(
         if kind == "preview":
             key, fields = f"preview {key}", fields | {"stand_in_dataset_id": None}
             del fields["evaluation_dataset_id"]
-        job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
+        job_id = order(dashboard.service, trainer.id, key, jobs.KINDS[kind], fields, lambda _, job: job.id)
     except (ObscuraError, PrivacyError) as error:
         return _page(request, dashboard, wish, "train.html", error)
     return RedirectResponse(f"/jobs/{job_id}", status_code=303)

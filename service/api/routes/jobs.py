@@ -13,7 +13,6 @@ from obscura.wire.job_schemas import (
     FINAL_STATES,
     CancelRequest,
     JobRecord,
-    JobRequest,
     PlanRecord,
     PlanRequest,
     SweepRecord,
@@ -39,7 +38,7 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
-from service.api.ordering import accepting, order, require_extractors
+from service.api.ordering import accepting, require_extractors
 from service.api.pages import answer_newest, narrowed
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
@@ -77,18 +76,6 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
     },
     204: {"description": "The job has ended and the client has seen its final event."},
 }
-
-
-@router.post("", status_code=202, response_model=JobRecord, summary="Ask for a training")
-def create_job(
-    service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: JobRequest
-) -> Response:
-    """Hold the plan's price and queue the training. 409 with all numbers when the account cannot pay.
-
-    The unspent rest of the hold returns when the job ends; what was charged by then stays spent.
-    """
-    record = order(service, principal.id, key, "train", body.model_dump(), job_views.job)
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.id}"})
 
 
 @router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from obscura.wire.job_schemas import EvaluationRecord, EvaluationRequest
+from obscura.wire.schemas import record_of
 from obscura.wire.words import FailureCode, ReleaseKind
 from privacy.plans.registry import plan_from_json
 from service import ledger
@@ -16,7 +18,7 @@ from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made
-from service.jobs.kind import Ask, Kind
+from service.jobs.kind import Ask, Kind, Order, failure_of
 from service.jobs.lookup import get_dataset, get_job, get_release
 from service.jobs.planning import evaluation_set
 from service.jobs.submission import new_job, queue_job, require_drawable
@@ -163,11 +165,27 @@ def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[
     }
 
 
+def show(made: Evaluation, job: Job) -> EvaluationRecord:
+    """Return the record of an evaluation, whose state is its job's."""
+    measured = {name: (made.results or {}).get(name) for name in _FIGURES if name != "evaluation"}
+    return record_of(EvaluationRecord, made, state=job.state, failure=failure_of(job), **measured)
+
+
 KIND = Kind(
     name="evaluate",
     title=lambda _job, _made: "Evaluate a release",
     accept=accept,
     failed=FailureCode.EVALUATION_FAILED,
+    order=Order(
+        path="/v1/releases/{release_id}/evaluations",
+        tag="releases",
+        summary="Evaluate a release",
+        description="Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to "
+        "the report.",
+        request=EvaluationRequest,
+    ),
     makes=Evaluation,
+    record=EvaluationRecord,
+    show=show,
     gives_way=True,
 )

@@ -12,6 +12,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
+from obscura.wire.wording import show_percent
 from obscura.wire.words import FailureCode, Visibility
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
@@ -19,12 +21,13 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
 from service.errors import InvalidInput
 from service.jobs.endings import finish_made
-from service.jobs.kind import Ask, Kind
+from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_dataset
 from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
 from service.jobs.submission import planned_job, queue_job
 
 STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
+_STATIC, _FAINT = 0.25, 0.6  # parts of what real images would teach, beyond guessing
 
 
 def accept(
@@ -106,12 +109,74 @@ def _require_stand_in(session: Session, dataset_id: str, declared: Dataset) -> N
     require_ready(session, dataset, "stand-in")
 
 
+def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_in: str) -> str:
+    """Say what a preview found, and warn where there is little to see.
+
+    Args:
+        accuracy: of a classifier that learned what was drawn, tested on images of the stand-in.
+        real: of the same that learned the stand-in's own images; None where a classifier itself was previewed.
+        chance: of guessing.
+        stand_in: what stood in for the private images.
+    """
+    what = "A classifier that learns such images is" if real is not None else "Such a classifier is"
+    sentence = f"{what} right on {show_percent(accuracy)} of {stand_in} (guessing: {show_percent(chance)}"
+    sentence += ")." if real is None else f"; learning the real ones: {show_percent(real)})."
+    kept = (accuracy - chance) / max((1.0 if real is None else real) - chance, 1e-9)
+    if kept < _STATIC:
+        sentence += (
+            " At this budget noise drowns nearly everything: more records, fewer classes or a larger epsilon help."
+        )
+    elif kept < _FAINT:
+        sentence += " At this budget much of it is lost in noise."
+    return f"{sentence} This is a forecast on other images, not a promise."
+
+
+def show(made: Preview, job: Job) -> PreviewRecord:
+    """Return the record of a preview, whose state is its job's."""
+    found = made.results or {}
+    return PreviewRecord(
+        id=made.id,
+        job_id=job.id,
+        state=job.state.value,
+        dataset_id=job.dataset_id or "",
+        recipe=job.recipe,
+        epsilon=job.epsilon or 0.0,
+        options=job.options,
+        stand_in=found.get("stand_in"),
+        accuracy=found.get("accuracy"),
+        real_accuracy=found.get("real"),
+        chance=found.get("chance"),
+        verdict=forecast_sentence(**found) if found else None,
+        notes=list(job.plan.get("notes", [])),
+        failure=failure_of(job),
+        created_at=made.created_at,
+        finished_at=made.finished_at,
+    )
+
+
 KIND = Kind(
     name="preview",
     title=lambda _job, _made: "Preview a plan",
     accept=accept,
     failed=FailureCode.PREVIEW_FAILED,
+    order=Order(
+        path="/v1/previews",
+        tag="plans",
+        summary="Preview a training",
+        description="Carry out a plan on public images that have what was declared. It costs nothing and reads nothing "
+        "private.\n\nThe account need not have the budget, and the dataset's content need not have arrived.",
+        request=PreviewRequest,
+    ),
     makes=Preview,
+    record=PreviewRecord,
+    show=show,
+    reading=Reading(
+        path="/v1/previews",
+        tag="plans",
+        description="Read a preview: its state, and its forecast once it has ended.",
+        picture="grid",
+        picture_description="Read a picture of what the generator drew of the stand-in, a class in each row.",
+    ),
     planned=True,
     gives_way=True,
 )

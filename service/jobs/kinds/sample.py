@@ -7,13 +7,15 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import SampleRecord, SampleRequest
+from obscura.wire.schemas import record_of
 from obscura.wire.words import FailureCode, ReleaseKind, SampleFormat
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Job, Sample
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import finish_made, require_sha256
-from service.jobs.kind import Ask, Kind
+from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
 from service.jobs.lookup import get_dataset, get_job, get_release
 from service.jobs.submission import new_job, queue_job, require_drawable
 from service.ledger.commitments import columns_of, keyed_digest, sample_digest
@@ -104,5 +106,20 @@ KIND = Kind(
     accept=accept,
     failed=FailureCode.SAMPLING_FAILED,
     unavailable=FailureCode.RELEASE_UNAVAILABLE,
+    order=Order(
+        path="/v1/releases/{release_id}/samples",
+        tag="releases",
+        summary="Draw synthetic images",
+        description="Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost "
+        "entry.",
+        request=SampleRequest,
+    ),
     makes=Sample,
+    reading=Reading(
+        path="/v1/samples",
+        tag="samples",
+        description="Read a sample: its state, and its SHA-256 and size once it is there.",
+    ),
+    record=SampleRecord,
+    show=lambda made, job: record_of(SampleRecord, made, state=job.state, failure=failure_of(job)),
 )

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
 from privacy.plans.plan import Plan
@@ -20,7 +21,7 @@ from service.db.job_tables import Job, Release
 from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
 from service.failpoints import failpoint
 from service.jobs.endings import end_job, lock_attempt, require_sha256
-from service.jobs.kind import Ask, Kind
+from service.jobs.kind import Ask, Kind, Order
 from service.jobs.kinds.evaluate import queue_evaluation
 from service.jobs.lookup import stale_attempt
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
@@ -261,5 +262,13 @@ KIND = Kind(
     title=lambda job, _made: RECIPE_TITLES.get(job.recipe, job.recipe),
     accept=accept,
     failed=FailureCode.TRAINING_FAILED,
+    order=Order(
+        path="/v1/jobs",
+        tag="jobs",
+        summary="Ask for a training",
+        description="Hold the plan's price and queue the training. 409 with all numbers when the account cannot pay."
+        "\n\nThe unspent rest of the hold returns when the job ends; what was charged by then stays spent.",
+        request=JobRequest,
+    ),
     planned=True,
 )

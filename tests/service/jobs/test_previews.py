@@ -9,7 +9,7 @@ from service import jobs
 from service.db.session import transaction
 from service.errors import InvalidInput, StaleAttempt
 from service.jobs import kinds
-from service.wording import forecast_sentence
+from service.jobs.kinds.preview import forecast_sentence
 
 LARGE = {"height": 1024, "width": 1024, "channels": 3}
 FOUND = {"accuracy": 0.5, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
