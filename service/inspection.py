@@ -17,8 +17,9 @@ from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from obscura.wire.formats import CARD_FILE
+from obscura.wire.words import VerificationKind
 from service import installation, ledger
-from service.artifacts import CARD_FILE
 from service.audit import arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
@@ -27,7 +28,6 @@ from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_sig
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
-from service.db.words import VerificationKind
 from service.errors import ClockRefused, ObscuraError
 from service.ledger.stops import arming_stops
 from service.logs import get_logger

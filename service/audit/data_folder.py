@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import HoldState
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import accounts_with_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
@@ -22,7 +23,6 @@ from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
-from service.db.words import HoldState
 from service.storage.interface import Storage
 from service.storage.journals import journalled_jobs, read_journal
 

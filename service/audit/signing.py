@@ -24,9 +24,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from obscura.private_files import (
+    make_file_once,
+    replace_file,
+)
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
-from service.private_files import make_file_once, replace_file
 from service.storage.interface import Storage
 
 PUBLIC_SUFFIX = ".pub.pem"

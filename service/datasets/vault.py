@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from obscura.private_files import flush_directory, make_file_once, new_private_file, write_through
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
-from service.private_files import flush_directory, make_file_once, new_private_file, write_through
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 from service.storage import storage_of

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from obscura.private_files import flush_directory, make_private, make_private_folder
 from service.errors import Conflict, InvalidInput, NotFound
-from service.private_files import flush_directory, make_private, make_private_folder
 from service.storage.files import digest_directory, open_regular, regular_files
 from service.storage.interface import UNFINISHED, Storage, is_plain
 from service.times import to_the_hour

@@ -16,12 +16,12 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
+from obscura.wire.words import EntryKind
 from service import ledger
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
-from service.db.words import EntryKind
 from service.storage import storage_of
 from service.storage.interface import key_of
 from service.storage.journals import journalled, read_journal

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from obscura.wire.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service import jobs
 from service.audit.receipts import kept_receipts
 from service.db.base import release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
-from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
@@ -192,7 +193,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     job_id = scene.shop.sample(release_id_of(training))
     scene.attempt(job_id, die_at=place).killed()
     with transaction(scene.shop.factory, read_only=True) as session:
-        directory = scene.shop.settings.data_dir / key_of(jobs.sample_of(session, job_id).id)
+        directory = scene.shop.settings.data_dir / key_of(jobs.made_by(session, Sample, job_id).id)
     assert (directory.exists(), scene.shop.job(job_id).state) == (there, state)
 
     if state is JobState.RUNNING:
@@ -201,7 +202,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     assert scene.entries(job_id) == [EntryKind.SAMPLE]
     assert scene.shop.balance().spent_nano == spent_nano
     with transaction(scene.shop.factory, read_only=True) as session:
-        path = scene.shop.settings.data_dir / jobs.sample_of(session, job_id).path
+        path = scene.shop.settings.data_dir / jobs.made_by(session, Sample, job_id).path
     with np.load(path, allow_pickle=False) as arrays:
         assert len(arrays["images"]) == 20
     scene.reconcile()

@@ -2,16 +2,16 @@
 
 import pytest
 
-from privacy import units
-from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
+from obscura.wire import budgets as units
+from obscura.wire import words
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
-from service.db import words
 
 
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.FAILURES, words.FailureCode),
+        (words.FAILURES, words.FailureCode),
         (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),

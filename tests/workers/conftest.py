@@ -20,6 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
+from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service import jobs, ledger
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
@@ -27,7 +28,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,
@@ -68,8 +68,9 @@ class Workshop:
 
     def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_training(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["train"],
                 principal="key_test",
                 idempotency_key=None,
                 dataset_id=self.dataset_id,
@@ -83,8 +84,9 @@ class Workshop:
 
     def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz") -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_sample(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["sample"],
                 principal="key_test",
                 idempotency_key=None,
                 release_id=release_id,

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from service import jobs, ledger, queue
 from service.db.session import SessionFactory, transaction
-from service.db.words import JobKind
 from service.disk import short_of_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint
@@ -36,9 +35,7 @@ class Attempt:
     number: int
 
 
-def claim_next(
-    settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
-) -> Attempt | None:
+def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
     """Claim the oldest job of a kind that nobody runs; None when there is none, or a disk has no room for it."""
     if short_of_room(settings):
         return None  # it waits, where it would have paid for what nobody could keep

@@ -26,12 +26,12 @@ from typing import BinaryIO
 
 import torch
 
+from obscura.private_files import make_private_folder
 from privacy.accounting.events import Event
 from service import ledger
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict
 from service.logs import get_logger
-from service.private_files import make_private_folder
 from service.settings import Settings
 from workers.recipes.interface import Trainer
 from workers.recipes.ranks import meet, object_from_first, part

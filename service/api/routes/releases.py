@@ -10,27 +10,24 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from service import artifacts, jobs, reports, weights
-from service.api import job_views
-from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
-from service.api.job_schemas import (
+from obscura.wire import formats
+from obscura.wire.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
-    EvaluationRequest,
     ReleaseRecord,
-    SampleRecord,
-    SampleRequest,
 )
+from obscura.wire.schemas import Identifier, Page
+from obscura.wire.words import ReleaseKind
+from service import jobs, reports, weights
+from service.api import job_views
+from service.api.conditional import answer, answer_bytes, send_file
+from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
-from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.db.words import ReleaseKind
-from service.disk import require_room
 from service.errors import NotFound
-from service.sample_formats import PACKINGS
+from service.jobs.kinds import evaluate
 from service.storage.files import digest_file
 from service.storage.interface import key_of
 
@@ -113,55 +110,15 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
     """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
     `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
-    if name in artifacts.MADE:
+    if name in formats.MADE:
         made = weights.read_made(service.storage, service.factory, release_id, name)
         return answer_bytes(request, made, "text/plain; charset=utf-8")
-    if name not in artifacts.DOWNLOADS:
-        known = ", ".join((*artifacts.DOWNLOADS, *artifacts.MADE))
+    if name not in formats.DOWNLOADS:
+        known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
         raise NotFound(f"The files of a release are {known}.", name=name)
     return _send(
         service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
     )
-
-
-@router.post("/{release_id}/samples", status_code=202, response_model=SampleRecord, summary="Draw synthetic images")
-def create_sample(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: SampleRequest,
-) -> Response:
-    """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
-        record = job_views.sample(jobs.sample_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
-
-
-@router.post(
-    "/{release_id}/evaluations", status_code=202, response_model=EvaluationRecord, summary="Evaluate a release"
-)
-def create_evaluation(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: EvaluationRequest,
-) -> Response:
-    """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
-        record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
 
 @router.get(
@@ -177,7 +134,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
-        return [job_views.evaluation(row, row.job) for row in rows]
+        return [evaluate.show(row, row.job) for row in rows]
 
     return answer_newest(service, request, page, query, Evaluation, show)
 
@@ -208,21 +165,15 @@ sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROB
 SampleId = Annotated[Identifier, Path()]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The whole content.", "content": {packing.media_type: {} for packing in PACKINGS.values()}},
+    200: {
+        "description": "The whole content.",
+        "content": {packing.media_type: {} for packing in formats.PACKINGS.values()},
+    },
     206: {"description": "The range asked for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
     416: {"description": "The range lies outside the content."},
 }
-
-
-@sample_router.get("/{sample_id}", dependencies=[READ], response_model=SampleRecord, summary="Read a sample")
-def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
-    """Read a sample: its state, and its SHA-256 and size once it is there."""
-    with transaction(service.factory, read_only=True) as session:
-        record = job_views.sample(*_find(session, sample_id))
-    headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
-    return answer(request, record, headers=headers)
 
 
 @sample_router.get(
@@ -240,7 +191,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
-    packing = PACKINGS[sample.format.value]
+    packing = formats.PACKINGS[sample.format.value]
     path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return send_file(
         request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from obscura.wire.words import HoldState
 from service import jobs, ledger
 from service.audit.arming import clear_stops, verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.audit.findings import Finding, FindingCode, Report
 from service.db.session import SessionFactory, transaction
-from service.db.words import HoldState
 from service.inspection import follow_up, inspect_at_start, watch_over
 from service.ledger.stops import ArmingStopped, arming_stops
 from service.settings import Settings
@@ -90,7 +90,7 @@ def test_a_finding_without_an_account_stops_everything(book: LedgerBook, setting
     with pytest.raises(ArmingStopped):
         book.arm(hold_id, attempt)
     book.hold("patients")
-    assert claim_next(settings, book.factory, kind=jobs.JobKind.TRAIN, worker="w", now=book.now) is None
+    assert claim_next(settings, book.factory, kind="train", worker="w", now=book.now) is None
 
 
 def test_a_file_that_somebody_hands_in_stops_nothing(book: LedgerBook) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
 from service.admins import introduce
 from service.auth import create_key
@@ -17,7 +18,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
-from service.db.words import DatasetState, HoldState, JobState
 from service.sealing import new_key
 from service.storage.interface import key_of
 from service.times import to_the_hour

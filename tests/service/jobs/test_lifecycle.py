@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from obscura.wire.words import HoldState, JobState
 from service import jobs
 from service.db.base import new_id
-from service.db.words import HoldState, JobState
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
 from tests.service.jobs.shop import LEASE, Shop
@@ -76,7 +76,7 @@ def test_a_superseded_attempt_may_do_nothing(shop):
 
 
 def test_unknown_jobs_are_not_found(shop):
-    nobody = jobs.Claim("job_none", 1, jobs.JobKind.TRAIN, "datalens", None, None, None, shop.now)
+    nobody = jobs.Claim("job_none", 1, "train", None, None)
     for step in (
         lambda: shop.heartbeat(nobody),
         lambda: shop.progress(nobody, step=1),

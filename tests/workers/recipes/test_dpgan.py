@@ -11,10 +11,10 @@ import torch
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
+from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from service.db.words import ReleaseKind
 from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     DIGITS,

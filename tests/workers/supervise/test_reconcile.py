@@ -11,6 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import delete, event
 
+from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.audit.arming import clear_stops, stop_arming
@@ -18,8 +19,8 @@ from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
-from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from service.ledger.stops import arming_stops
 from service.storage.interface import key_of, work_key
 from tests.workers.conftest import on_either_database
@@ -139,7 +140,7 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
     sample_job = workshop.sample(publish(workshop, workshop.train(epsilon=0.5)))
     for job_id in (ended, sample_job):
         workshop.cancel(job_id)
-    sample_id = workshop.do(jobs.sample_of, sample_job).id
+    sample_id = workshop.do(jobs.made_by, Sample, sample_job).id
     kept = [
         data_dir / work_key(live),
         data_dir / key_of(release_id_of(live)),

@@ -8,20 +8,20 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
+from obscura.wire.words import DatasetState, FailureCode, JobState
 from privacy.plans.plan import PublicFacts
 from service import jobs
 from service.datasets.vault import key_path
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Preview
 from service.db.session import transaction
-from service.db.words import DatasetState, FailureCode, JobState
 from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS, on_either_database
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
 from workers.train import previewing
-from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(workshop: Any, **changes: Any) -> str:
     facts = {"dataset_id": workshop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
     facts |= {"stand_in_dataset_id": workshop.public_id, "principal": "key_test", "idempotency_key": None}
-    return str(workshop.do(jobs.submit_preview, now=datetime.now(UTC), **facts | changes).id)
+    return str(workshop.do(jobs.submit, jobs.KINDS["preview"], now=datetime.now(UTC), **facts | changes).id)
 
 
 def preview_of(workshop: Any, job_id: str) -> Preview:

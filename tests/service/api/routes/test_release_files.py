@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from models.dcgan import DcganConfig, DcganGenerator
+from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.words import ReleaseKind
 from service.storage.files import digest_directory
 
 MADE = ("README.md", "load_generator.py")
