@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from obscura.wire.words import JobState
 from service import installation, jobs
 from service.audit.findings import FindingCode
 from service.audit.receipts import kept_receipts
 from service.datasets import deletion, reading
 from service.datasets.reading import Upload
 from service.datasets.vault import make_fingerprint_key, open_dataset
-from service.db.words import JobState
 from service.errors import InvalidInput, NotFound
 from service.inspection import inspect_ledger
 from service.settings import Settings

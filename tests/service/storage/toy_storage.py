@@ -94,7 +94,8 @@ class ToyStorage(Storage):
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         path = self._scratch / "files.db"
-        with closing(sqlite3.connect(path, isolation_level="IMMEDIATE", timeout=30)) as connection, connection:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
             yield connection
 
 
