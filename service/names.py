@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from service.errors import InvalidInput
 
 NAME_CHARACTERS_MAX = 100
+REASON_CHARACTERS_MAX = 500
 RULE = (
     f"a name has 1 to {NAME_CHARACTERS_MAX} characters, no space at its beginning or end, and none that cannot be "
     "seen or that change the direction of the text; joiners (U+200C, U+200D) stand between two letters only"
@@ -52,6 +53,17 @@ def require_name(text: str, what: str) -> str:
     """
     if not is_name(text):
         raise InvalidInput(f"{what} is not a name: {RULE}.")
+    return text
+
+
+def short_reason(text: str) -> str:
+    """Return a reason that fits a request or an entry.
+
+    Raises:
+        InvalidInput: it is empty or too long.
+    """
+    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
     return text
 
 

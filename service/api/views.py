@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from privacy.plans.plan import Plan
-from service import admins, ledger
+from service import admins, decisions, ledger
 from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
 from service.api.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from service.api.schemas import (
@@ -25,9 +25,8 @@ from service.api.schemas import (
     EntryRecord,
     LimitRequestRecord,
 )
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
-from service.db.ledger_tables import LimitRequest
 from service.db.words import Visibility
 
 Record = TypeVar("Record", bound=ApiRecord)
@@ -44,13 +43,17 @@ def account(row: ledger.Account) -> AccountRecord:
     return record(AccountRecord, row, balance=record(BalanceFacts, ledger.balance_of(row)))
 
 
-def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
+def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
     """A request to raise a limit."""
     return record(
         LimitRequestRecord,
         row,
-        state="expired" if ledger.has_expired(row, now) else row.state,
-        expires_at=row.requested_at + ledger.REQUEST_LIFETIME,
+        requested_by=row.asked_with,
+        requested_by_admin=row.asked_by,
+        requested_at=row.asked_at,
+        decided_by=row.decided_with,
+        decided_by_admin=row.decided_by,
+        **_lifetime(row, now),
     )
 
 
@@ -59,15 +62,14 @@ def admin(row: Admin) -> AdminRecord:
     return record(AdminRecord, row)
 
 
-def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
+def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
-    return record(
-        AdminRequestRecord,
-        row,
-        introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
-        state="expired" if admins.has_expired(row, now) else row.state,
-        expires_at=row.asked_at + admins.REQUEST_LIFETIME,
-    )
+    introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
+    return record(AdminRequestRecord, row, introduction=introduction, **_lifetime(row, now))
+
+
+def _lifetime(row: Decision, now: datetime) -> dict[str, Any]:
+    return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
 
 
 def count(paid: ledger.Entry) -> CountRecord:

@@ -27,13 +27,13 @@ from service.ledger.rows import (
     lock_hold,
     lock_hold_and_entry,
     require_attempt,
-    short_reason,
     stale,
     whole,
     wrong_state,
 )
 from service.ledger.statements import hold_of_job, hold_row, move_hold
 from service.ledger.stops import require_armable
+from service.names import short_reason
 
 
 class RateChanged(Conflict):
