@@ -18,15 +18,14 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from obscura.private_files import new_private_file, write_through
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.auth import Scope, is_usable, make_token, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.session import find
-from service.db.words import Admission, DecisionAction, DecisionState
 from service.decisions import acting_key, ask
-from service.errors import Conflict, InvalidInput, NotFound
-from service.names import require_name, short_reason
-from service.private_files import new_private_file, write_through
+from service.errors import Conflict, InvalidInput, NotFound, require_name, short_reason
 
 ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000

@@ -15,12 +15,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
+from obscura.wire.words import DecisionAction, DecisionState
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
-from service.db.words import DecisionAction, DecisionState
-from service.errors import Conflict, Forbidden, NotFound
-from service.names import short_reason
+from service.errors import Conflict, Forbidden, NotFound, short_reason
 
 REQUEST_LIFETIME = timedelta(days=7)
 EXPIRED = "expired"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from privacy.wording import show_epsilon
+from obscura.wire.names import RULE, is_name
+from obscura.wire.wording import show_epsilon
+
+REASON_CHARACTERS_MAX = 500
 
 
 class ObscuraError(Exception):
@@ -195,3 +198,29 @@ class SweepTooExpensive(InsufficientBudget):
             f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
             f"{self._choice(options)}"
         )
+
+
+def short_reason(text: str) -> str:
+    """Return a reason that fits a request or an entry.
+
+    Raises:
+        InvalidInput: it is empty or too long.
+    """
+    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
+    return text
+
+
+def require_name(text: str, what: str) -> str:
+    """Return a name.
+
+    Args:
+        text: that is to be one.
+        what: it names, as in "A key's name".
+
+    Raises:
+        InvalidInput: it may not be one.
+    """
+    if not is_name(text):
+        raise InvalidInput(f"{what} is not a name: {RULE}.")
+    return text

@@ -12,13 +12,13 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from obscura.wire.words import DecisionAction
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
 from service.artifacts import open_regular
 from service.auth import Principal
 from service.db.access_tables import Decision
 from service.db.session import transaction
-from service.db.words import DecisionAction
 from service.decisions import Effect, decide
 
 CHUNK_BYTES = 1 << 18

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DecisionAction
 from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.pages import PageRoute, page
 from service.db.access_tables import Decision
 from service.db.session import transaction
-from service.db.words import DecisionAction
 from service.decisions import list_decisions
 from service.errors import NotFound
 from service.ledger.stops import arming_stops

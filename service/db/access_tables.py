@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
-from service.db.words import Admission, DecisionAction, DecisionState
 
 
 class Admin(Base):

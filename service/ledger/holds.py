@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
 from service.db.base import new_id
-from service.db.words import EntryKind, HoldState
-from service.errors import AccountFrozen, Conflict, HoldExhausted
+from service.errors import AccountFrozen, Conflict, HoldExhausted, short_reason
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold
@@ -33,7 +33,6 @@ from service.ledger.rows import (
 )
 from service.ledger.statements import hold_of_job, hold_row, move_hold
 from service.ledger.stops import require_armable
-from service.names import short_reason
 
 
 class RateChanged(Conflict):

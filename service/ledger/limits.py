@@ -11,18 +11,17 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from privacy.accounting.bounds import EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.budgets import EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.words import DecisionAction, EntryKind
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service import decisions
 from service.db.access_tables import Admin, ApiKey, Decision
-from service.db.words import DecisionAction, EntryKind
-from service.errors import Conflict, InvalidInput
+from service.errors import Conflict, InvalidInput, short_reason
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text
 from service.ledger.records import Account
 from service.ledger.rows import append, lock_account
-from service.names import short_reason
 from service.times import to_the_hour
 
 

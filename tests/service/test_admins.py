@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from obscura.wire.words import Admission, DecisionState
 from service import admins, auth, decisions, ledger
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.session import SessionFactory, transaction
-from service.db.words import Admission, DecisionState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from tests.together import at_once
 

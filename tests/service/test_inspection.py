@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from obscura.wire.formats import CARD_FILE
 from service import ledger
-from service.artifacts import CARD_FILE
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode
@@ -90,7 +90,7 @@ def test_a_receipt_that_a_user_holds_finds_it_too(book, backup, tmp_path):
 
 
 def test_an_operator_goes_on_with_an_older_database(book, backup):
-    """The procedure of docs/operations.md: take what is missing off the limit, set the evidence aside, clear."""
+    """The procedure of docs/backups.md: take what is missing off the limit, set the evidence aside, clear."""
     newer = book.train("patients")["statement"]["account"]
     restored, account_id = backup(), book.accounts["patients"]
     factory = _open(restored)

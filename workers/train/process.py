@@ -6,7 +6,7 @@ The text goes to the operator's log.
 
 What one step frees, the next step uses. The allocator of glibc gives large blocks back to the operating system at once,
 and gets them again, page by page and zeroed, a moment later. A step of training frees and allocates the same blocks
-every time, so on a CPU that took up to half of a step (docs/benchmarks/dpsgd_throughput.md).
+every time, so on a CPU that took up to half of a step (docs/research/dpsgd_throughput.md).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from obscura.private_files import keep_new_files_private
 from privacy.errors import BudgetExceeded
 from service.errors import AccountFrozen, HoldExhausted, LedgerCorruption, NotFound, ObscuraError
 from service.jobs import FailureCode
 from service.logs import configure_logging
-from service.private_files import keep_new_files_private
 from service.settings import Settings
 
 _FRAMES_MAX = 50
