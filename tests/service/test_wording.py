@@ -12,7 +12,7 @@ from service.decisions import EXPIRED
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.FAILURES, words.FailureCode),
+        (words.FAILURES, words.FailureCode),
         (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),
