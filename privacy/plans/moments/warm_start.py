@@ -30,7 +30,7 @@ def warm_start_event(name: str, stddev: float) -> GaussianEvent:
 
     Privacy: a record (one of each subject, where the unit is the subject) adds its coefficients, of norm at most Q,
     and a count of Q/4 to the sum of one class or cluster; or an outer product of norm at most Q^2 to one matrix
-    (`workers.recipes.released_sums` has the proofs).
+    (`workers.recipes.moments.released_sums` has the proofs).
     """
     together = math.nextafter(math.hypot(QUANTISATION, COUNT_WEIGHT), math.inf)  # of coefficients and count
     sensitivity = together if name in (MEANS, CLUSTERS) else float(QUANTISATION**2)
