@@ -29,7 +29,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOL
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from privacy.units import Unit
-from workers.recipes.class_histogram.loop import loop as class_histogram
+from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import released_sums

@@ -30,8 +30,8 @@ from privacy.plans.datalens.moment_votes import MomentRound
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes.datalens.loop import loop as datalens
-from workers.recipes.datalens.loop import moment_votes
+from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import moment_votes
 from workers.recipes.datalens.student import LatentStudent
 from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData

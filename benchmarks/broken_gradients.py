@@ -26,7 +26,7 @@ from privacy.gradients.rgp import Rgp, carriers_of
 from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes import private_steps
-from workers.recipes.dp_diffusion.loop import central_images
+from workers.recipes.dp_diffusion import central_images
 
 
 def present(traces: Traces) -> int:

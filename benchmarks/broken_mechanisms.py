@@ -22,7 +22,7 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.auditing.payment_order import Payer
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes.class_histogram.loop import loop as class_histogram
+from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.interface import TrainingData
 from workers.recipes.moments import released_sums
 

@@ -28,8 +28,8 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS, Purse
 from workers.recipes import units
-from workers.recipes.datalens.loop import loop as datalens
-from workers.recipes.datalens.loop import moment_votes
+from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import moment_votes
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.coefficients import cosine_basis
 from workers.recipes.moments.released_sums import release_means, release_scatter

@@ -27,9 +27,9 @@ from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
 from workers.recipes import blocks, private_steps
-from workers.recipes.datalens.loop import moment_votes
+from workers.recipes.datalens import moment_votes
+from workers.recipes.dp_classifier import loop as dp_classifier
 from workers.recipes.dp_classifier.loop import FeaturesOf
-from workers.recipes.dp_classifier.loop import loop as dp_classifier
 from workers.recipes.interface import Means, TrainingData
 from workers.recipes.moments import coefficients, texture
 from workers.recipes.private_steps import PrivateSteps, Task

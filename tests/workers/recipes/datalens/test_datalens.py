@@ -28,7 +28,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
-from workers.recipes.datalens.loop import loop as datalens
+from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
 from workers.recipes.interface import Cancelled, Means, Run, TrainingData, load_checkpoint
 from workers.train.checkpoints import SealedFolder

@@ -14,7 +14,7 @@ from privacy.errors import BudgetExceeded
 from privacy.plans.datalens.moment_votes import MomentRound, MomentVotesConfig, moment_rounds
 from privacy.plans.plan import PublicFacts
 from tests.workers.small_trainings import Purse
-from workers.recipes.datalens.loop import moment_votes
+from workers.recipes.datalens import moment_votes
 from workers.recipes.datalens.moment_votes import Moments, cosine_features, fit_gaussians, run_moment_votes
 from workers.recipes.interface import Run, TrainingData
 

@@ -14,7 +14,7 @@ from models.teacher_ensemble import TeacherConfig
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from tests.workers.small_trainings import Purse
-from workers.recipes.datalens.loop import teacher_stage
+from workers.recipes.datalens import teacher_stage
 from workers.recipes.datalens.teacher_stage import (
     Release,
     TeacherStageConfig,

@@ -39,8 +39,8 @@ from tests.workers.small_trainings import (
     zeros_and_ones,
 )
 from workers.recipes import private_steps
+from workers.recipes.dp_diffusion import loop as dp_diffusion
 from workers.recipes.dp_diffusion.loop import WARM_UP, drawn_examples, warm_up
-from workers.recipes.dp_diffusion.loop import loop as dp_diffusion
 from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, load_checkpoint
 
 OPTIONS = SMALL["dp_diffusion"]

@@ -30,7 +30,7 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes.datalens.loop import loop as datalens
+from workers.recipes.datalens import loop as datalens
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.moments.released_sums import Kept
