@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.sizes import TEXTURE_CELL, texture_size
+from obscura.wire.budgets import UNITS
+from obscura.wire.wording import show_epsilon
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
@@ -32,8 +34,6 @@ from privacy.plans.moments.warm_start import (
     warm_start_stages,
 )
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
-from privacy.units import UNITS
-from privacy.wording import show_epsilon
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from obscura.wire.words import HoldState, JobState
 from privacy.plans.registry import RECIPES
 from service import ledger
-from service.db.words import HoldState, JobState
 from service.errors import Conflict
 from service.settings import Settings
 from tests.workers.conftest import alive
