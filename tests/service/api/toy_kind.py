@@ -46,6 +46,7 @@ def finish(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job
 
 KIND = Kind(
     name="toy",
+    many="toys",
     title=lambda _job, _made: "Open a dataset",
     accept=accept,
     failed=FailureCode.INTERNAL,
