@@ -169,7 +169,7 @@ ADMIN_ROWS = "SELECT * FROM admin_requests ORDER BY id"
 
 def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, old_url):
     """Every state and action, with what only raises and only requests about admins say."""
-    command.upgrade(migration_config(old_url), "0012")
+    command.upgrade(migration_config(old_url), "0013")
     with filled.begin() as connection:
         first = connection.scalar(text("SELECT id FROM admins"))
         for name in ("bob", "carol"):
@@ -201,7 +201,7 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
         before = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
     assert [len(rows) for rows in before] == [4, 5]
 
-    command.upgrade(migration_config(old_url), "0013")
+    command.upgrade(migration_config(old_url), "0014")
     with transaction(make_session_factory(filled)) as session:
         rows = {row.id: row for row in session.query(Decision)}
         assert len(rows) == 9
@@ -212,7 +212,7 @@ def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, o
         assert rows["adr_key"].keys_revoked == 1
         assert {row.asked_at for row in rows.values()} == {NOW}
     filled.dispose()
-    command.downgrade(migration_config(old_url), "0012")
+    command.downgrade(migration_config(old_url), "0013")
     with filled.connect() as connection:
         after = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
     assert [[dict(row) for row in rows] for rows in after] == [[dict(row) for row in rows] for rows in before]
