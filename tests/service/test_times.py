@@ -9,15 +9,21 @@ from pydantic import BaseModel
 
 from obscura.wire.schemas import Minute, to_the_minute
 from obscura.wire.words import EntryKind
+<<<<<<< HEAD
 from service import ledger
 from service.api.routes import ROUTERS
+=======
+from service import artifacts, ledger
+from service.api.routes import routers
+from service.artifacts import directory_of, publish_directory, staged_directory
+>>>>>>> 05e2c8a6e8a12477cc2f9c33dfddd7dad8c56bb1
 from service.db.base import new_id
 from service.db.session import transaction
 from service.storage.folder import FolderStorage
 from service.storage.interface import key_of
 from service.times import EXACT, to_the_hour
 from tests.service.holds import hold_at_present_rate
-from tests.service.people import make_key
+from tests.service.people import approve_raise, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
@@ -75,9 +81,9 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
         ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
         asked = ledger.request_raise(
-            session, account_id=account_id, epsilon=8, reason="more", requested_by=asking, now=next(moments)
+            session, account_id=account_id, epsilon=8, reason="more", asked_with=asking, now=next(moments)
         )
-        ledger.approve_raise(session, request_id=asked.id, decided_by=deciding, now=next(moments))
+        approve_raise(session, asked.id, deciding, next(moments))
         sample = {"job_id": new_id("job"), "release_id": new_id("rel")}
         ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
         fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
@@ -127,7 +133,7 @@ def _answers(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
 
 
 def test_every_time_of_an_answer_is_shown_to_the_minute_but_what_the_log_says():
-    assert ROUTERS  # so their records are loaded
+    assert routers()  # so their records are loaded
     exactly, coarse = set(), 0
     for record in set(_answers()):
         for name, kind in get_type_hints(record, include_extras=True).items():

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from privacy.plans.registry import RECIPES
 from service import jobs, ledger
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
@@ -23,7 +24,7 @@ from service.storage.files import digest_directory
 from service.storage.interface import key_of, work_key
 from service.storage.journals import journalled
 from workers.recipes.interface import Trainer
-from workers.recipes.registry import WORK
+from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
 from workers.train.progress import ReportedProgress
@@ -47,7 +48,7 @@ def run(context: Context) -> None:
     if release_id not in storage.list("releases"):
         training = read_training(context)
         budget = HeldBudget(training)
-        pieces = (*WORK[training.plan.recipe](training.plan, training.facts), *publishing_work(training))
+        pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(training, pieces, budget)
         work = work_key(job_id)
         if _TRAINED not in storage.list(work):
@@ -112,7 +113,9 @@ def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: R
     after arming and are gone when the outcome is there.
     """
     public = public_parts(training.settings, training.plan, training.anchors)
-    processes = 1 if budget.closed else processes_wanted(training.settings, trainer, training.device)
+    processes = (
+        1 if budget.closed else processes_wanted(training.settings, RECIPES[training.plan.recipe], training.device)
+    )
     with transaction(training.factory) as session:
         ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
