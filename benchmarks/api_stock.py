@@ -17,12 +17,7 @@ from sqlalchemy import insert, select, text
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
 from service import admins
-<<<<<<< HEAD
-from service.db.access_tables import ApiKey
-=======
-from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.access_tables import ApiKey, Decision
->>>>>>> 05e2c8a6e8a12477cc2f9c33dfddd7dad8c56bb1
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep

@@ -9,14 +9,8 @@ from pydantic import BaseModel
 
 from obscura.wire.schemas import Minute, to_the_minute
 from obscura.wire.words import EntryKind
-<<<<<<< HEAD
 from service import ledger
-from service.api.routes import ROUTERS
-=======
-from service import artifacts, ledger
 from service.api.routes import routers
-from service.artifacts import directory_of, publish_directory, staged_directory
->>>>>>> 05e2c8a6e8a12477cc2f9c33dfddd7dad8c56bb1
 from service.db.base import new_id
 from service.db.session import transaction
 from service.storage.folder import FolderStorage

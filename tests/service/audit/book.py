@@ -27,12 +27,8 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
-<<<<<<< HEAD
 from service.storage.folder import FolderStorage
-from tests.service.people import make_key
-=======
 from tests.service.people import approve_raise, make_key
->>>>>>> 05e2c8a6e8a12477cc2f9c33dfddd7dad8c56bb1
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget
