@@ -14,6 +14,7 @@ from service.audit.receipts import kept_receipts
 from service.datasets import deletion, reading
 from service.datasets.reading import Upload
 from service.datasets.vault import make_fingerprint_key, open_dataset
+from service.db.job_tables import Sample
 from service.errors import InvalidInput, NotFound
 from service.inspection import inspect_ledger
 from service.settings import Settings
@@ -59,7 +60,7 @@ def test_a_training_its_samples_and_all_that_is_verified_need_no_folder(shop):
     assert journalled(storage, job_id)[0] == shop.hold(job_id).charged_nano > 0
     drawing = shop.sample(release.id)
     shop.work(drawing, TINY)
-    sample = shop.do(jobs.sample_of, drawing)
+    sample = shop.do(jobs.made_by, Sample, drawing)
     assert digest_file(storage.open(key_of(sample.id), f"{sample.id}.npz")) == sample.sha256
     report = inspect_ledger(shop.settings, shop.factory, thorough=True)
     assert (report.findings, report.artifacts) == ((), 1)
