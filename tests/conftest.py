@@ -21,12 +21,12 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from obscura.wire.words import DatasetState, Visibility
 from service import ledger
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, Visibility
 from service.logs import configure_logging
 
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"

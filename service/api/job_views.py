@@ -9,9 +9,7 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from privacy.accounting.filter import Filter
-from service import ledger
-from service.api.job_schemas import (
+from obscura.wire.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
     EventRecord,
@@ -27,9 +25,11 @@ from service.api.job_schemas import (
     SweepTotals,
     TrialFacts,
 )
+from obscura.wire.words import JobKind, JobState, ReleaseKind
+from privacy.accounting.filter import Filter
+from service import ledger
 from service.api.views import record
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
-from service.db.words import JobKind, JobState, ReleaseKind
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
 from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from privacy.plans.plan import Plan
-from service import admins, ledger
-from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
-from service.api.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
-from service.api.schemas import (
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from obscura.wire.schemas import (
     AccountRecord,
     ApiRecord,
     BalanceFacts,
@@ -25,10 +23,12 @@ from service.api.schemas import (
     EntryRecord,
     LimitRequestRecord,
 )
+from obscura.wire.words import Visibility
+from privacy.plans.plan import Plan
+from service import admins, ledger
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import LimitRequest
-from service.db.words import Visibility
 
 Record = TypeVar("Record", bound=ApiRecord)
 

@@ -10,7 +10,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from sqlalchemy import select
 
-from service import artifacts, jobs, reports, weights
+from obscura.wire import formats
+from obscura.wire.words import DatasetState
+from service import jobs, reports, weights
 from service.artifacts import directory_of, find_file
 from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
@@ -21,11 +23,9 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
-from service.db.words import DatasetState
 from service.disk import require_room
 from service.errors import InvalidInput, NotFound
 from service.ingest.formats import FORMATS
-from service.sample_formats import PACKINGS
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
@@ -90,7 +90,7 @@ def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
 
 
 # The files of a release that may be fetched by name; the rest of its folder is not served.
-DOWNLOADS = ("report.json", *artifacts.DOWNLOADS, *artifacts.MADE)
+DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
@@ -134,7 +134,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
     payer, hold = payers[row.account_id], next(iter(holds.values()), None)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
     if "generator.json" in present:
-        present |= set(artifacts.MADE)
+        present |= set(formats.MADE)
     return page(
         request,
         "release.html",
@@ -147,7 +147,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public=public,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
-        packings=PACKINGS,
+        packings=formats.PACKINGS,
         samples_max=dashboard.settings.samples_max,
         chance=1 / len(row.dataset.classes),
         url=str(request.base_url).rstrip("/"),
@@ -186,7 +186,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
         data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{release_id}-{name}"'
         return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
-    if name in artifacts.MADE:
+    if name in formats.MADE:
         made = weights.read_made(dashboard.settings.data_dir, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{name}"'
         return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})

@@ -10,18 +10,18 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from privacy.wording import show_silence
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.wording import show_silence
+from obscura.wire.words import UNFINISHED, HoldState, JobKind
 from service import jobs, ledger
 from service.dashboard.queries import Payer, read_payers
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow
-from service.db.words import UNFINISHED, HoldState, JobKind
 from service.errors import NotFound
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
-from service.times import to_the_minute
 from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
 
 JOBS_A_PAGE = 50

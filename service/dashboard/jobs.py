@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from obscura.wire.words import JobState
 from service import jobs
 from service.api import job_views
 from service.api.events import EventStream, Snapshot, follow
@@ -19,7 +20,6 @@ from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.words import JobState
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 
+from obscura.wire.schemas import AccountRequest, DatasetRequest, Identifier
 from privacy.errors import PrivacyError
 from service import ledger
 from service.api.routes.datasets import put_content
-from service.api.schemas import AccountRequest, DatasetRequest, Identifier
 from service.api.uploading import Body
 from service.auth import Scope
 from service.dashboard import queries
@@ -112,7 +112,7 @@ def put(
     """Take the images as the body, from the page's script: as the API does."""
     require_same_origin(request)
     uploader = require_acting(viewer, token, Scope.DATA)
-    return put_content(dashboard.service, request, uploader, dataset_id, format)
+    return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
 
 
 @router.post("/datasets/{dataset_id}/content")

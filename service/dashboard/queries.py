@@ -10,13 +10,13 @@ from itertools import accumulate
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, aliased
 
+from obscura.wire.words import DatasetState, EntryKind, LimitRequestState, Visibility
 from privacy.plans.registry import RECIPES
 from service import ledger
 from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
-from service.db.words import DatasetState, EntryKind, LimitRequestState, Visibility
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
 from service.wording import NONE_SHOWN

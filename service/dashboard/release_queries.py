@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, defer, joinedload, load_only
 
+from obscura.wire.words import DatasetState, Visibility
 from service.dashboard.job_queries import older_than
 from service.dashboard.queries import ROWS_MAX
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.words import DatasetState, Visibility
 from service.errors import NotFound
 from service.jobs.evaluations import newest_evaluations, with_figures
 

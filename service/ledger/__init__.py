@@ -3,8 +3,8 @@
 Whoever writes gives a session in a writing transaction and commits it; times are aware.
 """
 
+from obscura.wire.words import HoldState, Unit
 from service.db.ledger_tables import EVERYWHERE
-from service.db.words import HoldState, Unit
 from service.ledger.accounts import (
     Balance,
     accounts,

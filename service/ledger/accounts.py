@@ -12,19 +12,18 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from privacy.accounting.bounds import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.words import Adjacency, EntryKind, Unit
 from privacy.accounting.filter import Filter, open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.errors import InvalidParameter
 from service.db.base import new_id
 from service.db.session import is_duplicate
-from service.db.words import Adjacency, EntryKind, Unit
-from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption
+from service.errors import AccountFrozen, Conflict, InsufficientBudget, InvalidInput, LedgerCorruption, require_name
 from service.ledger.chain import GENESIS_HASH, Entry
 from service.ledger.records import Account, check_account, check_entry
 from service.ledger.rows import get_account, require_clock
 from service.ledger.statements import ACCOUNTS, account_rows, add_account, add_entry, entry_rows
-from service.names import require_name
 
 PAGE_SIZE_MAX = 1000
 

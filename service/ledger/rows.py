@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from privacy.accounting.filter import Filter, open_filter
-from service.db.words import EntryKind
 from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
 from service.ledger.chain import Entry

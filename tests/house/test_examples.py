@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from models.extractor import ExtractorConfig
-from service.client import BudgetError, Client
-from service.client.local import LocalService
+from obscura.client import BudgetError, Client
+from obscura.client.local_service import LocalService
 from tests.house.examples import (
     NOT_RUN,
     PYTHON_NOT_RUN,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import obscura
-from service.client import Client, Release
+from obscura.client import Client, Release
 from tests.obscura.small import SMALL, two_classes
 
 

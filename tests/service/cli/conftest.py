@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.client.local import running_at
-from service.settings import Settings
+from obscura.client.local_service import running_at
 
 START_SECONDS = 60
 
@@ -73,7 +72,7 @@ def serving(data_dir: Path, module: str = "service.cli") -> Iterator[Shell]:
     command = [sys.executable, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + START_SECONDS
-    while running_at(Settings(data_dir=data_dir)) is None:
+    while running_at(data_dir) is None:
         assert process.poll() is None, "the service did not start"
         assert time.monotonic() < deadline, "the service did not start in time"
         time.sleep(0.1)

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from obscura.client import Client
+from obscura.client.local_service import running_at
 from privacy.plans.registry import RECIPES
-from service.client import Client
-from service.client.local import running_at
-from service.settings import Settings
 from tests.service.cli.conftest import serving
 
 
@@ -39,7 +38,7 @@ def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_traine
 
 
 def test_the_client_reads_what_the_service_serves(newer):
-    running = running_at(Settings(data_dir=newer.data_dir))
+    running = running_at(newer.data_dir)
     assert running is not None
     with Client(running, (newer.data_dir / "admin.key").read_text().strip()) as client:
         toy = client.recipe("toy")

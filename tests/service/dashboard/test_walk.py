@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from service.client.local import LocalService
+from obscura.client.local_service import LocalService
 from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium
 
 pytestmark = [pytest.mark.slow, *in_chromium]

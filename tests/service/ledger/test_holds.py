@@ -7,10 +7,10 @@ from datetime import datetime
 
 import pytest
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
-from service.db.words import EntryKind, HoldState
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
