@@ -11,9 +11,9 @@ from tests.service.cli.conftest import serving
 
 
 @pytest.fixture(scope="module")
-def newer(tmp_path_factory):
+def newer(tmp_path_factory, warm):
     """Commands that know no toy, against a service that trains it."""
-    with serving(tmp_path_factory.mktemp("newer") / "service", "tests.service.cli.toy_service") as shell:
+    with serving(tmp_path_factory.mktemp("newer") / "service", warm, "tests.service.cli.toy_service") as shell:
         yield shell
 
 
@@ -47,7 +47,7 @@ def test_the_client_reads_what_the_service_serves(newer):
 
 
 def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell, tmp_path):
-    alone = type(shell)(tmp_path / "nobody")
+    alone = type(shell)(tmp_path / "nobody", shell.python)
     found = alone("recipes", "--json")
     assert [recipe["name"] for recipe in json.loads(found.out)] == list(RECIPES)
     assert "the package that is installed here" in found.err
