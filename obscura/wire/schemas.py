@@ -79,10 +79,19 @@ class ApiRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+Record = TypeVar("Record", bound="ApiRecord")
+
+
 class ApiRecord(BaseModel):
     """A read-only answer. Unknown fields are ignored, so an older client reads a newer service."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
+    """Return what a schema names of a row, except for fields that are shown otherwise than they are stored."""
+    same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
+    return schema(**same, **differently)
 
 
 class Page(ApiRecord, Generic[Item]):

@@ -11,31 +11,29 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import (
     FINAL_STATES,
-    EvaluationRecord,
     EventRecord,
-    FailureFacts,
     HistogramFacts,
     IncompleteFacts,
     JobRecord,
-    PreviewRecord,
     ProgressFacts,
     ReleaseRecord,
-    SampleRecord,
     SweepRecord,
     SweepTotals,
     TrialFacts,
 )
-from obscura.wire.words import JobKind, JobState, ReleaseKind
+from obscura.wire.schemas import record_of
+from obscura.wire.words import TRAIN, JobState, ReleaseKind
 from privacy.accounting.filter import Filter
 from service import ledger
-from service.api.views import record
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.db.job_tables import Evaluation, Job, Release, Sample, Sweep
 from service.errors import LedgerCorruption
 from service.jobs import charged_before_useful
-from service.jobs.evaluations import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.kind import failure_of
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.evaluate import newest_evaluations, newest_on_own_dataset, with_figures
+from service.jobs.lookup import made_by
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
-from service.wording import FAILURES, forecast_sentence
 
 # What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
 # running it.
@@ -80,7 +78,7 @@ class Payments:
             LedgerCorruption: The log contradicts one of them.
         """
         accounts = ledger.get_accounts(session, {row.account_id for row in rows if row.account_id is not None})
-        going_on = [row.id for row in rows if row.kind is JobKind.TRAIN and row.state.value not in FINAL_STATES]
+        going_on = [row.id for row in rows if row.kind == TRAIN and row.state.value not in FINAL_STATES]
         plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
         return cls(
             useful_from_nano={
@@ -114,25 +112,31 @@ def progress(row: Job | Row[Any], paid: Payments) -> ProgressFacts:
     )
 
 
-def failure(row: Job | Row[Any]) -> FailureFacts | None:
-    """Why a job failed, from the closed set."""
-    if row.failure_code is None:
-        return None
-    return FailureFacts(code=row.failure_code.value, message=FAILURES[row.failure_code])
+def job(session: Session, row: Job) -> JobRecord:
+    """One job, as `jobs` shows several."""
+    return jobs(session, [row])[0]
 
 
 def jobs(session: Session, rows: Sequence[Job | Row[Any]]) -> list[JobRecord]:
     """Jobs, whole or as JOBS finds them, with their progress and what they made."""
-    drawn = _sample_ids(session, [row.id for row in rows if row.kind is JobKind.SAMPLE])
+    drawn = _sample_ids(session, [row.id for row in rows if KINDS[row.kind].makes is Sample])
     paid = Payments.of(session, rows)
     return [_job(row, drawn.get(row.id), paid) for row in rows]
+
+
+def made(session: Session, row: Job) -> Any:
+    """What a job makes, or the job itself where that is no row of its own."""
+    kind = KINDS[row.kind]
+    if kind.makes is None or kind.show is None:
+        return job(session, row)
+    return kind.show(made_by(session, kind.makes, row.id), row)
 
 
 def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
     """Sweeps with their trials and what they cost together."""
     query = JOBS.add_columns(Job.sweep_id, Release.summary, Release.incomplete)
     query = query.outerjoin(Release, Release.id == Job.release_id)
-    query = query.where(Job.sweep_id.in_([row.id for row in rows]), Job.kind == JobKind.TRAIN)
+    query = query.where(Job.sweep_id.in_([row.id for row in rows]), Job.kind == TRAIN)
     trials: dict[str, list[Row[Any]]] = {row.id: [] for row in rows}
     found = session.execute(query.order_by(Job.created_at)).all()
     for job in found:
@@ -151,13 +155,13 @@ def sweeps(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
 
 def event(session: Session, row: Job) -> EventRecord:
     """What one server-sent event says about a job."""
-    drawn = _sample_ids(session, [row.id]) if row.kind is JobKind.SAMPLE else {}
+    drawn = _sample_ids(session, [row.id]) if KINDS[row.kind].makes is Sample else {}
     return EventRecord(
         job_id=row.id,
         state=row.state.value,
         cancel_requested=row.cancel_requested,
         progress=progress(row, Payments.of(session, [row])),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         sample_id=drawn.get(row.id),
     )
@@ -171,15 +175,15 @@ def _publishes_if_cancelled(row: Job | Row[Any], charged_nano: int, paid: Paymen
 
 def _job(row: Job | Row[Any], sample_id: str | None, paid: Payments) -> JobRecord:
     facts = progress(row, paid)
-    return record(
+    return record_of(
         JobRecord,
         row,
-        recipe=row.recipe if row.kind in (JobKind.TRAIN, JobKind.PREVIEW) else None,
+        recipe=row.recipe if KINDS[row.kind].planned else None,
         price_nano=facts.planned_nano,
         price_epsilon=facts.planned_epsilon,
         publishes_if_cancelled=_publishes_if_cancelled(row, facts.charged_nano, paid),
         progress=facts,
-        failure=failure(row),
+        failure=failure_of(row),
         sample_id=sample_id,
     )
 
@@ -232,7 +236,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None, epsilon_of:
         spent_nano=hold.captured_nano,
         spent_epsilon=epsilon_of(hold.captured_nano),
         accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )
@@ -272,52 +276,10 @@ def releases(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Relea
 def _release(row: Release | Row[Any], newest: Evaluation | None) -> ReleaseRecord:
     summary = with_figures(row.summary, newest)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-    return record(
+    return record_of(
         ReleaseRecord,
         row,
         summary=summary,
         incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
-    )
-
-
-def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
-    """An evaluation; its state is its job's."""
-    results = row.results or {}
-    return record(
-        EvaluationRecord,
-        row,
-        state=job.state,
-        accuracy=results.get("accuracy"),
-        accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
-        accuracy_real=results.get("accuracy_real"),
-        failure=failure(job),
-    )
-
-
-def sample(row: Sample, job: Job) -> SampleRecord:
-    """A sample; its state is its job's."""
-    return record(SampleRecord, row, state=job.state, failure=failure(job))
-
-
-def preview(row: Preview, job: Job) -> PreviewRecord:
-    """A preview; its state is its job's."""
-    found = row.results or {}
-    return PreviewRecord(
-        id=row.id,
-        job_id=job.id,
-        state=job.state.value,
-        dataset_id=job.dataset_id or "",
-        recipe=job.recipe,
-        epsilon=job.epsilon or 0.0,
-        options=job.options,
-        stand_in=found.get("stand_in"),
-        accuracy=found.get("accuracy"),
-        real_accuracy=found.get("real"),
-        chance=found.get("chance"),
-        verdict=forecast_sentence(**found) if found else None,
-        notes=list(job.plan.get("notes", [])),
-        failure=failure(job),
-        created_at=row.created_at,
-        finished_at=row.finished_at,
     )

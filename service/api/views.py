@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -16,12 +15,12 @@ from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecor
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from obscura.wire.schemas import (
     AccountRecord,
-    ApiRecord,
     BalanceFacts,
     CountRecord,
     DatasetRecord,
     EntryRecord,
     LimitRequestRecord,
+    record_of,
 )
 from obscura.wire.words import Visibility
 from privacy.plans.plan import Plan
@@ -30,23 +29,15 @@ from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import LimitRequest
 
-Record = TypeVar("Record", bound=ApiRecord)
-
-
-def record(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return what a schema names of a row, except for fields that are shown otherwise than they are stored."""
-    same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
-    return schema(**same, **differently)
-
 
 def account(row: ledger.Account) -> AccountRecord:
     """An account with its balance."""
-    return record(AccountRecord, row, balance=record(BalanceFacts, ledger.balance_of(row)))
+    return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
 
 
 def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
     """A request to raise a limit."""
-    return record(
+    return record_of(
         LimitRequestRecord,
         row,
         state="expired" if ledger.has_expired(row, now) else row.state,
@@ -56,12 +47,12 @@ def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
 
 def admin(row: Admin) -> AdminRecord:
     """A person who decides."""
-    return record(AdminRecord, row)
+    return record_of(AdminRecord, row)
 
 
 def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
-    return record(
+    return record_of(
         AdminRequestRecord,
         row,
         introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
@@ -82,13 +73,13 @@ def count(paid: ledger.Entry) -> CountRecord:
 
 def entry(row: ledger.Entry) -> EntryRecord:
     """A ledger row."""
-    return record(EntryRecord, row)
+    return record_of(EntryRecord, row)
 
 
 def dataset(row: Dataset) -> DatasetRecord:
     """A dataset. Size and digest of private content are functions of private data and stay inside."""
     public = row.visibility is Visibility.PUBLIC
-    return record(
+    return record_of(
         DatasetRecord,
         row,
         content_sha256=row.content_sha256 if public else None,
@@ -100,7 +91,7 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     """Keys without their hashes, each with the person who made it."""
     makers = admins.makers(session, rows)
     return [
-        record(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
         for row, maker in ((row, makers.get(row.id)) for row in rows)
     ]
 

@@ -12,17 +12,18 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import to_the_minute
 from obscura.wire.wording import show_silence
-from obscura.wire.words import UNFINISHED, HoldState, JobKind
+from obscura.wire.words import FAILURES, TRAIN, UNFINISHED, HoldState
 from service import jobs, ledger
 from service.dashboard.queries import Payer, read_payers
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
-from service.jobs.evaluations import newest_on_own_dataset, with_figures
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
+from service.jobs.kinds.preview import forecast_sentence
 from service.jobs.silence import SILENT_MINUTES
 from service.jobs.sweeps import sweeps_measured
-from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
 
 JOBS_A_PAGE = 50
 UNFINISHED_MAX = 100
@@ -79,13 +80,7 @@ class JobView:
     @property
     def title(self) -> str:
         """What the job does, in words."""
-        if self.job.kind is JobKind.SAMPLE:
-            return f"Draw {self.sample.count:,} images" if self.sample else "Draw images"
-        if self.job.kind is JobKind.EVALUATE:
-            return "Evaluate a release"
-        if self.job.kind is JobKind.PREVIEW:
-            return "Preview a plan"
-        return RECIPE_TITLES.get(self.job.recipe) or str(self.job.recipe)
+        return KINDS[self.job.kind].title(self.job, self.sample)
 
     @property
     def active(self) -> bool:
@@ -211,7 +206,7 @@ def list_sweeps(session: Session, *, account_id: str | None = None) -> list[Swee
     if not sweeps:
         return []
     trials = select(Job.sweep_id, Job.state, Job.hold_id).where(Job.sweep_id.in_([sweep.id for sweep in sweeps]))
-    rows: list[Any] = list(session.execute(trials.where(Job.kind == JobKind.TRAIN)))
+    rows: list[Any] = list(session.execute(trials.where(Job.kind == TRAIN)))
     payers, holds = read_payers(session, {sweep.account_id for sweep in sweeps}, _hold_ids(rows))
     return [
         _sweep(sweep, payers[sweep.account_id], holds, [row for row in rows if row.sweep_id == sweep.id])
@@ -226,7 +221,7 @@ def read_sweep(session: Session, sweep_id: str, now: datetime) -> SweepView:
         NotFound: There is none.
     """
     sweep = jobs.get_sweep(session, sweep_id)
-    rows = _rows(session, Job.sweep_id == sweep_id, Job.kind == JobKind.TRAIN, order=Job.created_at)
+    rows = _rows(session, Job.sweep_id == sweep_id, Job.kind == TRAIN, order=Job.created_at)
     found = session.execute(
         select(Release.job_id, Release.id, Release.summary).where(Release.job_id.in_([row.id for row in rows]))
     ).all()
@@ -299,8 +294,8 @@ def read_job(session: Session, job_id: str, now: datetime) -> tuple[JobView, dic
     if row is None:
         raise NotFound("There is no such job.")
     view, plan = _views(session, [row], now)[0], row.plan or {}
-    if row.kind is JobKind.PREVIEW:
-        view = replace(view, preview=jobs.preview_of(session, job_id))
+    if KINDS[row.kind].makes is Preview:
+        view = replace(view, preview=jobs.made_by(session, Preview, job_id))
     if row.hold_id is not None and row.account_id is not None:
         useful_nano = jobs.charged_before_useful(plan)
         payers, holds = read_payers(session, [row.account_id], [row.hold_id])
@@ -359,7 +354,7 @@ def _rows(session: Session, *conditions: Any, order: Any, limit: int | None = No
 
 
 def _views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
-    ids = [row.id for row in rows if row.kind is JobKind.SAMPLE]
+    ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
     samples = session.scalars(select(Sample).where(Sample.job_id.in_(ids))).all() if ids else []
     drawn = {sample.job_id: sample for sample in samples}
     return [JobView(row, now, drawn.get(row.id)) for row in rows]

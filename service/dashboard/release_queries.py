@@ -15,7 +15,7 @@ from service.dashboard.queries import ROWS_MAX
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.errors import NotFound
-from service.jobs.evaluations import newest_evaluations, with_figures
+from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 
 RELEASES_A_PAGE = 30
 RECENT_RELEASES = 6

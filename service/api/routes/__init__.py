@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.api.routes import accounts, admins, datasets, health, jobs, ledger, previews, recipes, releases
+from service.api.routes import accounts, admins, datasets, health, jobs, ledger, orders, recipes, releases
 
 ROUTERS = (
     health.router,
@@ -12,7 +12,7 @@ ROUTERS = (
     datasets.router,
     recipes.router,
     jobs.plan_router,
-    previews.router,
+    orders.router(),
     jobs.router,
     jobs.sweep_router,
     releases.router,
