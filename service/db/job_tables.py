@@ -201,3 +201,6 @@ class Preview(Base):
     finished_at: Mapped[datetime | None]
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+Made = Sample | Evaluation | Preview  # what jobs make, besides releases

@@ -10,8 +10,7 @@ from typing import Any
 from obscura.wire.job_schemas import FailureFacts, JobRecord
 from obscura.wire.schemas import ApiRecord, ApiRequest
 from obscura.wire.words import FAILURES, FailureCode
-from service.db.job_tables import Job
-from service.jobs.lookup import Made
+from service.db.job_tables import Job, Made
 
 SAMPLES_MAX = 200_000  # where the service's settings say no other number
 
@@ -47,11 +46,13 @@ class Reading:
 
     Attributes:
         path: below which it has its id.
+        prefix: of its ids.
         picture: the column that holds a PNG picture of it, which has its name below that.
         picture_description: of that picture.
     """
 
     path: str
+    prefix: str
     tag: str
     description: str
     picture: str = ""
@@ -64,6 +65,7 @@ class Kind:
 
     Attributes:
         name: the word in the job's row.
+        many: what several such jobs are called.
         title: what pages call such a job, from its row and from what it makes, if that is at hand.
         accept: takes a session, an `Ask` and the fields of the order as keywords; refuses, or queues the job.
         failed: the code of a failure that is nothing special.
@@ -80,6 +82,7 @@ class Kind:
     """
 
     name: str
+    many: str
     title: Callable[[Any, Any], str]
     accept: Callable[..., Job]
     failed: FailureCode

@@ -9,11 +9,10 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.db.job_tables import Job, Made, Release, Sweep
 from service.db.session import find
 from service.errors import NotFound, StaleAttempt
 
-Made = Sample | Evaluation | Preview
 MadeByJob = TypeVar("MadeByJob", bound=Made)
 
 

@@ -15,10 +15,10 @@ from privacy.plans.plan import Plan
 from service import queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Made
 from service.errors import IdempotencyMismatch, InvalidInput
 from service.jobs.kind import SAMPLES_MAX, Ask, Kind
-from service.jobs.lookup import Made, get_job
+from service.jobs.lookup import get_job
 from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 

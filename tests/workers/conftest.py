@@ -270,9 +270,9 @@ def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
 
 
 @pytest.fixture
-def tiny_runner() -> tuple[str, ...]:
-    """The command that starts a runner with the small recipe."""
-    return TINY_RUNNER
+def tiny_runner(warm: str) -> tuple[str, ...]:
+    """The command that starts a runner with the small recipe, soon. Where processes are looked for, TINY_RUNNER is."""
+    return (warm, "-m", "tests.workers.tiny_runner")
 
 
 @pytest.fixture

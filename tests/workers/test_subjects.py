@@ -21,16 +21,18 @@ from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import assert_disjoint, subject_units
-from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
-from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.moment_votes import MomentRound
+from privacy.plans.datalens.moment_votes import MomentRound
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.small_trainings import TINY_DATALENS, Purse
-from workers.recipes import datalens, moment_votes, units
-from workers.recipes.coefficients import cosine_basis
+from workers.recipes import units
+from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import moment_votes
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.released_sums import release_means, release_scatter
+from workers.recipes.moments.coefficients import cosine_basis
+from workers.recipes.moments.released_sums import release_means, release_scatter
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.train.checkpoints import SealedFolder
 

@@ -27,14 +27,14 @@ from typing import BinaryIO
 import torch
 
 from privacy.accounting.events import Event
+from privacy.plans.plan import Recipe
 from service import ledger
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict
 from service.logs import get_logger
 from service.settings import Settings
-from workers.recipes.interface import Trainer
 from workers.recipes.ranks import meet, object_from_first, part
-from workers.recipes.registry import TOGETHER, TRAINERS
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.supervisor import runner_environment
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
@@ -46,12 +46,12 @@ _VERDICT_SECONDS = 10.0  # from a follower's death until the runner must have en
 _FAREWELL_SECONDS = 20.0  # for followers to leave after the training
 
 
-def processes_wanted(settings: Settings, trainer: Trainer, device: torch.device) -> int:
+def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -> int:
     """Return how many processes should train together: as many as were set, by default one for each GPU.
 
     One where the recipe is not made for several, and never more than there are GPUs, where there are any.
     """
-    if trainer not in TOGETHER:
+    if not recipe.together:
         return 1
     if device.type != "cuda":
         return settings.processes or 1

@@ -173,6 +173,7 @@ def show(made: Evaluation, job: Job) -> EvaluationRecord:
 
 KIND = Kind(
     name="evaluate",
+    many="evaluations",
     title=lambda _job, _made: "Evaluate a release",
     accept=accept,
     failed=FailureCode.EVALUATION_FAILED,

@@ -156,6 +156,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
 
 KIND = Kind(
     name="preview",
+    many="previews",
     title=lambda _job, _made: "Preview a plan",
     accept=accept,
     failed=FailureCode.PREVIEW_FAILED,
@@ -172,6 +173,7 @@ KIND = Kind(
     show=show,
     reading=Reading(
         path="/v1/previews",
+        prefix="prv",
         tag="plans",
         description="Read a preview: its state, and its forecast once it has ended.",
         picture="grid",

@@ -102,6 +102,7 @@ def finish(
 
 KIND = Kind(
     name="sample",
+    many="drawings",
     title=lambda _job, made: f"Draw {made.count:,} images" if made else "Draw images",
     accept=accept,
     failed=FailureCode.SAMPLING_FAILED,
@@ -117,6 +118,7 @@ KIND = Kind(
     makes=Sample,
     reading=Reading(
         path="/v1/samples",
+        prefix="smp",
         tag="samples",
         description="Read a sample: its state, and its SHA-256 and size once it is there.",
     ),

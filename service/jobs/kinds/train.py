@@ -259,6 +259,7 @@ def _json(value: Mapping[str, Any]) -> dict[str, Any]:
 
 KIND = Kind(
     name=TRAIN,
+    many="trainings",
     title=lambda job, _made: RECIPE_TITLES.get(job.recipe, job.recipe),
     accept=accept,
     failed=FailureCode.TRAINING_FAILED,

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from privacy.plans.registry import RECIPES
 from service import artifacts, jobs, ledger
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
@@ -23,7 +24,7 @@ from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from service.journals import journalled
 from workers.recipes.interface import Trainer
-from workers.recipes.registry import WORK
+from workers.recipes.registry import work_of
 from workers.supervise.attempts import work_directory
 from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
@@ -49,7 +50,7 @@ def run(context: Context) -> None:
     if not finished.is_dir():
         training = read_training(context)
         budget = HeldBudget(training)
-        pieces = (*WORK[training.plan.recipe](training.plan, training.facts), *publishing_work(training))
+        pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
         progress = ReportedProgress(training, pieces, budget)
         trained = work / _TRAINED
         if not trained.is_dir():
@@ -111,7 +112,9 @@ def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: R
     after arming and are gone when the outcome is there.
     """
     public = public_parts(training.settings, training.plan, training.anchors)
-    processes = 1 if budget.closed else processes_wanted(training.settings, trainer, training.device)
+    processes = (
+        1 if budget.closed else processes_wanted(training.settings, RECIPES[training.plan.recipe], training.device)
+    )
     with transaction(training.factory) as session:
         ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
