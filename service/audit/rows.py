@@ -41,7 +41,7 @@ _CHECKPOINTS = (
 )
 # PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
-_CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "limit_requests")
+_CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
 _APPEND_ONLY = ("entries", "checkpoints")
 _TRIGGERS = {
     "sqlite": ("no_update", "no_delete", "no_replace"),
