@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.bundle import bundle
+from models.program import write_program
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
 from service.artifacts import find_file, open_regular
@@ -47,7 +47,7 @@ def read_made(data_dir: Path, factory: SessionFactory, release_id: str, name: st
     try:
         if name == MODEL_CARD_FILE:
             return _model_card(release.name, release.card, description, classes).encode()
-        return bundle(description.get("network"), classes, folder_names(classes)).encode()
+        return write_program(description.get("network"), classes, folder_names(classes)).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 

@@ -23,7 +23,7 @@ from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from service.journals import journalled
-from workers.recipes.interface import Trainer
+from workers.recipes.interface import Trainer, save_trained
 from workers.recipes.registry import work_of
 from workers.supervise.attempts import work_directory
 from workers.train.followers import followed, processes_wanted
@@ -124,7 +124,7 @@ def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: R
     partial = trained.with_name(f"{_TRAINED}.{training.attempt.number}.tmp")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700)
-    outcome.save(partial)
+    save_trained(outcome, partial)
     failpoint("trained.before")
     _put_in_place(partial, trained)
     failpoint("trained.after")
