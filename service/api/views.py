@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -24,10 +25,9 @@ from obscura.wire.schemas import (
 )
 from obscura.wire.words import Visibility
 from privacy.plans.plan import Plan
-from service import admins, ledger
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service import admins, decisions, ledger
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
-from service.db.ledger_tables import LimitRequest
 
 
 def account(row: ledger.Account) -> AccountRecord:
@@ -35,13 +35,17 @@ def account(row: ledger.Account) -> AccountRecord:
     return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
 
 
-def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
+def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
     """A request to raise a limit."""
     return record_of(
         LimitRequestRecord,
         row,
-        state="expired" if ledger.has_expired(row, now) else row.state,
-        expires_at=row.requested_at + ledger.REQUEST_LIFETIME,
+        requested_by=row.asked_with,
+        requested_by_admin=row.asked_by,
+        requested_at=row.asked_at,
+        decided_by=row.decided_with,
+        decided_by_admin=row.decided_by,
+        **_lifetime(row, now),
     )
 
 
@@ -50,15 +54,14 @@ def admin(row: Admin) -> AdminRecord:
     return record_of(AdminRecord, row)
 
 
-def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
+def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
-    return record_of(
-        AdminRequestRecord,
-        row,
-        introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
-        state="expired" if admins.has_expired(row, now) else row.state,
-        expires_at=row.asked_at + admins.REQUEST_LIFETIME,
-    )
+    introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
+    return record_of(AdminRequestRecord, row, introduction=introduction, **_lifetime(row, now))
+
+
+def _lifetime(row: Decision, now: datetime) -> dict[str, Any]:
+    return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
 
 
 def count(paid: ledger.Entry) -> CountRecord:

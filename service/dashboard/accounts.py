@@ -9,17 +9,21 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DecisionAction
 from service.dashboard import job_queries, queries, release_queries
 from service.dashboard.access import Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.pages import PageRoute, page
+from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.decisions import list_decisions
 from service.errors import NotFound
 from service.ledger.stops import arming_stops
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
+REQUESTS_MAX = 8
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
 
@@ -30,7 +34,8 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
         values = _budgets(session, now, after) | _jobs(session, now, after) | _releases(session, now, after)
-        values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
+        raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
+        values["requests"] = [asked for asked in raises if asked.waiting]
         values["stopped"] = bool(arming_stops(session))
         values["steps"] = queries.first_steps(session)
         values["release_count"] = release_queries.count_releases(session)
@@ -62,12 +67,12 @@ def account(
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
         view = queries.read_account(session, account_id)
-        requests = queries.list_limit_requests(session, now, account_id=account_id)
+        requests = list_decisions(session, now, Decision.account_id == account_id, limit=REQUESTS_MAX)
         values: dict[str, Any] = {
             "view": view,
             "stopped": bool(arming_stops(session)),
             "requests": requests,
-            "waiting": sum(asked.pending for asked in requests),
+            "waiting": sum(asked.waiting for asked in requests),
             "now": now,
         }
         match part:

@@ -8,35 +8,24 @@ from datetime import datetime
 from itertools import accumulate
 
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
-from obscura.wire.words import DatasetState, EntryKind, LimitRequestState, Visibility
+from obscura.wire.words import DatasetState, EntryKind, Visibility
 from privacy.plans.registry import RECIPES
 from service import ledger
-from service.db.access_tables import Admin
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
 from service.wording import NONE_SHOWN
 
 ROWS_MAX = 200
 ACCOUNTS_A_PAGE = 25
-RECENT_REQUESTS = 8
 ENTRIES_A_PAGE = 60
 CHART_POINTS_MAX = 120  # on 640 pixels
 CHOICES_MAX = 50  # of a field
 ACCOUNT_CHOICES = (AccountRow.id, AccountRow.name, AccountRow.unit)
-
-_ASKING, _DECIDING = aliased(Admin), aliased(Admin)
-_LIMIT_REQUESTS = (
-    select(LimitRequest, AccountRow.name, _ASKING.name, _DECIDING.name)
-    .join(AccountRow, AccountRow.id == LimitRequest.account_id)
-    .join(_ASKING, _ASKING.id == LimitRequest.requested_by_admin)
-    .outerjoin(_DECIDING, _DECIDING.id == LimitRequest.decided_by_admin)
-    .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
-)
 
 
 @dataclass(frozen=True)
@@ -75,22 +64,6 @@ Payer = AccountView | DoubtfulAccount
 
 class AccountInDoubt(LedgerCorruption):
     """There is nothing on a page but the figures of one account, and its log contradicts them."""
-
-
-@dataclass(frozen=True)
-class LimitRequestView:
-    """A request to raise a limit, with the names of the keys that asked and decided."""
-
-    request: LimitRequest
-    account_name: str
-    asked_by: str
-    decided_by: str | None
-    expired: bool
-
-    @property
-    def pending(self) -> bool:
-        """Whether it waits for a second admin."""
-        return self.request.state is LimitRequestState.PENDING and not self.expired
 
 
 @dataclass(frozen=True)
@@ -196,17 +169,6 @@ def list_entries(session: Session, account: ledger.Account, before: int | None) 
     rows = ledger.entries(session, account.id, start, end - 1 - start) if end - 1 > start else []
     newer = min(end + ENTRIES_A_PAGE, account.head_sequence + 1) if end <= account.head_sequence else None
     return EntriesPage(list(reversed(rows)), older_before=start + 1 if start > 0 else None, newer_before=newer)
-
-
-def list_limit_requests(
-    session: Session, now: datetime, *, account_id: str | None = None, limit: int = RECENT_REQUESTS
-) -> list[LimitRequestView]:
-    """Return the latest requests to raise the limit of an account, or of any, newest first."""
-    query = _LIMIT_REQUESTS if account_id is None else _LIMIT_REQUESTS.where(LimitRequest.account_id == account_id)
-    return [
-        LimitRequestView(request, account, asked_by, decided_by, ledger.has_expired(request, now))
-        for request, account, asked_by, decided_by in session.execute(query.limit(limit))
-    ]
 
 
 def list_open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:

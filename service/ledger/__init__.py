@@ -35,11 +35,7 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
-    REQUEST_LIFETIME,
-    approve_raise,
-    decline_raise,
-    get_limit_request,
-    has_expired,
+    LIMIT_EFFECTS,
     lower_limit,
     request_raise,
     set_frozen,
@@ -59,7 +55,7 @@ from service.ledger.rows import (
 
 __all__ = [
     "EVERYWHERE",
-    "REQUEST_LIFETIME",
+    "LIMIT_EFFECTS",
     "Account",
     "Balance",
     "Entry",
@@ -69,7 +65,6 @@ __all__ = [
     "Unit",
     "accounts",
     "affordable_epsilon",
-    "approve_raise",
     "arm",
     "audited_accounts",
     "audited_by_id",
@@ -79,7 +74,6 @@ __all__ = [
     "capture",
     "charge",
     "charge_count",
-    "decline_raise",
     "entries",
     "entry_of_hold",
     "fence",
@@ -89,8 +83,6 @@ __all__ = [
     "get_accounts",
     "get_hold",
     "get_holds",
-    "get_limit_request",
-    "has_expired",
     "hold",
     "insufficient",
     "lock_account",

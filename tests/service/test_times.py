@@ -16,7 +16,7 @@ from service.db.base import new_id
 from service.db.session import transaction
 from service.times import EXACT, to_the_hour
 from tests.service.holds import hold_at_present_rate
-from tests.service.people import make_key
+from tests.service.people import approve_raise, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
@@ -74,9 +74,9 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
         ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
         asked = ledger.request_raise(
-            session, account_id=account_id, epsilon=8, reason="more", requested_by=asking, now=next(moments)
+            session, account_id=account_id, epsilon=8, reason="more", asked_with=asking, now=next(moments)
         )
-        ledger.approve_raise(session, request_id=asked.id, decided_by=deciding, now=next(moments))
+        approve_raise(session, asked.id, deciding, next(moments))
         sample = {"job_id": new_id("job"), "release_id": new_id("rel")}
         ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
         fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}

@@ -239,7 +239,7 @@ def test_what_was_cut_off_after_the_newest_witness_is_not_found(book: LedgerBook
 
 def test_a_lost_account_is_found_by_a_checkpoint(book: LedgerBook, kept: Signed) -> None:
     gone = book.accounts["pupils"]
-    tables = ("releases", "jobs", "holds", "entries", "limit_requests")
+    tables = ("releases", "jobs", "holds", "entries", "decisions")
     lost = [f"DELETE FROM {table} WHERE account_id = '{gone}'" for table in tables]
     lost.append(f"DELETE FROM accounts WHERE id = '{gone}'")
     assert [code for code, _ in book.found_after(*lost)] == [FindingCode.OLDER_THAN_CHECKPOINT]
