@@ -36,5 +36,5 @@ def require_extractor(data_dir: Path, plan: Plan) -> None:
     if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
         return
     known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
-    there = f"there are {', '.join(known[:_FILES_NAMED_MAX])}" if known else "there is none so far"
+    there = f"there are {', '.join(known[:_FILES_NAMED_MAX])}" if known else "so far there are no networks"
     raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)

@@ -121,7 +121,7 @@ def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
     """Read addresses and networks with commas between them.
 
     Raises:
-        ValueError: one is neither; a star is none, because then every client could say that it is another.
+        ValueError: one is neither. A star is refused: every client could then say that it is another.
     """
     try:
         return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]

@@ -150,7 +150,7 @@ def check_checkpoints(
 
 
 def read_checkpoint_file(data_dir: Path, trusted: Mapping[str, bytes]) -> Signed | None:
-    """Return the checkpoint that is kept beside the database; None when there is none.
+    """Return the checkpoint that is kept beside the database; None when no such file exists.
 
     Raises:
         SignatureRefused: it cannot be read, or no trusted key has signed it.

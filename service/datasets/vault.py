@@ -126,7 +126,7 @@ def read_key(path: Path) -> bytes:
     """Return a key.
 
     Raises:
-        NotFound: There is none, or it is not 32 bytes long.
+        NotFound: The key is gone, or is not 32 bytes long.
     """
     try:
         with open_regular(path) as file:

@@ -130,7 +130,7 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
     """Return the one entry that holds, captures or returns a hold's budget.
 
     Raises:
-        LedgerCorruption: there is none, or it does not match its hash.
+        LedgerCorruption: it is missing, or does not match its hash.
     """
     entry = statements.entry_of_hold(session, hold_id, kind)
     if entry is None:

@@ -37,7 +37,7 @@ class Attempt:
 
 
 def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
-    """Claim the oldest job of a kind that nobody runs; None when there is none, or a disk has no room for it."""
+    """Claim the oldest job of a kind that nobody runs; None when no job waits, or a disk has no room for it."""
     if short_of_room(settings):
         return None  # it waits, where it would have paid for what nobody could keep
     with transaction(factory, read_only=True) as session:

@@ -61,7 +61,7 @@ class SealedFolder:
         failpoint("checkpoint.after")
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint for reading, once all of it is known to be genuine; None when there is none yet.
+        """Open the checkpoint for reading, once all of it is known to be genuine; None before the first one.
 
         Raises:
             CheckpointDamaged: it is not what was written, or was written under another key.

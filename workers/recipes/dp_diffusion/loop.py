@@ -217,7 +217,7 @@ def _release_central(
         All of them at full size (n, c, h, w) uint8, and their labels (n,).
 
     Raises:
-        BudgetExceeded: there is none, and none can be paid for.
+        BudgetExceeded: nothing was released so far, and nothing can be paid for.
     """
     facts, event = run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(

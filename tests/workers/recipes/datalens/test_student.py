@@ -1,4 +1,4 @@
-"""The student finds a field in noisy votes, finds none where there is none, and goes on from a checkpoint."""
+"""The student finds a field in noisy votes, finds nothing in noise alone, and goes on from a checkpoint."""
 
 from __future__ import annotations
 
