@@ -249,7 +249,7 @@ def _completed(wish: Wish, dataset: Dataset, most: float) -> Wish:
 
 def _priced(session: Session, dashboard: Dashboard, payer: AccountView, body: JobRequest) -> Priced:
     plan = jobs.plan_job(session, **body.model_dump(exclude={"evaluation_dataset_id"}))
-    require_extractor(dashboard.settings.data_dir, plan)
+    require_extractor(dashboard.settings, plan)
     balance, account = payer.balance, payer.account
     after = max(balance.left_nano - plan.price_nano, 0)
     epsilon_of = ledger.filter_of(account).epsilon_of

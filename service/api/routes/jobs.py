@@ -59,7 +59,7 @@ def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
         plan = jobs.plan_job(session, **body.model_dump())
-        require_extractor(service.settings.data_dir, plan)
+        require_extractor(service.settings, plan)
         account_id = find(session, Dataset, body.dataset_id).account_id
         if account_id is None:
             raise InvalidInput("Training needs a private dataset, which belongs to an account.")

@@ -26,6 +26,7 @@ from privacy.plans.datalens.plan import VOTES
 from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
+from service.storage.folder import FolderStorage
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
@@ -75,7 +76,7 @@ class Reports:
 
 
 def work_in(directory: Path) -> SealedFolder:
-    return SealedFolder(directory, bytes(32), "test")
+    return SealedFolder(FolderStorage(directory), "work", bytes(32), "test")
 
 
 @pytest.fixture(scope="module")

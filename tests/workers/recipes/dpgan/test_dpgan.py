@@ -15,7 +15,7 @@ from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from service.artifacts import digest_directory
+from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,
