@@ -20,7 +20,7 @@ from privacy.plans.options import values_in_words
 from privacy.plans.plan import Plan, Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
-from service.api.ordering import order
+from service.api.ordering import order, require_extractor
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
 from service.auth import Principal
@@ -41,7 +41,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
-from service.extractors import require_extractor
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 FREE_RELEASES = 3  # that are named where nothing more can be trained

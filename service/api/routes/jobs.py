@@ -38,13 +38,12 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
-from service.api.ordering import accepting, require_extractors
+from service.api.ordering import accepting, require_extractor, require_extractors
 from service.api.pages import answer_newest, narrowed
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
 from service.db.session import find, transaction
 from service.errors import InvalidInput
-from service.extractors import require_extractor
 
 if TYPE_CHECKING:
     RecipeName = str
