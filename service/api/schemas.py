@@ -132,6 +132,21 @@ class BalanceFacts(ApiRecord):
         "that the account may ever publish, except with probability delta."
     )
 
+    @property
+    def spent_share(self) -> float:
+        """Spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
+        return min(self.spent_nano / self.capacity_nano, 1.0)
+
+    @property
+    def held_share(self) -> float:
+        """Held part of the capacity, 0 to 1."""
+        return min(self.held_nano / self.capacity_nano, 1.0 - self.spent_share)
+
+    @property
+    def left_share(self) -> float:
+        """Part that is left, 0 to 1."""
+        return self.left_nano / self.capacity_nano
+
 
 class AccountRecord(ApiRecord):
     """A population with one privacy budget."""

@@ -15,6 +15,7 @@ from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import AdminRequest, ApiKey
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RECENT_REQUESTS = 50
@@ -73,20 +74,12 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
     newest_keys = select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
     with transaction(dashboard.factory, read_only=True) as session:
-        people, asked, keys = admins.admins(session), session.scalars(newest).all(), session.scalars(newest_keys).all()
-        makers = admins.makers(session, keys)
-    return page(
-        request,
-        "admins.html",
-        admins=people,
-        names={admin.id: admin.name for admin in people},
-        requests=asked,
-        expired={row.id for row in asked if admins.has_expired(row, now)},
-        keys=keys,
-        keys_shown_max=RECENT_KEYS,
-        makers=makers,
-        now=now,
-    )
+        people = [views.admin(row) for row in admins.admins(session)]
+        asked = [views.admin_request(row, now) for row in session.scalars(newest)]
+        keys = views.keys(session, session.scalars(newest_keys).all())
+    names = {admin.id: admin.name for admin in people}
+    shown = {"admins": people, "names": names, "requests": asked, "keys": keys, "keys_shown_max": RECENT_KEYS}
+    return page(request, "admins.html", **shown, now=now)
 
 
 @router.post("/admins")

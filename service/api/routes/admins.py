@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
 from service import admins, auth
-from service.api import views
 from service.api.admin_schemas import (
     AdminAnswer,
     AdminList,
@@ -28,6 +27,7 @@ from service.api.schemas import Identifier, Page, ReasonRequest
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import AdminRequest, ApiKey
 from service.db.session import transaction
+from service.views import admins as views
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
 AdminId = Annotated[str, Path(max_length=64)]

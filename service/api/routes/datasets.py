@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
-from service.api import views
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.pages import answer_newest, each, narrowed
@@ -19,6 +18,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
 from service.db.words import DatasetState
 from service.ingest.formats import titles
+from service.views import datasets as views
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
 DatasetId = Annotated[Identifier, Path()]

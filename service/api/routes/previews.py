@@ -10,7 +10,6 @@ from sqlalchemy.orm.interfaces import ORMOption
 
 from privacy.plans.registry import plan_from_json
 from service import jobs
-from service.api import job_views
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Trainer
 from service.api.job_schemas import FINAL_STATES, PreviewRecord, PreviewRequest
@@ -22,6 +21,7 @@ from service.db.session import transaction
 from service.disk import require_room
 from service.errors import NotFound
 from service.extractors import require_extractor
+from service.views import jobs as views
 
 router = APIRouter(prefix="/v1/previews", tags=["plans"], responses=PROBLEMS)
 PreviewId = Annotated[Identifier, Path()]
@@ -47,7 +47,7 @@ def create_preview(
             session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
         )
         require_extractor(service.settings.data_dir, plan_from_json(job.plan))
-        record = job_views.preview(jobs.preview_of(session, job.id), job)
+        record = views.preview(jobs.preview_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/previews/{record.id}"})
 
@@ -56,7 +56,7 @@ def create_preview(
 def read_preview(service: Running, request: Request, preview_id: PreviewId) -> Response:
     """Read a preview: its state, and its forecast once it has ended."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.preview(*_find(session, preview_id))
+        record = views.preview(*_find(session, preview_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 

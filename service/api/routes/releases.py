@@ -11,7 +11,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from service import artifacts, jobs, reports, weights
-from service.api import job_views
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
 from service.api.job_schemas import (
@@ -31,6 +30,8 @@ from service.db.words import ReleaseKind
 from service.disk import require_room
 from service.errors import NotFound
 from service.sample_formats import PACKINGS
+from service.views import releases as views
+from service.views.jobs import sample as sample_view
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -47,15 +48,15 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    query = narrowed(job_views.RELEASES, Release, account_id=account_id)
-    return answer_newest(service, request, page, query, Release, job_views.releases)
+    query = narrowed(views.RELEASES, Release, account_id=account_id)
+    return answer_newest(service, request, page, query, Release, views.records)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = views.records(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -136,7 +137,7 @@ def create_sample(
     facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
         job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
-        record = job_views.sample(jobs.sample_of(session, job.id), job)
+        record = sample_view(jobs.sample_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
 
@@ -157,7 +158,7 @@ def create_evaluation(
     facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
     with transaction(service.factory) as session:
         job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
-        record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
+        record = views.evaluation(jobs.evaluation_of(session, job.id), job)
     service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
@@ -175,7 +176,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
-        return [job_views.evaluation(row, row.job) for row in rows]
+        return [views.evaluation(row, row.job) for row in rows]
 
     return answer_newest(service, request, page, query, Evaluation, show)
 
@@ -220,7 +221,7 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
 def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
     """Read a sample: its state, and its SHA-256 and size once it is there."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.sample(*_find(session, sample_id))
+        record = sample_view(*_find(session, sample_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 

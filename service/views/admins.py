@@ -1,0 +1,38 @@
+"""Admins, what was asked about them, and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from service import admins
+from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service.views.rows import record
+
+
+def admin(row: Admin) -> AdminRecord:
+    """A person who decides."""
+    return record(AdminRecord, row)
+
+
+def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
+    """What was asked about a person."""
+    return record(
+        AdminRequestRecord,
+        row,
+        introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
+        state="expired" if admins.has_expired(row, now) else row.state,
+        expires_at=row.asked_at + admins.REQUEST_LIFETIME,
+    )
+
+
+def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
+    """Keys without their hashes, each with the person who made it."""
+    makers = admins.makers(session, rows)
+    return [
+        record(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        for row, maker in ((row, makers.get(row.id)) for row in rows)
+    ]
