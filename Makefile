@@ -13,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CODE := obscura service workers models privacy benchmarks tests scripts alembic
+NOTEBOOK := docs/notebook.ipynb
 
 # The first Python on the path that is at least 3.11 and can make virtual environments.
 # To choose: make setup PYTHON=/usr/bin/python3.12
@@ -55,12 +56,12 @@ test: setup ## the whole test suite; PostgreSQL and Redis are used when they can
 		$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGUMENTS)
 
 check: setup ## style, types and the rules about who may import whom
-	@$(BIN)/ruff check $(CODE)
-	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE) $(NOTEBOOK)
+	@$(BIN)/ruff format --check $(CODE) $(NOTEBOOK)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-# For what the pages in docs/benchmarks were made with, most of a day: make bench BUDGET=full
+# For what the pages in docs/research were made with, most of a day: make bench BUDGET=full
 BUDGET ?= quick
 
 bench: setup ## every benchmark, the quick way; tables on the screen, figures in var/benchmarks

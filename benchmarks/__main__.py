@@ -1,7 +1,7 @@
 """Run every benchmark, one after another: `python -m benchmarks`, or `make bench`.
 
 `quick` asks each for the least that its page still speaks of, with one seed where there are several; all of it takes
-about an hour on two CPU cores. `full` asks for what the pages in docs/benchmarks were made with: most of a day. What
+about an hour on two CPU cores. `full` asks for what the pages in docs/research were made with: most of a day. What
 fails, or takes longer than its limit, is told at the end, and the others run all the same.
 """
 
@@ -36,15 +36,19 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "ledger": (("--quick", "--databases", "sqlite"), ()),
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
-    "orders": (("--setup", "fashion-mnist, small CNN", "--methods", "dpsgd", "dpsgd without noise", *_ONE), ()),
-    "paper": (
-        ("--paper", "gep", "--table", "4"),
-        ("--paper", "datalens", "--table", "1", "--dataset", "fashion-mnist"),
-    ),
     "previews": (("--datasets", "digits"), ()),
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),
     "uploads": (("--repeats", "1"), ()),
+    # What papers, competitors and aggregators claim.
+    "reproductions": (
+        ("--paper", "gep", "--table", "4"),
+        ("--paper", "datalens", "--table", "1", "--dataset", "fashion-mnist"),
+    ),
+    "reproductions.orders": (
+        ("--setup", "fashion-mnist, small CNN", "--methods", "dpsgd", "dpsgd without noise", *_ONE),
+        (),
+    ),
 }
 _WITHOUT_JSON = ("diffusion_utility",)  # keeps its figures in its folder
 _MINUTES = {"quick": 30.0, "full": 600.0}  # of one benchmark, on a machine that does other things too

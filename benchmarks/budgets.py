@@ -1,7 +1,8 @@
-"""What trainings of benchmarks pay with, where there is no ledger and nothing to count."""
+"""What trainings of benchmarks pay with: there is no ledger, and no account is charged for public images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,7 +10,18 @@ if TYPE_CHECKING:
 
 
 class NoLedger:
-    """Lets every release pass: the images are public, and no account is charged."""
+    """Lets everything pass."""
 
     def charge(self, event: Event, stage: str) -> None:
         """Charge nothing."""
+
+
+class CountedBudget:
+    """Lets everything pass and counts it by stage, to be compared with the plan."""
+
+    def __init__(self) -> None:
+        self.releases: Counter[str] = Counter()
+
+    def charge(self, event: Event, stage: str) -> None:
+        """Add to the stage's count."""
+        self.releases[stage] += event.count

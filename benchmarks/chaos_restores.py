@@ -251,7 +251,7 @@ def fill_disk(services: Services, size_bytes: int) -> None:
 
 
 def back_up(world: World) -> None:
-    """Back up database and receipts, as docs/operations.md says: by SQLite's own command."""
+    """Back up database and receipts, as docs/backups.md says: by SQLite's own command."""
     with closing(sqlite3.connect(world.database)) as source, closing(sqlite3.connect(world.folder / "backup.db")) as to:
         source.backup(to)
     shutil.copytree(world.data_dir / "receipts", world.folder / "receipts")

@@ -3,7 +3,7 @@
 Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh
 secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
 once on the 10,000 test images. Nothing is selected on the test images: the settings were chosen with the last 10,000
-training images held out (docs/benchmarks says how). Rows are written as they are finished; a file that already has a
+training images held out (docs/research says how). Rows are written as they are finished; a file that already has a
 row of the same settings keeps it, so that a run which was cut off goes on.
 """
 
@@ -15,18 +15,16 @@ import platform
 import secrets
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.paper_algorithm import train_paper_algorithm
+from benchmarks.budgets import CountedBudget
 from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.generator import Generator
-from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens import VOTES
 from privacy.plans.datalens_config import DataLensConfig
@@ -37,9 +35,7 @@ from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 DELTA = 1e-5
-PAPER = "paper_algorithm"  # to the letter, on pixels: benchmarks/paper_algorithm.py
 VARIANTS: dict[str, dict[str, Any]] = {
-    PAPER: {},
     "votes_alone": {"preset": "votes_only"},
     "warm_start_alone": {"preset": "fixed", "vote_share": 0.0},
     "both": {"preset": "fixed"},
@@ -49,34 +45,13 @@ DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more 
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, c, h, w)
 
 
-class CountedBudget:
-    """Counts releases; benchmarks have no ledger, and what a run may release follows from its plan."""
-
-    def __init__(self) -> None:
-        self.releases: Counter[str] = Counter()
-
-    def charge(self, event: GaussianEvent, stage: str) -> None:
-        """Count releases by stage."""
-        self.releases[stage] += event.count
-
-
-def train(
-    folder: Folder, variant: str, epsilon: float, seed: int, device: torch.device
-) -> tuple[Draw, dict[str, Any], float]:
-    """Train one generator on a folder's private images; the paper's algorithm takes 28 x 28 pixels in grey.
+def train(folder: Folder, variant: str, epsilon: float, device: torch.device) -> tuple[Draw, dict[str, Any], float]:
+    """Train one generator on a folder's private images.
 
     Returns:
         How to draw from it, public facts (images_aggregated, warm_start, vote_share, config) and the seconds.
     """
     started = time.monotonic()
-    if variant == PAPER:
-        student, aggregated = train_paper_algorithm(epsilon, DELTA, folder.images, folder.labels, CountedBudget(), seed)
-
-        def draw(wanted: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-            return student.propose(wanted).detach().view(-1, 1, 28, 28)
-
-        facts = {"images_aggregated": aggregated, "warm_start": False, "vote_share": 1.0, "config": {}}
-        return draw, facts, time.monotonic() - started
     generator, plan = _train_recipe(folder, variant, epsilon, device)
     config = plan.config_of(DataLensConfig)
     facts = {
@@ -134,7 +109,7 @@ def row_of(
     runs: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for seed in seeds:
-        draw, facts, seconds = train(folder, variant, epsilon, seed, device)
+        draw, facts, seconds = train(folder, variant, epsilon, device)
         accuracy = measure(folder, draw, samples, seed, device, kinds)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  {variant} epsilon {epsilon:g} seed {seed}: {accuracy} ({seconds:.0f} s)", flush=True)
@@ -167,7 +142,7 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU"
     folder = SETS[options.dataset]()
     folder = folder.held_out() if options.held_out else folder
-    variants = options.variants or [name for name in VARIANTS if name != PAPER or not folder.colour]
+    variants = options.variants or list(VARIANTS)
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]

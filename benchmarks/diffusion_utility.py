@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from benchmarks.generator_runs import DELTA
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
-from benchmarks.small_folders import DELTA
 from models.edm import EdmDenoiser, losses
 from models.released import load_released
 from privacy.accounting.filter import open_filter

@@ -1,4 +1,4 @@
-"""Classifiers trained with differential privacy on Fashion-MNIST by every estimator; `benchmarks.orders` compares them.
+"""Classifiers trained with differential privacy on Fashion-MNIST by every estimator; `reproductions.orders` compares.
 
 Run `python -m benchmarks.dp_classifiers --json FILE`. Every run trains the recipe `dp_classifier` on 60,000 training
 images with a fresh secret and tests the last weights once on the 10,000 test images. Learning rates were chosen with

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.budgets import CountedBudget
 from benchmarks.classifier_runs import first
-from benchmarks.datalens_utility import CountedBudget
 from benchmarks.deep_classifiers import SHAPES, judged
 from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from privacy.accounting.filter import open_filter

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from benchmarks.generator_runs import DELTA, OURS
 from benchmarks.small_data import SETS, Folder, cifar10, facts_of, fashion, mnist
-from benchmarks.small_folders import DELTA, OURS, ROWS
+from benchmarks.small_folders import ROWS
 from models.stand_ins import StandIn
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
@@ -29,7 +30,7 @@ from privacy.plans.registry import build_plan
 from workers.recipes.registry import TRAINERS
 from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
 
-TRUTH = Path("docs/benchmarks/small_folders.json")
+TRUTH = Path("docs/research/small_folders.json")
 ALIKE = ("fashion_3000", "fashion_10000")  # whose stand-in is of the same kind
 
 

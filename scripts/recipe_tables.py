@@ -1,10 +1,9 @@
-"""Write the tables of docs/recipes.md from the recipes' models: `python -m scripts.recipe_tables`."""
+"""Write the tables of options into docs from the recipes' models: `python -m scripts.recipe_tables`."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from privacy.plans.plan import Recipe
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
 
-PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
+PAGES = [
+    Path(__file__).parents[1] / "docs" / f"{name}.md" for name in ("recipes", "datalens", "classifiers", "generators")
+]
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -80,4 +81,5 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8") == 0)
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text("utf-8")), "utf-8")

@@ -30,7 +30,7 @@ from privacy.wording import show_epsilon
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
-VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/benchmarks/previews.md)
+VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
 MEANS, POOLED, CLUSTERS, BY_CLASS = "class_means", "pooled_covariance", "clusters", "class_covariances"
 WARM_START, VOTES = (MEANS, POOLED, CLUSTERS, BY_CLASS), "votes"  # the stages, in order
@@ -136,14 +136,20 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
-            "teachers": config.teachers,
-            "images_to_aggregate": images,
-            "iterations": iterations,
+            **_votes_in_words(config, images, iterations),
             "warm_start": config.warm_start,
-            "vote_share": config.vote_share if config.warm_start else 1.0,  # of the budget, for votes of any kind
             "noise_stddev": noise,  # parameter of the discrete Gaussian, by stage
         },
     )
+
+
+def _votes_in_words(config: DataLensConfig, images: int, iterations: int) -> dict[str, Any]:
+    """Return what a plan says of its votes, of any kind; nothing where no teacher is trained."""
+    if not images:
+        return {}
+    said: dict[str, Any] = {"teachers": config.teachers, "images_to_aggregate": images}
+    said |= {"iterations": iterations} if iterations else {}
+    return said | {"vote_share": config.vote_share if config.warm_start else 1.0}  # of the budget
 
 
 def planned_iterations(plan: Plan) -> int:

@@ -39,7 +39,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     follows: dict[str, Any] = {"teachers": max(1, min(config.teachers, teachers_max))}
     if preset in FOLLOWING and config.warm_start:
         if teachers_max < config.teachers and not given.intersection(_OF_VOTES):
-            follows["vote_share"] = 0.0  # so few records do not pay for votes (docs/benchmarks/datalens.md)
+            follows["vote_share"] = 0.0  # so few records do not pay for votes (docs/research/datalens.md)
         q = signal(facts, mu)
         votes_asked = config.vote_share > 0 and given.intersection(_OF_VOTES)
         if q >= TEXTURE_FROM and suits_texture(facts) and not votes_asked and "texture" not in given:

@@ -173,7 +173,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
         notes=tuple(notes),
         facts={
             "noise_levels_per_record": config.multiplicity,
-            "central_images": config.central_images,
+            **({"central_images": config.central_images} if config.central_images else {}),
             **({"noise_stddev": {stage.name: stage.noise_stddev for stage in first}} if config.moments_share else {}),
             **steps_facts(config, steps, facts),
         },

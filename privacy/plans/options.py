@@ -1,6 +1,6 @@
 """A recipe's options: one pydantic model, which says of each its type, bounds, default and meaning.
 
-Refusals, the API's document, the pages' form, the command line and docs/recipes.md follow from it.
+Refusals, the API's document, the pages' form, the command line and the tables in docs follow from it.
 """
 
 from __future__ import annotations

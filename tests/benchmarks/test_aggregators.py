@@ -20,16 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from benchmarks import audited_aggregators as games
-from benchmarks import broken_aggregators as broken
-from benchmarks.aggregators.d2p_fed import D2PFed
-from benchmarks.aggregators.fetch_sgd import UNIT, FetchSgd, hashes
-from benchmarks.aggregators.gaussian import ClippedSum
-from benchmarks.aggregators.release import Aggregator, aggregate, bounded
-from benchmarks.aggregators.topagg import TopAgg
 from benchmarks.audited import Audited
 from benchmarks.broken_mechanisms import half_the_noise
 from benchmarks.budgets import NoLedger
+from benchmarks.reproductions.aggregators import audited as games
+from benchmarks.reproductions.aggregators import broken
+from benchmarks.reproductions.aggregators.d2p_fed import D2PFed
+from benchmarks.reproductions.aggregators.fetch_sgd import UNIT, FetchSgd, hashes
+from benchmarks.reproductions.aggregators.gaussian import ClippedSum
+from benchmarks.reproductions.aggregators.release import Aggregator, aggregate, bounded
+from benchmarks.reproductions.aggregators.topagg import TopAgg
 from privacy.accounting.filter import NANO
 from privacy.aggregation import topagg
 from privacy.auditing.distinguishing import mu_lower_bound

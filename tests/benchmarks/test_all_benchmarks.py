@@ -1,5 +1,6 @@
 """`make bench`: every benchmark is in it, its arguments are known, and the others run where one fails."""
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -13,17 +14,39 @@ from benchmarks.__main__ import RUNS, command, run
 FOLDER = Path(everything.__file__).parent
 
 
+def programs() -> set[str]:
+    """What `python -m benchmarks.NAME` can run; everything else in the folder is shared by them."""
+    runnable = (file for file in FOLDER.rglob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8"))
+    names = {".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in runnable}
+    return {name.removesuffix(".__main__") for name in names} - {"__main__"}
+
+
 def test_every_program_of_the_folder_is_in_the_list() -> None:
-    programs = {file.stem for file in FOLDER.glob("*.py") if '__name__ == "__main__"' in file.read_text("utf-8")}
-    packages = {file.parent.name for file in FOLDER.glob("*/__main__.py")}
-    assert set(RUNS) == (programs | packages) - {"__main__"}
+    assert set(RUNS) == programs()
+
+
+def imports(file: Path) -> set[str]:
+    """The parts of this folder that a file imports, by the first name below it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "benchmarks":
+            below = str(node.module).split(".")[1:2]
+            found |= set(below or (name.name for name in node.names))
+    return found
+
+
+def test_what_the_service_claims_and_what_papers_claim_share_helpers_alone() -> None:
+    claims = {name for name in programs() if not name.startswith("reproductions")}
+    for file in FOLDER.rglob("*.py"):
+        forbidden = claims if "reproductions" in file.parts else {"reproductions"}
+        assert not imports(file) & forbidden, file
 
 
 @pytest.mark.parametrize("budget", ["quick", "full"])
 @pytest.mark.parametrize("name", list(RUNS))
 def test_its_arguments_are_known(name: str, budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands before --help is read first: an option that is not known would end otherwise."""
-    package = (FOLDER / name).is_dir()
+    package = (FOLDER / name.replace(".", "/")).is_dir()
     module = importlib.import_module(f"benchmarks.{name}" + (".__main__" if package else ""))
     monkeypatch.setattr(sys, "argv", [*command(name, budget, tmp_path)[2:], "--help"])
     with pytest.raises(SystemExit) as ended:

@@ -17,17 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from benchmarks import audited_competitors as games
-from benchmarks import broken_competitors as broken
 from benchmarks.audited import Audited
 from benchmarks.broken_mechanisms import half_the_noise
-from benchmarks.competitors import dp_gan
-from benchmarks.competitors.dc_gan import DcGan, train_dc_gan
-from benchmarks.competitors.dp_gan import DpGan, plan_dp_gan, train_dp_gan
-from benchmarks.competitors.g_pate import GPate, HistogramVotes, train_g_pate
-from benchmarks.competitors.gs_wgan import GsWgan, train_gs_wgan
-from benchmarks.competitors.pate_gan import PateGan, release_votes, train_pate_gan, votes_for_real
-from benchmarks.competitors.players import members_of
+from benchmarks.reproductions.competitors import audited as games
+from benchmarks.reproductions.competitors import broken, dp_gan
+from benchmarks.reproductions.competitors.dc_gan import DcGan, train_dc_gan
+from benchmarks.reproductions.competitors.dp_gan import DpGan, plan_dp_gan, train_dp_gan
+from benchmarks.reproductions.competitors.g_pate import GPate, HistogramVotes, train_g_pate
+from benchmarks.reproductions.competitors.gs_wgan import GsWgan, train_gs_wgan
+from benchmarks.reproductions.competitors.pate_gan import PateGan, release_votes, train_pate_gan, votes_for_real
+from benchmarks.reproductions.competitors.players import members_of
 from benchmarks.small_data import facts_of
 from models.dcgan import DcganGenerator, Discriminator
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble

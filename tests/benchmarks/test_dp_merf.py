@@ -13,8 +13,14 @@ import torch
 from benchmarks import broken_mechanisms as broken
 from benchmarks.audited import Audited
 from benchmarks.budgets import NoLedger
-from benchmarks.competitors import dp_merf
-from benchmarks.competitors.dp_merf import UNIT, embedded_sums, fit_generator, frequencies, release_embedding
+from benchmarks.reproductions.competitors import dp_merf
+from benchmarks.reproductions.competitors.dp_merf import (
+    UNIT,
+    embedded_sums,
+    fit_generator,
+    frequencies,
+    release_embedding,
+)
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO

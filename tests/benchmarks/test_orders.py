@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from benchmarks import orders
 from benchmarks.classifier_runs import accuracy, first, plan_of, trained, tuning, without_noise
-from benchmarks.orders import BASELINE, METHODS, NOISELESS, ORDERS, SAME_SETTING, SET_UPS, compared, judged, run_set_up
+from benchmarks.reproductions import orders
+from benchmarks.reproductions.orders import (
+    BASELINE,
+    METHODS,
+    NOISELESS,
+    ORDERS,
+    SAME_SETTING,
+    SET_UPS,
+    compared,
+    judged,
+    run_set_up,
+)
 from benchmarks.small_data import Folder
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.aggregators.gaussian import ClippedSum
-from benchmarks.aggregators.loop import learn, linear_teachers, nearest
 from benchmarks.budgets import NoLedger
-from benchmarks.paper import aggregator_costs as costs
-from benchmarks.paper import aggregator_set_ups as places
-from benchmarks.paper import aggregators
-from benchmarks.paper.aggregator_set_ups import TRIES, Setting, SetUp, chosen, competitors, place, votes
+from benchmarks.reproductions.aggregators.gaussian import ClippedSum
+from benchmarks.reproductions.aggregators.loop import learn, linear_teachers, nearest
+from benchmarks.reproductions.papers import aggregator_costs as costs
+from benchmarks.reproductions.papers import aggregator_set_ups as places
+from benchmarks.reproductions.papers import aggregators
+from benchmarks.reproductions.papers.aggregator_set_ups import TRIES, Setting, SetUp, chosen, competitors, place, votes
 from benchmarks.small_data import Folder
 from privacy.accounting.filter import open_filter, release_nano
 from privacy.aggregation import topagg

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from benchmarks import small_folders
-from benchmarks.competitors.dc_gan import DcGan
-from benchmarks.competitors.dp_gan import DpGan
-from benchmarks.competitors.g_pate import GPate
-from benchmarks.competitors.gs_wgan import GsWgan
-from benchmarks.competitors.pate_gan import PateGan
-from benchmarks.paper import datalens, rungs, small_epsilons
+from benchmarks import generator_runs
+from benchmarks.reproductions.competitors.dc_gan import DcGan
+from benchmarks.reproductions.competitors.dp_gan import DpGan
+from benchmarks.reproductions.competitors.g_pate import GPate
+from benchmarks.reproductions.competitors.gs_wgan import GsWgan
+from benchmarks.reproductions.competitors.pate_gan import PateGan
+from benchmarks.reproductions.papers import datalens, rungs, small_epsilons
 from tests.benchmarks.test_orders import pictures
 from tests.benchmarks.test_paper_loop import folder
 
@@ -55,7 +55,7 @@ def test_algorithms_1_to_3_draw_from_the_loop_that_learns(monkeypatch: pytest.Mo
 
 def test_small_epsilons_have_every_private_method_beside_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datalens.FOLDERS, "fashion-mnist", lambda: pictures(True))
-    for module in (small_epsilons, small_folders):
+    for module in (small_epsilons, generator_runs):
         monkeypatch.setattr(module, "SAMPLES", 40)
     monkeypatch.setitem(datalens._MERF, "quick", (20, 2))
     monkeypatch.setitem(datalens._SIZES, "quick", TINY)

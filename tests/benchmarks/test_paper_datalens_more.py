@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from benchmarks.classifier_runs import plan_of
-from benchmarks.paper import pictures, scores, topagg_steps
-from benchmarks.paper.__main__ import main
-from benchmarks.paper.datalens import DC_GAN, DEFAULT, PAPER
+from benchmarks.reproductions.__main__ import main
+from benchmarks.reproductions.papers import pictures, scores, topagg_steps
+from benchmarks.reproductions.papers.datalens import DC_GAN, DEFAULT, PAPER
 from benchmarks.small_data import Folder, channels_first
 from privacy.gradients.topagg import norm_top_k
 from tests.benchmarks.test_orders import pictures as drawings

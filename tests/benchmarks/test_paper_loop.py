@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.paper import datalens, loop, loop_rows, rungs
-from benchmarks.paper.published_networks import LATENT, PublishedGenerator, PublishedTeachers
+from benchmarks.reproductions.papers import datalens, dense_networks, loop, loop_rows, rungs
+from benchmarks.reproductions.papers.published_networks import LATENT, PublishedGenerator, PublishedTeachers
 from benchmarks.small_data import Folder
 
 
@@ -139,6 +139,16 @@ def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> No
     assert [row["method"] for row in rows] == ["one discriminator", rungs.Rung(count=4).described()]
     found = loop_rows.figure_loop("fashion-mnist", "quick")
     assert [(row["published"], row["seeds"]) for row in found] == [(0.6478, 3), (0.5567, 3)]
+
+
+def test_dense_networks_are_run_at_both_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(loop_rows.FOLDERS, "fashion-mnist", folder)
+    monkeypatch.setattr(loop_rows, "_TESTED_BY", 20)
+    monkeypatch.setattr(dense_networks, "TEACHERS", 40)
+    monkeypatch.setattr(dense_networks, "affordable_releases", lambda _event, _nano: 60)
+    rows = loop_rows.figure_dense("fashion-mnist", "quick")
+    assert [(row["epsilon"], row["published"], row["seeds"]) for row in rows] == [(1.0, 0.6478, 1), (10.0, 0.7061, 1)]
+    assert all(0 <= row["ours"] <= 1 and "60 images" in row["setting"] for row in rows)
 
 
 def test_balanced_shards_have_every_class_and_no_record_twice() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.paper import accuracies, costs, gradients, membership
-from benchmarks.paper.__main__ import main
-from benchmarks.paper.accuracies import FREEZE_1, FREEZE_3, FREEZE_4, GEP_1, RGP_2, Arm, accuracy_rows
-from benchmarks.paper.costs import freeze_densities, gep_4
-from benchmarks.paper.gradients import gradient_rows, projected, stable_rank
-from benchmarks.paper.membership import membership_rows
-from benchmarks.paper.private_steps import NEEDS, TABLES
+from benchmarks.reproductions.__main__ import main
+from benchmarks.reproductions.papers import accuracies, costs, gradients, membership
+from benchmarks.reproductions.papers.accuracies import FREEZE_1, FREEZE_3, FREEZE_4, GEP_1, RGP_2, Arm, accuracy_rows
+from benchmarks.reproductions.papers.costs import freeze_densities, gep_4
+from benchmarks.reproductions.papers.gradients import gradient_rows, projected, stable_rank
+from benchmarks.reproductions.papers.membership import membership_rows
+from benchmarks.reproductions.papers.private_steps import NEEDS, TABLES
 from models.private_classifier import PrivateClassifier
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep

@@ -11,9 +11,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from benchmarks import classifier_runs
-from benchmarks.paper import accuracies, linear_rows, sentences, text_rows
-from benchmarks.paper.sentences import LENGTH, Texts, encoded, rated_sentences, read
-from benchmarks.paper.transformer import Transformer
+from benchmarks.reproductions.papers import accuracies, linear_rows, sentences, text_rows
+from benchmarks.reproductions.papers.sentences import LENGTH, Texts, encoded, rated_sentences, read
+from benchmarks.reproductions.papers.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.networks import initialise
 from privacy.gradients.per_sample import check_model, trace_gradients, trainable

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gradient_memory, membership_inference, noise_throughput, uploads
+from benchmarks import gradient_bytes, membership_inference, noise_throughput, uploads
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
-from benchmarks.paper_algorithm import PixelStudent
+from benchmarks.reproductions.papers.dense_networks import PixelStudent
 from models.public_images import fashion_mnist
 from workers.recipes.teacher_stage import Release
 
@@ -50,7 +50,7 @@ def test_a_row_of_the_table_of_neighbours_distances():
 
 
 def test_live_and_peak_bytes_are_those_of_the_tensors_that_exist():
-    with gradient_memory.LiveBytes() as counter:
+    with gradient_bytes.LiveBytes() as counter:
         kept = torch.zeros(100)  # 400 bytes
         passing = torch.ones(1000) * 2  # 4,000 bytes twice
         assert counter.now == 4400
@@ -62,9 +62,9 @@ def test_live_and_peak_bytes_are_those_of_the_tensors_that_exist():
 
 
 def test_explicit_gradients_take_every_parameter_once_for_each_record_and_carriers_far_less():
-    model = gradient_memory.network(depth=10, widen=2)
+    model = gradient_bytes.network(depth=10, widen=2)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    found = gradient_memory.measure(model, records=3, rank=2)
+    found = gradient_bytes.measure(model, records=3, rank=2)
     assert 1 <= found["dpsgd"]["per_sample_bytes"] / (4 * 3 * parameters) < 1.01
     assert found["rgp"]["per_sample_bytes"] < found["dpsgd"]["per_sample_bytes"] / 4
     for figures in found.values():

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import small_folders
+from benchmarks import generator_runs, small_folders
+from benchmarks.generator_runs import OURS, PRIOR, TODAY, options_of
 from benchmarks.small_data import EMOJI, Folder, digits, emoji, facts_of
-from benchmarks.small_folders import OURS, PRIOR, REAL, TODAY, main, options_of
+from benchmarks.small_folders import REAL, main
 
 ROWS = 240
 
@@ -82,7 +83,7 @@ def test_each_variant_can_be_planned_and_today_is_what_it_was(variant: str) -> N
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_folders, "SETS", {"small": small})
     monkeypatch.setattr(small_folders, "ROWS", {"small": (20.0,)})
-    monkeypatch.setattr(small_folders, "SAMPLES", 120)
+    monkeypatch.setattr(generator_runs, "SAMPLES", 120)
     file = tmp_path / "rows.json"
     command = ["small_folders", "--json", str(file), "--seeds", "0", "--variants"]
 

@@ -14,7 +14,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Run one after the other, in this order, against one service. The blocks of all other documents are run by themselves.
-TOGETHER = ("docs/api.md", "docs/formats.md", "docs/ledger.md", "docs/operations.md", "docs/pictures.md")
+TOGETHER = tuple(
+    f"docs/{page}.md"
+    for page in (
+        "api",
+        "api_more",
+        "formats",
+        "ledger",
+        "operations",
+        "verifying",
+        "backups",
+        "admins",
+        "pictures",
+        "uploads",
+    )
+)
 
 # What a command begins with, and why it is not run.
 NOT_RUN = {
@@ -39,7 +53,7 @@ PYTHON_NOT_RUN = {
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
-    ("docs/api.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
+    ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
     (
         "docs/architecture.md",
@@ -54,7 +68,7 @@ SHOWN = {
         "$ obscura quickstart",
     ): "tests/service/cli/test_quickstart.py compares it with a run",
     ("docs/quickstart.md", "text", "1,400 pictures"): "tests/service/cli/test_quickstart.py compares it with a run",
-    ("docs/recipes.md", "json", "{"): "the description of a network; test_examples.py reads it",
+    ("docs/classifiers.md", "json", "{"): "the description of a network; test_examples.py reads it",
 }
 
 # A training that takes a moment, and fewer images: of a block only these words are changed before it is run.

@@ -1,5 +1,6 @@
 """The documents name only what exists: files, links, make targets, commands, settings, routes."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,8 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGE_LINES_MAX = 120
 TOP_FOLDERS = (
     "obscura", "privacy", "models", "workers", "service", "alembic", "benchmarks", "tests", "docs", "scripts",
 )  # fmt: skip
@@ -43,6 +45,11 @@ def test_links_and_pictures_lead_somewhere(document, text):
 def test_files_in_backticks_exist(document, text):
     for name in re.findall(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
+
+
+def test_modules_of_commands_exist(document, text):
+    for name in re.findall(r"python -m ((?:benchmarks|scripts)(?:\.\w+)*)", text):
+        assert importlib.util.find_spec(name) is not None, f"{document.name} names {name}"
 
 
 def test_make_targets_exist(document, text):
@@ -87,6 +94,13 @@ def test_settings_exist(document, text):
         assert name in known, f"{document.name} names {name}"
 
 
+def test_pages_for_users_are_short():
+    """What was measured and tried stands in docs/research, where a page is as long as it must be."""
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "docs").glob("*.md")}
+    lengths.pop("architecture.md")  # for developers
+    assert {name: lines for name, lines in lengths.items() if lines > PAGE_LINES_MAX} == {}
+
+
 def test_nothing_is_promised_that_mathematics_does_not_give(text):
     assert not re.search(r"anonymous|anonymis|anonymiz|100 ?% private|completely private", text, flags=re.IGNORECASE)
 
@@ -102,13 +116,13 @@ def test_the_api_guide_lists_every_route_and_no_other(tmp_path):
 
     paths = create_app(Settings(data_dir=tmp_path)).openapi()["paths"]
     real = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    guide = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`((?:GET|POST|PUT|DELETE|PATCH) /v1[^`]*)`", guide)) == real
 
 
 def test_the_api_guide_names_every_error_code_of_the_api():
     from service.api.problems import STATUSES
 
-    guide = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "routes.md").read_text(encoding="utf-8")
     internal = {"stale_attempt", "hold_exhausted", "range_not_satisfiable"}  # of workers, and plain HTTP
     assert set(STATUSES) - internal <= set(re.findall(r"`([a-z_]+)`", guide))

@@ -90,7 +90,7 @@ def test_a_receipt_that_a_user_holds_finds_it_too(book, backup, tmp_path):
 
 
 def test_an_operator_goes_on_with_an_older_database(book, backup):
-    """The procedure of docs/operations.md: take what is missing off the limit, set the evidence aside, clear."""
+    """The procedure of docs/backups.md: take what is missing off the limit, set the evidence aside, clear."""
     newer = book.train("patients")["statement"]["account"]
     restored, account_id = backup(), book.accounts["patients"]
     factory = _open(restored)

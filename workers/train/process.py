@@ -6,7 +6,7 @@ The text goes to the operator's log.
 
 What one step frees, the next step uses. The allocator of glibc gives large blocks back to the operating system at once,
 and gets them again, page by page and zeroed, a moment later. A step of training frees and allocates the same blocks
-every time, so on a CPU that took up to half of a step (docs/benchmarks/dpsgd_throughput.md).
+every time, so on a CPU that took up to half of a step (docs/research/dpsgd_throughput.md).
 """
 
 from __future__ import annotations

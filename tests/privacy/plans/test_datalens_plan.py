@@ -85,6 +85,13 @@ def test_the_stages_are_the_releases_in_order() -> None:
     assert plan({}).stage("absent") is None
 
 
+def test_a_plan_names_teachers_only_where_some_are_trained() -> None:
+    said = {"teachers", "images_to_aggregate", "iterations", "vote_share"}
+    assert said <= plan({}).facts.keys()
+    assert plan({"preset": "votes_only"}).facts.keys() & said == said - {"iterations"}
+    assert not plan({"preset": "warm_start_only"}).facts.keys() & said
+
+
 def test_shares_divide_the_budget() -> None:
     made = plan({"vote_share": 0.3, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5})
     shares = {stage.name: stage.price_nano / made.budget_nano for stage in made.stages}

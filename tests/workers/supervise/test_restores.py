@@ -131,7 +131,7 @@ def test_a_database_and_its_receipts_restored_together_are_betrayed_by_what_runn
     assert found.keys() == {"journal_unknown", "release_unknown", "sample_unknown"}
     assert f"shows releases for {spent_nano - spent_before_nano} nano-units" in found["journal_unknown"]
 
-    # The procedure of docs/operations.md for who has no newer backup.
+    # The procedure of docs/backups.md for who has no newer backup.
     left = float(found["journal_unknown"].split("A limit of epsilon ")[1].split()[0])
     aside = tmp_path / "aside"
     aside.mkdir()
