@@ -1,6 +1,6 @@
 """What goes over the wire. Every field here is on the allow-list of what may leave the private zone.
 
-Responses are built from these fields alone (`service.api.views.record`); nothing is copied wholesale from a table row,
+Responses are built from these fields alone (`service.views.rows.record`); nothing is copied wholesale from a table row,
 so a new column (a secret, a lease owner) stays inside until someone writes it down here.
 """
 

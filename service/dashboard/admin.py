@@ -77,9 +77,16 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         people = [views.admin(row) for row in admins.admins(session)]
         asked = [views.admin_request(row, now) for row in session.scalars(newest)]
         keys = views.keys(session, session.scalars(newest_keys).all())
-    names = {admin.id: admin.name for admin in people}
-    shown = {"admins": people, "names": names, "requests": asked, "keys": keys, "keys_shown_max": RECENT_KEYS}
-    return page(request, "admins.html", **shown, now=now)
+    return page(
+        request,
+        "admins.html",
+        admins=people,
+        names={admin.id: admin.name for admin in people},
+        requests=asked,
+        keys=keys,
+        keys_shown_max=RECENT_KEYS,
+        now=now,
+    )
 
 
 @router.post("/admins")

@@ -21,8 +21,8 @@ from service import jobs
 from service.api.job_schemas import JobRequest, PreviewRecord, PreviewRequest
 from service.api.recipe_schemas import RecipeRecord
 from service.api.routes.jobs import create_job
-from service.api.schemas import DatasetRecord
 from service.api.routes.previews import create_preview, read_preview_grid
+from service.api.schemas import DatasetRecord
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
     fresh_once,
