@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.audited import Audited, Coins, Scores
 from benchmarks.broken_mechanisms import no_noise
+from obscura.wire.budgets import Unit
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import NANO, open_filter
@@ -28,7 +29,6 @@ from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTI
 from privacy.plans.dp_diffusion import DpDiffusionConfig
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from privacy.units import Unit
 from workers.recipes import class_histogram, released_sums
 from workers.recipes.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData

@@ -42,8 +42,8 @@ from benchmarks.chaos_audit import audit
 from benchmarks.chaos_clients import Customer, Heard, Uploader, set_up
 from benchmarks.chaos_restores import DRILLS, Drill, restores
 from benchmarks.chaos_services import Mode, Services, installation
+from obscura.client import Client
 from scripts.with_services import PostgresServer, RedisServer
-from service.client import Client
 
 MODES: tuple[Mode, ...] = ("embedded", "celery", "cluster")
 RESTORE = "restore"

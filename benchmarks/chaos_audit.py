@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from sqlalchemy import func, select
 
+from obscura.wire.words import ENDED, DatasetState, EntryKind, HoldState
 from service.artifacts import digest_directory
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import ENDED, DatasetState, EntryKind, HoldState
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
 from service.journals import journalled, journalled_jobs

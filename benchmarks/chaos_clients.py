@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from service.client import Client
-from service.client.errors import ApiError, ConnectionFailed
+from obscura.client import Client
+from obscura.errors import ApiError, ConnectionFailed
 
 CLASSES = ["ring", "cross", "bar", "dot"]
 SIDE_PIXELS, RECORDS = 8, 600

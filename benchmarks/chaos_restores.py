@@ -30,10 +30,10 @@ from sqlalchemy import select
 
 from benchmarks.chaos_clients import OPTIONS, set_up
 from benchmarks.chaos_services import ATTEMPTS_MAX, HEARTBEAT_SECONDS, LEASE_SECONDS, Installation, Services
+from obscura.client import Client
+from obscura.errors import ObscuraClientError
 from scripts.with_services import free_port
 from service.artifacts import digest_directory
-from service.client import Client
-from service.client.errors import ObscuraClientError
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import make_engine, make_session_factory, transaction
 from service.journals import journalled, journalled_jobs

@@ -22,9 +22,9 @@ from typing import Literal
 import redis
 from sqlalchemy import create_engine, text
 
+from obscura.client import Client
+from obscura.client.transport import Transport
 from scripts.with_services import PostgresServer, RedisServer, free_port
-from service.client import Client
-from service.client.transport import Transport
 from service.settings import Settings
 from workers.supervise.supervisor import runner_environment
 

@@ -29,10 +29,10 @@ from sqlalchemy import func, select
 from benchmarks.ledger_clients import Step, Work, one_job, throughput
 from benchmarks.ledger_databases import database, durability, fdatasync_ms
 from benchmarks.ledger_log import fill, open_accounts
+from obscura.wire.words import HoldState
 from service.audit.verify import verify
 from service.db.ledger_tables import EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import HoldState
 
 SHORT, LONG = 1_000, 1_000_000
 BATCH = 5  # lives measured on one log before the other has its turn

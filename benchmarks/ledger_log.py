@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from sqlalchemy import Table, insert, update
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Stage
@@ -15,7 +16,6 @@ from service import ledger
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, transaction
-from service.db.words import EntryKind, HoldState
 from service.ledger.chain import Entry, canonical_json
 
 ROWS_AT_ONCE = 20_000

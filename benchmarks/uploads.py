@@ -25,8 +25,6 @@ from typing import Any
 import httpx
 import numpy as np
 
-from service.settings import Settings
-
 ROOT = Path(__file__).resolve().parents[1]
 SHAPES: tuple[tuple[int, tuple[int, ...]], ...] = ((60_000, (28, 28)), (200_000, (28, 28)), (20_000, (64, 64, 3)))
 START_SECONDS = 120.0
@@ -43,7 +41,7 @@ def npz(records: int, shape: tuple[int, ...]) -> bytes:
 @contextmanager
 def service(folder: Path) -> Iterator[tuple[httpx.Client, int]]:
     """Run `obscura up` for the time of a block; yields a client of it and its process id."""
-    address = Settings(data_dir=folder).url_path
+    address = folder / "service.url"
     environment = {**os.environ, "OBSCURA_DATA_DIR": str(folder), "OBSCURA_PORT": "0"}
     command = [sys.executable, "-m", "service.cli", "up"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -18,16 +18,15 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from obscura.private_files import new_private_file, write_through
+from obscura.wire.words import AdminAction, AdminRequestState, Admission
 from service.auth import Scope, is_usable, make_token, remember_key, revoke
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.base import new_id
 from service.db.session import find
-from service.db.words import AdminAction, AdminRequestState, Admission
-from service.errors import Conflict, Forbidden, InvalidInput, NotFound
+from service.errors import Conflict, Forbidden, InvalidInput, NotFound, require_name
 from service.ledger.limits import require_admitted_before
 from service.ledger.rows import short_reason
-from service.names import require_name
-from service.private_files import new_private_file, write_through
 
 REQUEST_LIFETIME = timedelta(days=7)
 ADMINS_MIN = 2  # as many as it takes to decide anything

@@ -19,28 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from obscura.private_files import flush_directory
 from service.errors import Conflict, InvalidInput, NotFound
-from service.private_files import flush_directory
 from service.times import to_the_hour
 
 _IDENTIFIER = re.compile(r"(?:ds|job|rel|smp)_[a-z2-7]{20}")
 _FOLDERS = {"ds": "datasets", "job": "jobs", "rel": "releases", "smp": "samples"}
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CHUNK_BYTES = 2**20
-CARD_FILE = "privacy_card.json"  # in every release
-# What a training hands over, by the name under which it may be downloaded.
-DOWNLOADS = (
-    "generator.safetensors",
-    "generator.json",
-    "classifier.safetensors",
-    "classifier.json",
-    "extractor.safetensors",
-    "histogram.json",
-    CARD_FILE,
-)
-# What goes with a generator and is made when it is downloaded; see `service.weights`.
-MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
-MADE = (MODEL_CARD_FILE, LOADER_FILE)
 
 
 def directory_of(data_dir: Path, identifier: str) -> Path:

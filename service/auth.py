@@ -19,8 +19,7 @@ from sqlalchemy.orm import Session
 
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
-from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized
-from service.names import require_name
+from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 
 SECRET_BYTES = 32
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privacy.units import UNIT_WORDS
+from obscura.wire.budgets import UNIT_WORDS
 
 TAGS = ("synthetic", "differential-privacy")
 

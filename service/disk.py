@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from sqlalchemy import make_url
 
+from obscura.private_files import new_private_file, write_through
 from service.errors import ObscuraError
-from service.private_files import new_private_file, write_through
 from service.settings import Settings
 
 PROBED_SECONDS = 5.0  # between two probes of the same disks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from privacy.wording import show_epsilon
+from obscura.wire.names import RULE, is_name
+from obscura.wire.wording import show_epsilon
 
 
 class ObscuraError(Exception):
@@ -195,3 +196,18 @@ class SweepTooExpensive(InsufficientBudget):
             f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
             f"{self._choice(options)}"
         )
+
+
+def require_name(text: str, what: str) -> str:
+    """Return a name.
+
+    Args:
+        text: that is to be one.
+        what: it names, as in "A key's name".
+
+    Raises:
+        InvalidInput: it may not be one.
+    """
+    if not is_name(text):
+        raise InvalidInput(f"{what} is not a name: {RULE}.")
+    return text

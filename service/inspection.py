@@ -17,6 +17,8 @@ from sqlalchemy import Text, cast, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from obscura.wire.formats import CARD_FILE
+from obscura.wire.words import VerificationKind
 from service import artifacts, installation, ledger
 from service.audit import arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
@@ -26,7 +28,6 @@ from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_sig
 from service.audit.verify import count_entries, verify
 from service.db.job_tables import Release
 from service.db.session import SessionFactory, transaction
-from service.db.words import VerificationKind
 from service.errors import ClockRefused, ObscuraError
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
@@ -138,7 +139,7 @@ def find_changed_artifacts(factory: SessionFactory, data_dir: Path) -> Iterator[
 
 def _shows_card(directory: Path, shown: str) -> bool:
     """Tell whether the privacy card that is shown is the one among the files, which their digest covers."""
-    path = directory / artifacts.CARD_FILE
+    path = directory / CARD_FILE
     if not path.exists():
         return True
     try:

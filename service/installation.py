@@ -15,6 +15,7 @@ from pathlib import Path
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from obscura.private_files import flush_directory
 from service.audit.data_folder import DataFolder, Unknown, read_data_folder, unknown_to
 from service.audit.findings import Finding, FindingCode
 from service.audit.signing import write_durably
@@ -22,7 +23,6 @@ from service.db.access_tables import Admin, Installation
 from service.db.base import is_id, new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, among, transaction
-from service.private_files import flush_directory
 from service.settings import Settings
 
 FILE_NAME = "installation"

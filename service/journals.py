@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.private_files import flush_directory
+from obscura.private_files import flush_directory
 
 FOLDER = "journals"
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI
 
+from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.deps import Service
@@ -26,7 +27,6 @@ from service.disk import DiskProbe
 from service.inspection import inspect_at_start, require_clock
 from service.key_uses import KeyUses
 from service.logs import get_logger
-from service.private_files import make_private_folder, make_tree_private
 from service.settings import Settings
 from workers.supervise.dispatch import Dispatcher
 from workers.supervise.reconcile import Reconciler

@@ -15,13 +15,13 @@ from typing import Any
 
 import jinja2
 
+from obscura.wire.schemas import to_the_minute
 from service.artifacts import find_file, open_regular
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
 from service.jobs.evaluations import finished_evaluations
-from service.times import to_the_minute
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"

@@ -10,6 +10,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from obscura import occupant
+
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
@@ -98,14 +100,9 @@ class Settings(BaseSettings):
         ]
 
     @property
-    def url_path(self) -> Path:
-        """Where `obscura up` writes its address while it runs."""
-        return self.data_dir / "service.url"
-
-    @property
     def admin_key_path(self) -> Path:
-        """Where the first admin key is written, readable by its owner alone."""
-        return self.data_dir / "admin.key"
+        """Where the first admin key is written."""
+        return occupant.admin_key_path(self.data_dir)
 
 
 def _origin(url: str) -> str:

@@ -33,11 +33,6 @@ def to_the_hour(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def to_the_minute(moment: datetime) -> datetime:
-    """Return the beginning of the minute, in UTC: how the service shows when something was to those who may read it."""
-    return moment.astimezone(UTC).replace(second=0, microsecond=0)
-
-
 def wrong_clock(now: datetime, newest: datetime | None) -> str | None:
     """Say why a clock is not to be believed; None where nothing is known against it.
 

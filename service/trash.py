@@ -12,8 +12,8 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from obscura.private_files import flush_directory, make_private, make_private_folder
 from service.logs import get_logger
-from service.private_files import flush_directory, make_private, make_private_folder
 
 FOLDER = "trash"
 _MOVED_AT = "%Y%m%dT%H%M%SZ"

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle import bundle
-from service.artifacts import LOADER_FILE, MODEL_CARD_FILE, find_file, open_regular
+from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
+from obscura.wire.words import ReleaseKind
+from service.artifacts import find_file, open_regular
 from service.cards import TAGS, guarantee, one_line, write_card
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
-from service.db.words import ReleaseKind
 from service.errors import NotFound
 from service.folder_names import folder_names
 from service.jobs import get_release

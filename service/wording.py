@@ -1,6 +1,6 @@
 """What states, kinds and failures are called in pages, problem documents and reports, and the pages' templates.
 
-Numbers are written by `privacy.wording`.
+Numbers are written by `obscura.wire.wording`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from pathlib import Path
 
 import jinja2
 
-from privacy.plans.registry import RECIPES
-from privacy.wording import FILTERS, show_percent
-from service.db.words import (
+from obscura.wire.wording import FILTERS, show_percent
+from obscura.wire.words import (
     AdminAction,
     AdminRequestState,
     Admission,
@@ -21,6 +20,7 @@ from service.db.words import (
     JobState,
     LimitRequestState,
 )
+from privacy.plans.registry import RECIPES
 
 FAILURES = {
     FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",

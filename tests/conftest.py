@@ -5,12 +5,13 @@ file is copied, the PostgreSQL database is cleared after each test. PostgreSQL i
 else from the usual local port; without one those tests are skipped.
 """
 
+import gc
 import io
 import logging
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,17 +22,37 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from obscura.wire.words import DatasetState, Visibility
 from service import ledger
 from service.db.base import Base, new_id
 from service.db.dataset_tables import Dataset
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, Visibility
 from service.logs import configure_logging
+from tests.warm import warm_python
 
 LOCAL_POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 CLASSES = ["boot", "coat", "shirt"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, and never look through what was collected: every full look would cost half
+    a second, for torch, the tests and their parameters stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[str]:
+    """A program that is called as Python is, and has everything imported; see warm.py."""
+    with warm_python() as program:
+        yield program
 
 
 @pytest.fixture

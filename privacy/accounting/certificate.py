@@ -8,11 +8,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
 from privacy.accounting.events import Event
 from privacy.accounting.filter import Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import BudgetExceeded, InvalidParameter
-from privacy.units import UNIT_WORDS, UNITS, Unit
 
 ADJACENCY = "add_remove"
 ACCOUNTING = "approximate_gdp"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from obscura.wire.budgets import UNITS
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import RecipeConfig
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
-from privacy.units import UNITS
 
 COUNTS = "class_counts"
 SENSITIVITY = 1.0  # see `histogram_event`

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.sizes import TEXTURE_CELL, texture_size
+from obscura.wire.budgets import UNITS
+from obscura.wire.wording import show_epsilon
 from privacy.accounting.calibration import affordable_releases, stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import NANO, Filter
@@ -25,8 +27,6 @@ from privacy.plans.datalens_defaults import FOLLOWING_OPTIONS, UNITS_PER_TEACHER
 from privacy.plans.detail import share_above_noise
 from privacy.plans.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
-from privacy.units import UNITS
-from privacy.wording import show_epsilon
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers

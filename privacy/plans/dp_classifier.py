@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from models.sizes import CLASSIFIER_LAYERS
+from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
-from privacy.units import UNITS
 
 Architecture = Literal["cnn", "resnet20", "wrn16_4", "wrn28_4", "scatter_linear", "scatter_cnn", "pretrained_linear"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)

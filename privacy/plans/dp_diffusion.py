@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from models.sizes import denoiser_layers
+from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens import warm_start_noise, warm_start_stages
@@ -22,7 +23,6 @@ from privacy.plans.datalens_defaults import config_that_follows
 from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 from privacy.plans.private_steps import StepsConfig, check_basis, poisson_stage, steps_facts, steps_notes, steps_stage
-from privacy.units import UNITS
 
 CENTRAL = "central_images"
 

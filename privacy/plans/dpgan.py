@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field
 
 from models.sizes import discriminator_layers
+from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 from privacy.plans.private_steps import StepsConfig, check_basis, steps_facts, steps_notes, steps_stage
-from privacy.units import UNITS
 
 
 class DpGanConfig(StepsConfig):

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
+from obscura.wire.budgets import UNIT_WORDS, UNITS, Unit
 from privacy.accounting.events import Event, event_from_json
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.options import RecipeConfig, options_schema
-from privacy.units import UNIT_WORDS, UNITS, Unit
 
 Published = Literal["generator", "histogram", "classifier"]
 

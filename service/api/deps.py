@@ -12,9 +12,9 @@ from fastapi import Depends, Header, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityScopes
 from sqlalchemy import Engine
 
+from obscura.wire.schemas import Identifier
 from service.api.events import StreamSlots
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
-from service.api.schemas import Identifier
 from service.api.uploading import UploadSlots
 from service.api.wrong_keys import WrongKeys, client_address
 from service.auth import Principal, Scope, authenticate, claimed_id

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from service.api.job_schemas import FINAL_STATES, EventRecord
+from obscura.wire.job_schemas import FINAL_STATES, EventRecord
 from service.api.problems import TooManyStreams
 
 RECONNECT_MILLISECONDS = 1000

@@ -12,9 +12,9 @@ from fastapi import Request, Response
 from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import ApiRecord, Page
 from service.api.conditional import answer
 from service.api.deps import PageRequest, Service
-from service.api.schemas import ApiRecord, Page
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.views.rows import newest

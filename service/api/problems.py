@@ -12,12 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
+from obscura.wire.schemas import FieldError, Problem
+from obscura.wire.words import FailureCode
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.described import describe
-from service.api.schemas import FieldError, Problem
 from service.api.strict import field_names
 from service.db.session import is_duplicate
-from service.db.words import FailureCode
 from service.errors import ObscuraError
 from service.logs import get_logger
 from service.wording import FAILURES, NEEDS_OPERATOR

@@ -8,9 +8,9 @@ from datetime import datetime
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import VerificationKind
 from service.audit.findings import Finding, Report
 from service.db.ledger_tables import ArmingStop, Verification
-from service.db.words import VerificationKind
 
 
 def stop_arming(session: Session, findings: Iterable[Finding], *, now: datetime) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import HoldState
 from service.audit.findings import Finding, FindingCode
 from service.audit.receipts import kept_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
@@ -23,7 +24,6 @@ from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
-from service.db.words import HoldState
 from service.journals import journalled_jobs, read_journal
 
 _NAMED_MAX = 500  # jobs in one statement

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Text, bindparam, cast, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from service.audit.findings import Finding, FindingCode
 from service.audit.rows import RowReader, read_object
 from service.db.base import Base
 from service.db.ledger_tables import ENDS_A_HOLD, EntryRow
-from service.db.words import EntryKind
 from service.ledger.chain import body_hash
 from service.ledger.commitments import (
     ORDER_COLUMNS,

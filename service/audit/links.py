@@ -8,13 +8,13 @@ from typing import Any
 from sqlalchemy import Row, Text, and_, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, LimitRequestState
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
 from service.audit.rows import RowReader, read_object
 from service.audit.signing import SignatureRefused
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow, LimitRequest
-from service.db.words import EntryKind, LimitRequestState
 
 _PAGE_ROWS = 500
 _WITHOUT_ACCOUNT = (

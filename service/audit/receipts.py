@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer
 from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
-from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as _quote
 from typing import Any, NamedTuple, assert_never
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter, open_filter
 from privacy.errors import PrivacyError
 from service.audit.findings import Fault, FindingCode, require, truth, whole
 from service.audit.prices import FLOAT_TOLERANCE, Prices
-from service.db.words import EntryKind, HoldState
 from service.ledger.chain import CHAIN_VERSION, GENESIS_HASH
 
 TERMS = ("name", "owner", "delta", "unit", "adjacency")  # fixed at opening, for ever

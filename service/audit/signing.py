@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from obscura.private_files import flush_directory, make_private_folder, new_private_file, write_through
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
-from service.private_files import flush_directory, make_private_folder, new_private_file, write_through
 
 PUBLIC_SUFFIX = ".pub.pem"
 DOCUMENT_BYTES_MAX = 256 * 1024

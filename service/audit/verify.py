@@ -13,6 +13,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.errors import PrivacyError
 from service.audit.checkpoints import Signed, check_checkpoints
 from service.audit.facts import find_changed_facts
@@ -25,7 +26,6 @@ from service.audit.rows import ACCOUNTS_PER_PAGE, EntryReader, RowReader, accoun
 from service.audit.shortfalls import what_makes_up
 from service.db.base import is_id
 from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
-from service.db.words import EntryKind, HoldState
 
 _HOLDS_AT_A_TIME = 500
 _OF_ACCOUNT = ("capacity_nano", "spent_nano", "held_nano", "epsilon", "rate", "base", "frozen")

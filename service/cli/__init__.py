@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from obscura.extras import extras
 from service.cli import (
     accounts,
     admins,
@@ -26,7 +27,6 @@ from service.cli import (
 )
 from service.cli.connection import Target
 from service.cli.console import reporting
-from service.client.extras import extras
 
 app = typer.Typer(
     name="obscura",

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from obscura.client import Client
+from obscura.private_files import new_private_file, write_through
 from service.cli.connection import Json, KeyId, add_decision, add_list, connected
 from service.cli.console import CliError, Exit, reporting
 from service.cli.ledger import open_database
-from service.client import Client
-from service.private_files import new_private_file, write_through
 
 admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."

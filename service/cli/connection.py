@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from obscura.client import Client
+from obscura.occupant import address_of
 from service.cli.console import CliError, Exit, Output, reporting
 from service.cli.hints import is_here
 from service.cli.profiles import DEFAULT, read_profiles
-from service.client import Client
-from service.occupant import address_of
 from service.settings import Settings
 
 
@@ -25,7 +25,7 @@ def find_url(url: str | None, data_dir: Path) -> str:
     if url:
         return url
     settings = Settings(data_dir=data_dir)
-    return address_of(settings) or f"http://{settings.host}:{settings.port}"
+    return address_of(settings.data_dir) or f"http://{settings.host}:{settings.port}"
 
 
 def find_token(token: str | None, data_dir: Path) -> str:

@@ -15,9 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from privacy.wording import show_number
-from service.cli.hints import next_command
-from service.client import (
+from obscura.client import (
     ApiError,
     AuthError,
     BudgetError,
@@ -29,6 +27,8 @@ from service.client import (
     PackingError,
     RequestError,
 )
+from obscura.wire.wording import show_number
+from service.cli.hints import next_command
 
 UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
 

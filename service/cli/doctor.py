@@ -14,11 +14,11 @@ from typing import Literal
 
 import typer
 
+from obscura.client import ApiError, AuthError, Client, ObscuraClientError
+from obscura.client.local_service import running_at
+from obscura.extras import packages_of_extras
 from service.cli.connection import Json, Target, address
 from service.cli.console import CliError, reporting
-from service.client import ApiError, AuthError, Client, ObscuraClientError
-from service.client.extras import packages_of_extras
-from service.client.local import running_at
 from service.settings import Settings
 
 DISK_BYTES_MIN = 2 * 2**30
@@ -141,7 +141,7 @@ def _trainer(settings: Settings) -> Finding:
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", "a service here could not train: pip install 'obscura[worker]'")
-    running = running_at(settings)
+    running = running_at(settings.data_dir)
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
     return Finding("supervisor", "ok", f"trains beside the service at {running}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from service.client import ApiError, AuthError, BudgetError, ConnectionFailed, NotFoundError
+from obscura.client import ApiError, AuthError, BudgetError, ConnectionFailed, NotFoundError
 from service.settings import LOOPBACK_HOSTS
 
 LISTED = ("account", "dataset", "job", "release", "sweep")

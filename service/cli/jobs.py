@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
-from privacy.wording import EARLY_ENDS, show_epsilon, show_percent
-from service.api.job_schemas import PlanRecord
+from obscura.client import Client, Job, Preview
+from obscura.client.progress import job_progress, show_cost
+from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 from service.cli.connection import (
     Dataset,
     Discard,
@@ -27,8 +29,6 @@ from service.cli.connection import (
     resolve_dataset,
 )
 from service.cli.console import CliError, Exit, Output
-from service.client import Client, Job, Preview
-from service.client.progress import job_progress, show_cost
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (

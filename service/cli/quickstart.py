@@ -14,21 +14,21 @@ from typing import Annotated
 
 import typer
 
-from privacy.units import UNIT_WORDS
-from privacy.wording import odds_sentence, show_epsilon
+from obscura.client import Account, Client, Dataset, JobFailed
+from obscura.client.client import RECIPE
+from obscura.client.contents import require_room
+from obscura.client.datasets import default_name
+from obscura.client.local_service import LocalService
+from obscura.client.one_step import account_for, open_account, usual_delta
+from obscura.client.progress import preparation_progress
+from obscura.preparing import Package, prepare, read_choices
+from obscura.preparing.choices import SIDE_USUAL
+from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.wording import odds_sentence, show_epsilon
 from service.cli.connection import Target, Yes, address
 from service.cli.console import CliError, Exit, Output, reporting
+from service.cli.counting import DELTA, counted_bound
 from service.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
-from service.client import Account, Client, Dataset, JobFailed
-from service.client.client import RECIPE
-from service.client.contents import require_room
-from service.client.counting import DELTA, counted_bound
-from service.client.datasets import default_name
-from service.client.local import LocalService
-from service.client.one_step import account_for, open_account, usual_delta
-from service.client.preparing import Package, prepare, read_choices
-from service.client.preparing.choices import SIDE_USUAL
-from service.client.progress import preparation_progress
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from obscura.client import Client, ConnectionFailed
+from obscura.wire.recipe_schemas import RecipeRecord
 from privacy.plans.options import values_in_words
-from service.api.recipe_schemas import RecipeRecord
 from service.cli.connection import Json, Target, address
 from service.cli.console import CliError, Exit, Output, reporting
-from service.client import Client, ConnectionFailed
 
 
 def recipes(
@@ -47,9 +47,10 @@ def _ask(target: Target, output: Output) -> list[RecipeRecord]:
         if target.url is not None or target.profile is not None:
             raise
     from privacy.plans.registry import RECIPES  # needs the packages of a server
+    from service.api.routes.recipes import describe
 
     output.notice("No service answers, so these are the recipes of the package that is installed here.")
-    return [RecipeRecord.of(recipe) for recipe in RECIPES.values()]
+    return [describe(recipe) for recipe in RECIPES.values()]
 
 
 def _show(recipe: RecipeRecord, output: Output) -> None:

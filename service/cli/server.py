@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from obscura.extras import MissingExtra
 from service.cli.connection import Json, Target
 from service.cli.console import CliError, Exit, reporting
-from service.client.extras import MissingExtra
 from service.settings import Settings
 
 

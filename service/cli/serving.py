@@ -25,13 +25,13 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from obscura.occupant import address_of, announced, occupied
+from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
 from service.cli.console import CliError, Exit, Output
 from service.dashboard.sessions import LINK_SECONDS
 from service.logs import configure_logging, get_logger
 from service.main import create_app
-from service.occupant import address_of, announced, occupied
-from service.private_files import keep_new_files_private, make_private_folder
 from service.settings import Settings
 
 CONNECTIONS_MAX = 1000
@@ -180,9 +180,9 @@ def serve(settings: Settings, output: Output) -> None:
     configure_logging(settings.log_level)
     keep_new_files_private()
     make_private_folder(settings.data_dir)
-    with occupied(settings) as first:
+    with occupied(settings.data_dir) as first:
         if not first and settings.mode == "embedded":
-            where = address_of(settings)
+            where = address_of(settings.data_dir)
             raise CliError(
                 f"A service runs on {settings.data_dir.resolve()} already{f', at {where}' if where else ''}. Two would "
                 "train at the same time and compete for this machine: use that one, stop it first, or choose another "
@@ -211,7 +211,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         )
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
-    with announced(settings, url) if first else nullcontext():
+    with announced(settings.data_dir, url) if first else nullcontext():
         Server(config, output).run(sockets=[listener])
 
 

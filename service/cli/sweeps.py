@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from obscura.client import Client, Sweep
 from service.cli.connection import (
     Dataset,
     Discard,
@@ -25,7 +26,6 @@ from service.cli.connection import (
 )
 from service.cli.console import CliError, Exit, Output
 from service.cli.jobs import confirm
-from service.client import Client, Sweep
 
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 TRIALS_MAX = 64

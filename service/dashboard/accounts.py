@@ -11,10 +11,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import AccountRequest
+from obscura.wire.words import DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
-from service.api.schemas import AccountRequest
 from service.dashboard.access import Admin, Form, Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
@@ -23,7 +24,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import DatasetState, Visibility
 from service.errors import NotFound, ObscuraError
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps

@@ -14,9 +14,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import or_, select
 
+from obscura.wire.schemas import DatasetRequest, Identifier
+from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
 from service.api.routes.datasets import put_content
-from service.api.schemas import DatasetRequest, Identifier
 from service.api.uploading import Body
 from service.auth import Scope
 from service.dashboard.access import (
@@ -40,7 +41,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
-from service.db.words import DatasetState
 from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
 from service.views import jobs
@@ -157,7 +157,7 @@ def put(
     """Take the images as the body, from the page's script: as the API does."""
     require_same_origin(request)
     uploader = require_acting(viewer, token, Scope.DATA)
-    return put_content(dashboard.service, request, uploader, dataset_id, format)
+    return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
 
 
 @router.post("/datasets/{dataset_id}/content")

@@ -11,9 +11,9 @@ from fastapi import Query
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service.db.ledger_tables import AccountRow
-from service.db.words import DatasetState, JobState
 from service.errors import InvalidInput
 from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES

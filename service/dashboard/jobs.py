@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from obscura.wire.words import JobState
 from service import jobs
 from service.api.events import EventStream, Snapshot, follow
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
@@ -17,7 +18,6 @@ from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.words import JobState
 from service.views import jobs as views
 from service.views import sweeps
 

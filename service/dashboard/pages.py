@@ -20,9 +20,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence
 from privacy.errors import PrivacyError
-from privacy.units import UNIT_WORDS
-from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
 from service.dashboard.forms import fresh_once, problems_of

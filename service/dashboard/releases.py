@@ -9,7 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 
-from service import artifacts, jobs, reports, weights
+from obscura.wire import formats
+from service import jobs, reports, weights
 from service.artifacts import directory_of, find_file
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters, account_choices
@@ -18,7 +19,6 @@ from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.disk import require_room
 from service.errors import InvalidInput, NotFound
-from service.sample_formats import PACKINGS
 from service.views import releases as views
 from service.views.sweeps import differing
 
@@ -26,7 +26,7 @@ router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 RELEASES_A_PAGE = 30
 COMPARED_MAX = 4  # beside each other
 # The files of a release that may be fetched by name; the rest of its folder is not served.
-DOWNLOADS = ("report.json", *artifacts.DOWNLOADS, *artifacts.MADE)
+DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 _KEPT = {"Cache-Control": "private, max-age=3600"}
 
 
@@ -77,7 +77,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public = views.datasets_like(session, view.dataset)
     present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, release_id, name)}
     if "generator.json" in present:
-        present |= set(artifacts.MADE)
+        present |= set(formats.MADE)
     return page(
         request,
         "release.html",
@@ -87,7 +87,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         public=public,
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
-        packings=PACKINGS,
+        packings=formats.PACKINGS,
         samples_max=dashboard.settings.samples_max,
         url=str(request.base_url).rstrip("/"),
     )
@@ -125,7 +125,7 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
         data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{release_id}-{name}"'
         return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
-    if name in artifacts.MADE:
+    if name in formats.MADE:
         made = weights.read_made(dashboard.settings.data_dir, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{name}"'
         return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})

@@ -12,17 +12,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import JobRequest, PreviewRecord, PreviewRequest
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.wording import show_epsilon
+from obscura.wire.words import DatasetState, JobKind, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.options import values_in_words
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from privacy.wording import show_epsilon
 from service import jobs
-from service.api.job_schemas import JobRequest, PreviewRecord, PreviewRequest
-from service.api.recipe_schemas import RecipeRecord
 from service.api.routes.jobs import create_job
 from service.api.routes.previews import create_preview, read_preview_grid
-from service.api.schemas import DatasetRecord
+from service.api.routes.recipes import describe
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
     fresh_once,
@@ -37,7 +38,6 @@ from service.dashboard.pages import PageRoute, page
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.words import DatasetState, JobKind, Visibility
 from service.errors import NotFound, ObscuraError
 from service.views import accounts, plans, releases
 from service.views.datasets import dataset as dataset_view
@@ -181,7 +181,7 @@ def _page(
         datasets=trained,
         dataset=dataset,
         recipes=RECIPES,
-        recipe=None if recipe is None else RecipeRecord.of(recipe),
+        recipe=None if recipe is None else describe(recipe),
         **_parted(wish, recipe),
         in_words=values_in_words,
         wrong=wrong,

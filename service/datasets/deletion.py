@@ -14,13 +14,13 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import UNFINISHED, DatasetState, JobKind
 from service import jobs
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, among, find, transaction
-from service.db.words import UNFINISHED, DatasetState, JobKind
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger

@@ -21,10 +21,10 @@ import numpy as np
 from sqlalchemy import CursorResult, LargeBinary, bindparam, exists, func, not_, select, text
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import Adjacency, Unit
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
-from service.db.words import Adjacency, Unit
 from service.errors import InvalidInput
 
 DIGEST_BYTES = 16

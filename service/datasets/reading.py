@@ -22,17 +22,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from obscura.private_files import flush_directory
+from obscura.wire.faults import Fault
 from service.artifacts import directory_of
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
 from service.failpoints import failpoint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, QUARANTINE, SEALED_SUFFIX, SUBJECTS_NAME, array_names
-from service.ingest.faults import Fault, explain
+from service.ingest.faults import explain
 from service.ingest.formats import format_named
 from service.ingest.request import Declaration, IngestLimits, IngestRequest
 from service.logs import get_logger
-from service.private_files import flush_directory
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
 

@@ -13,6 +13,8 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, ColumnExpressionArgument, CursorResult, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.names import same_names
+from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
@@ -21,10 +23,8 @@ from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow
 from service.db.session import find
-from service.db.words import DatasetState, Unit, Visibility
-from service.errors import Conflict, InvalidInput, NotFound
+from service.errors import Conflict, InvalidInput, NotFound, require_name
 from service.ledger.commitments import columns_of, dataset_facts
-from service.names import require_name, same_names
 from service.settings import Settings
 
 REFUSED = "upload_refused"  # which rule was broken is told to the uploader alone

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from obscura.private_files import flush_directory, new_private_file, write_through
 from service.artifacts import directory_of, open_regular, remove_directory
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
-from service.private_files import flush_directory, new_private_file, write_through
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
 

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from obscura.wire.words import AdminAction, AdminRequestState, Admission
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
-from service.db.words import AdminAction, AdminRequestState, Admission
 
 
 class Admin(Base):

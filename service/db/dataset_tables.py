@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, false, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from obscura.wire.words import DatasetState, Visibility
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 from service.db.ledger_tables import AccountRow
-from service.db.words import DatasetState, Visibility
 
 
 class Dataset(Base):

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState, ReleaseKind, SampleFormat
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow, HoldRow
-from service.db.words import EarlyEnd, FailureCode, JobKind, JobState, ReleaseKind, SampleFormat
 
 
 class Sweep(Base):

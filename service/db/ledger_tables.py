@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from obscura.wire.words import Adjacency, EntryKind, HoldState, LimitRequestState, Unit, VerificationKind
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
-from service.db.words import Adjacency, EntryKind, HoldState, LimitRequestState, Unit, VerificationKind
 
 _ENDING = "kind IN ('capture', 'release')"
 EVERYWHERE = "*"  # the scope of a fault that concerns no single account

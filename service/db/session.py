@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine, Select, create_engine, event, make_ur
 from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
+from obscura.private_files import make_private, make_private_folder
 from service.db.base import Base
 from service.db.writers import WriterQueue
 from service.errors import NotFound
-from service.private_files import make_private, make_private_folder
 
 SessionFactory = sessionmaker[Session]
 Row = TypeVar("Row", bound=Base)

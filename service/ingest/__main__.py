@@ -13,8 +13,8 @@ from collections.abc import Callable
 from io import BufferedReader
 from typing import BinaryIO
 
+from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import QUARANTINE
-from service.ingest.faults import Fault, Refused
 from service.ingest.formats import Ingest, format_named
 from service.ingest.request import MEBIBYTE, IngestLimits, IngestRequest
 from service.sealing import CHUNK_BYTES, SealedReader

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from service.ingest.faults import Fault, Refused
+from obscura.wire.faults import Fault, Refused
+from obscura.wire.subjects import SubjectId
 from service.ingest.request import Declaration, IngestRequest
-from service.ingest.subjects import SubjectId, subject_numbers
+from service.ingest.subjects import subject_numbers
 from service.sealing import SealedWriter
 
 IMAGES_NAME, LABELS_NAME, SUBJECTS_NAME = "images.npy", "labels.npy", "subjects.npy"

@@ -1,4 +1,4 @@
-"""The closed set of reasons for refusing an upload, and what each one teaches.
+"""What each reason for refusing an upload teaches.
 
 A message says which rule was broken and how to keep it. It is built from the declaration and the limits alone, so it
 cannot carry a file name, a label, a position or a count out of the upload.
@@ -6,71 +6,9 @@ cannot carry a file name, a label, a position or a count out of the upload.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
-from service.ingest.request import SCANS_MAX, IngestRequest
-
-
-class Fault(StrEnum):
-    """Why an upload was refused."""
-
-    EMPTY = "empty"
-    TOO_LARGE = "too_large"
-    INCOMPLETE = "incomplete"
-    ARCHIVE_BROKEN = "archive_broken"
-    ARCHIVE_ENTRIES = "archive_entries"
-    ARCHIVE_SIZE = "archive_size"
-    ARCHIVE_RATIO = "archive_ratio"
-    ARCHIVE_DUPLICATE = "archive_duplicate"
-    ARCHIVE_OVERLAP = "archive_overlap"
-    ARCHIVE_PATH = "archive_path"
-    ARCHIVE_SPECIAL = "archive_special"
-    ARCHIVE_NESTED = "archive_nested"
-    ARCHIVE_ENCRYPTED = "archive_encrypted"
-    ARCHIVE_METHOD = "archive_method"
-    LAYOUT = "layout"
-    CLASS_UNDECLARED = "class_undeclared"
-    RECORDS_TOO_MANY = "records_too_many"
-    IMAGE_FORMAT = "image_format"
-    IMAGE_PIXELS = "image_pixels"
-    IMAGE_SIZE = "image_size"
-    IMAGE_FRAMES = "image_frames"
-    IMAGE_SCANS = "image_scans"
-    IMAGE_PARTS = "image_parts"
-    IMAGE_MODE = "image_mode"
-    IMAGE_TRANSPARENT = "image_transparent"
-    IMAGE_BROKEN = "image_broken"
-    ARRAY_MEMBERS = "array_members"
-    ARRAY_HEADER = "array_header"
-    ARRAY_SHAPE = "array_shape"
-    ARRAY_TYPE = "array_type"
-    ARRAY_LENGTH = "array_length"
-    IDX_MEMBERS = "idx_members"
-    IDX_MAGIC = "idx_magic"
-    IDX_SHAPE = "idx_shape"
-    IDX_LENGTH = "idx_length"
-    COUNTS_DIFFER = "counts_differ"
-    LABEL_RANGE = "label_range"
-    SUBJECTS_ABSENT = "subjects_absent"
-    SUBJECTS_UNEXPECTED = "subjects_unexpected"
-    SUBJECTS_TOO_MANY = "subjects_too_many"
-    SUBJECT_BLANK = "subject_blank"
-    SUBJECT_TYPE = "subject_type"
-    TOO_COSTLY = "too_costly"
-    STORAGE = "storage"
-    INTERNAL = "internal"
-
-
-class Refused(Exception):
-    """Stop reading the upload.
-
-    Attributes:
-        fault: The rule that was broken. There is no text: what was read must not travel in an exception.
-    """
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.value)
-        self.fault = fault
+from obscura.pictures.parts import SCANS_MAX
+from obscura.wire.faults import Fault
+from service.ingest.request import IngestRequest
 
 
 def explain(fault: Fault, request: IngestRequest) -> str:

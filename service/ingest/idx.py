@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
-from service.ingest.faults import Fault, Refused
 from service.ingest.request import IngestRequest
 from service.ingest.zip_directory import ZipEntry, read_directory
 from service.ingest.zip_member import Member, Reader, gunzipped, pieces, take, take_rest

@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from obscura.wire.faults import Fault, Refused
+from obscura.wire.subjects import SubjectId
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,
@@ -16,9 +18,7 @@ from service.ingest.array_files import (
     require_count,
     store,
 )
-from service.ingest.faults import Fault, Refused
 from service.ingest.request import IngestRequest
-from service.ingest.subjects import SubjectId
 from service.ingest.zip_directory import read_directory
 from service.ingest.zip_member import Member, pieces, take_rest
 

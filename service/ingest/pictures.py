@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
+from obscura.pictures.header import picture_header
+from obscura.pictures.parts import require_few_parts
+from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
-from service.ingest.faults import Fault, Refused
-from service.ingest.picture_header import picture_header
-from service.ingest.picture_parts import require_few_parts
 from service.ingest.request import IngestRequest
 from service.ingest.zip_directory import ZipEntry, read_directory
 from service.ingest.zip_member import read_whole

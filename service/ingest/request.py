@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from obscura.wire.formats import UPLOAD_RECORDS_MAX
 from service.errors import InvalidInput
 
 MEBIBYTE = 2**20
-SCANS_MAX = 100  # of a JPEG; cameras and programs make one, or about ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class IngestLimits:
     """
 
     upload_bytes_max: int = 2048 * MEBIBYTE
-    records_max: int = 2_000_000
+    records_max: int = UPLOAD_RECORDS_MAX
     entries_max: int = 2_010_000
     entry_bytes_max: int = 32 * MEBIBYTE
     expanded_bytes_max: int = 16_384 * MEBIBYTE

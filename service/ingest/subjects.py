@@ -11,17 +11,15 @@ alphabetical order) would lack this: one subject's presence would move the numbe
 from __future__ import annotations
 
 import secrets
-import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from service.ingest.faults import Fault, Refused
+from obscura.wire.faults import Fault, Refused
+from obscura.wire.subjects import SubjectId, canonical
 
-SubjectId = int | str | bytes
 _NUMBER_BYTES = 8
-_MISSING_WORDS = frozenset({"nan", "nat", "none", "null", "<na>"})  # how missing values look once made into texts
 
 
 def subject_numbers(private_ids: Iterable[SubjectId], subjects_max: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -40,25 +38,6 @@ def random_numbers(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         drawn = np.frombuffer(secrets.token_bytes(_NUMBER_BYTES * count), dtype="<u8") >> np.uint64(1)
         if len(np.unique(drawn)) == count:
             return drawn.astype(np.int64)
-
-
-def canonical(private_id: SubjectId) -> int | str:
-    """Return what decides whether two ids name the same subject.
-
-    Texts are compared letter by letter in Unicode form C, without white space around them; bytes are read as UTF-8.
-
-    Raises:
-        Refused: The id stands for a missing value: empty, a negative number, or a word such as "nan".
-    """
-    if isinstance(private_id, int):
-        if private_id < 0:
-            raise Refused(Fault.SUBJECT_BLANK)
-        return private_id
-    text = private_id.decode("utf-8", "surrogateescape") if isinstance(private_id, bytes) else private_id
-    text = unicodedata.normalize("NFC", text.strip())
-    if not text or text.casefold() in _MISSING_WORDS:
-        raise Refused(Fault.SUBJECT_BLANK)
-    return text
 
 
 def _first_seen(private_ids: Iterable[SubjectId], subjects_max: int) -> Iterator[int]:

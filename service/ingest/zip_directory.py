@@ -13,7 +13,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from service.ingest.faults import Fault, Refused
+from obscura.wire.faults import Fault, Refused
 from service.ingest.request import IngestLimits
 
 STORED, DEFLATED = 0, 8

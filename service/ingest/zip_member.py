@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
-from service.ingest.faults import Fault, Refused
+from obscura.wire.faults import Fault, Refused
 from service.ingest.zip_directory import DEFLATED, ZipEntry
 
 _CHUNK_BYTES = 2**20

@@ -1,6 +1,6 @@
 """Jobs: planning, acceptance, leases and endings. Plain functions that take a session and never commit."""
 
-from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
+from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.jobs.counting import pay_for_count
 from service.jobs.endings import finish_cancelled, finish_failed, finish_sample, finish_unsaved, may_publish
 from service.jobs.evaluations import (

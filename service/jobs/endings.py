@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState
 from service import ledger, queue
 from service.db.job_tables import Job, Sample
-from service.db.words import EarlyEnd, FailureCode, JobKind, JobState
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.jobs.lookup import lock_job, sample_of, secret_of, stale_attempt
 from service.ledger.commitments import columns_of, keyed_digest, sample_digest

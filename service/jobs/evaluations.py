@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from obscura.wire.words import JobKind, JobState, ReleaseKind
 from privacy.plans.registry import plan_from_json
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
-from service.db.words import JobKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
 from service.jobs.endings import end_job, lock_attempt
 from service.jobs.lookup import evaluation_of, get_dataset, get_job, get_release, secret_of, stale_attempt

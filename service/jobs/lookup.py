@@ -7,10 +7,10 @@ from typing import TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import JobState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
 from service.db.session import find
-from service.db.words import JobState
 from service.errors import NotFound, StaleAttempt
 
 Made = TypeVar("Made", Sample, Evaluation, Preview)

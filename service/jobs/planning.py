@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DatasetState, JobKind, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
@@ -17,7 +18,6 @@ from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_f
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.words import DatasetState, JobKind, Visibility
 from service.errors import Conflict, InvalidInput, LedgerCorruption
 from service.jobs.lookup import get_dataset
 from service.ledger import Account, Unit

@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import JobKind, JobState, Visibility
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview
-from service.db.words import JobKind, JobState, Visibility
 from service.errors import InvalidInput
 from service.jobs.endings import end_job, lock_attempt
 from service.jobs.lookup import get_dataset, get_job, preview_of, stale_attempt

@@ -9,19 +9,19 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import EarlyEnd, EntryKind, JobKind, JobState, ReleaseKind
 from service import ledger
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
 from service.db.job_tables import Job, Release
-from service.db.words import EarlyEnd, EntryKind, JobKind, JobState, ReleaseKind
 from service.errors import InvalidInput, LedgerCorruption, StaleAttempt
 from service.jobs.endings import end_job, lock_attempt, require_sha256
 from service.jobs.evaluations import queue_evaluation
 from service.jobs.lookup import stale_attempt
 from service.ledger.chain import canonical_json
 from service.ledger.commitments import columns_of, row_digest
-from service.times import to_the_minute
 
 
 def publish(

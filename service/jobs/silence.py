@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.db.words import JobState
+from obscura.wire.words import JobState
 from service.jobs.lookup import lock_job, stale_attempt
 
 SILENT_MINUTES = "silent_minutes"  # in a job's progress, beside what its runner reports there

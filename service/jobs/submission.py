@@ -11,12 +11,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import JobKind, JobState, ReleaseKind, SampleFormat
 from privacy.plans.plan import Plan
 from service import ledger, queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Preview, Release, Sample
-from service.db.words import JobKind, JobState, ReleaseKind, SampleFormat
 from service.errors import Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
 from service.failpoints import failpoint
 from service.jobs.lookup import get_dataset, get_job, get_release
@@ -113,7 +113,7 @@ def submit_sample(
         count: of images, 1 to count_max.
         classes: names to draw, in equal shares; None draws all.
         seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: one of `service.sample_formats`.
+        format: one of `obscura.wire.formats`.
         now: aware.
         count_max: the service's limit.
 

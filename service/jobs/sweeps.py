@@ -19,17 +19,16 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import ENDED, JobKind
 from privacy.plans.plan import Plan
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
-from service.db.words import ENDED, JobKind
-from service.errors import InvalidInput, SweepTooExpensive
+from service.errors import InvalidInput, SweepTooExpensive, require_name
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
 from service.jobs.submission import accept, at_the_present_rate, new_training, newest_release, remember
-from service.names import require_name
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 

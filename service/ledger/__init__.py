@@ -3,11 +3,10 @@
 Whoever writes gives a session in a writing transaction and commits it; times are aware.
 """
 
+from obscura.wire.words import HoldState, Unit
 from service.db.ledger_tables import EVERYWHERE
-from service.db.words import HoldState, Unit
 from service.ledger.accounts import (
     Balance,
-    accounts,
     affordable_epsilon,
     audited_accounts,
     audited_by_id,
@@ -50,9 +49,7 @@ from service.ledger.rows import (
     entry_of_hold,
     filter_of_hold,
     get_account,
-    get_accounts,
     get_hold,
-    get_holds,
     lock_account,
     require_clock,
 )
@@ -67,7 +64,6 @@ __all__ = [
     "HoldState",
     "RateChanged",
     "Unit",
-    "accounts",
     "affordable_epsilon",
     "approve_raise",
     "arm",
@@ -86,9 +82,7 @@ __all__ = [
     "filter_of",
     "filter_of_hold",
     "get_account",
-    "get_accounts",
     "get_hold",
-    "get_holds",
     "get_limit_request",
     "has_expired",
     "hold",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from obscura.wire.words import EntryKind
 from service.db.base import canonical_text
-from service.db.words import EntryKind
 
 CHAIN_VERSION = 1
 GENESIS_HASH = "0" * 64  # what the first entry of a log links to

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, Unit
 from privacy.mechanisms.record_count import STDDEV, count_event
-from service.db.words import EntryKind, Unit
 from service.errors import InvalidInput
 from service.ledger.accounts import filter_of, insufficient, require_unfrozen
 from service.ledger.rows import append, lock_account

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from service.db.base import Base
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import body_hash
 from service.ledger.commitments import ORDER_COLUMNS, columns_of, order_digests, parts_of_order

@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
 from service.db.base import new_id
-from service.db.words import EntryKind, HoldState
 from service.errors import AccountFrozen, Conflict, HoldExhausted
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import Entry

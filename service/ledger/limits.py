@@ -12,13 +12,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from privacy.accounting.bounds import EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.budgets import EPSILON_LEAST, EPSILON_MOST
+from obscura.wire.words import EntryKind, LimitRequestState
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.ledger_tables import LimitRequest
-from service.db.words import EntryKind, LimitRequestState
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.accounts import filter_of
 from service.ledger.chain import utc_text

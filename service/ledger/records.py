@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from service.db.words import Adjacency, EntryKind, HoldState, Unit
+from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry
 

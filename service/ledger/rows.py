@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from privacy.accounting.filter import Filter, open_filter
-from service.db.words import EntryKind
 from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
 from service.ledger.chain import Entry
@@ -80,30 +80,6 @@ def get_hold(session: Session, hold_id: str) -> Hold:
     reserved, last = row
     check_hold(reserved, last)
     return reserved
-
-
-def get_accounts(session: Session, ids: Collection[str]) -> dict[str, Account]:
-    """Return accounts by their ids, read only, each checked against the head of its log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the balances of one contradict its log.
-    """
-    found = statements.account_rows(session, sorted(ids)) if ids else []
-    for account, head in found:
-        check_account(account, head)
-    return {account.id: account for account, _ in found}
-
-
-def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
-    """Return holds by their ids, read only, each checked against the log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the row of one contradicts the log or itself.
-    """
-    found = statements.hold_rows(session, sorted(ids)) if ids else []
-    for reserved, last in found:
-        check_hold(reserved, last)
-    return {reserved.id: reserved for reserved, _ in found}
 
 
 def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:

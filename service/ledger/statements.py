@@ -34,9 +34,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind
 from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow
 from service.db.prepared import Prepared
-from service.db.words import EntryKind
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold, corrupt

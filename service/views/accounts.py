@@ -14,11 +14,11 @@ from typing import Self
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, aliased
 
+from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord
+from obscura.wire.words import EntryKind
 from service import ledger
-from service.api.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord
 from service.db.access_tables import Admin
 from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
-from service.db.words import EntryKind
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
 from service.views.rows import ROWS_MAX, record

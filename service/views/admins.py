@@ -7,8 +7,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
 from service import admins
-from service.api.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.views.rows import record
 

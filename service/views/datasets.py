@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.api.schemas import DatasetRecord
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.words import Visibility
 from service.db.dataset_tables import Dataset
-from service.db.words import Visibility
 from service.views.rows import ROWS_MAX, record
 
 

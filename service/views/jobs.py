@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, select, text
 from sqlalchemy.orm import Session
 
-from service import ledger
-from service.api.job_schemas import (
+from obscura.wire.job_schemas import (
     FINAL_STATES,
     EventRecord,
     FailureFacts,
@@ -20,15 +19,16 @@ from service.api.job_schemas import (
     ProgressFacts,
     SampleRecord,
 )
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import UNFINISHED, JobKind, JobState
+from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Sample
 from service.db.ledger_tables import AccountRow
-from service.db.words import UNFINISHED, JobKind, JobState
 from service.errors import NotFound
 from service.jobs import charged_before_useful
 from service.jobs.lookup import preview_of
 from service.jobs.silence import SILENT_MINUTES
-from service.times import to_the_minute
 from service.views.accounts import Payer, Payments
 from service.views.rows import newest, record
 from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence

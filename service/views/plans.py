@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from service import jobs, ledger
-from service.api.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from service.db.dataset_tables import Dataset
 from service.db.session import find
 from service.errors import InvalidInput

@@ -10,18 +10,18 @@ from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.interfaces import ORMOption
 
-from service import ledger
-from service.api.job_schemas import (
+from obscura.wire.job_schemas import (
     EvaluationRecord,
     HistogramFacts,
     IncompleteFacts,
     ReleaseRecord,
     SampleRecord,
 )
-from service.api.schemas import DatasetRecord
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.words import DatasetState, ReleaseKind, Visibility
+from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
-from service.db.words import DatasetState, ReleaseKind, Visibility
 from service.errors import NotFound
 from service.jobs.evaluations import newest_evaluations, with_figures
 from service.views import jobs

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.api.schemas import ApiRecord
+from obscura.wire.schemas import ApiRecord
 from service.errors import NotFound
 
 ROWS_MAX = 200

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from service.api.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
-from service.api.schemas import DatasetRecord
+from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.words import HoldState, JobKind
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
-from service.db.words import HoldState, JobKind
 from service.errors import LedgerCorruption
 from service.jobs.evaluations import newest_on_own_dataset, with_figures
 from service.jobs.lookup import get_sweep

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import chaos_services
 from benchmarks.chaos_restores import Drill, World, holdings, judge, prepare, run_drill
 from service.journals import Journal
 
 
 @pytest.mark.slow
-def test_what_was_paid_for_survives_a_forgotten_database_and_an_older_one(tmp_path: Path) -> None:
+def test_what_was_paid_for_survives_a_forgotten_database_and_an_older_one(
+    tmp_path: Path, warm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_services, "_API", (warm, *chaos_services._API[1:]))
     template = World(tmp_path / "prepared")
     busy_seconds = prepare(template)
     dice = random.Random(1)

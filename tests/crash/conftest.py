@@ -16,13 +16,13 @@ import pytest
 from sqlalchemy import select
 
 from benchmarks.chaos_audit import audit
+from obscura.wire.words import EntryKind
 from service import ledger
 from service.artifacts import directory_of
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
-from service.db.words import EntryKind
 from service.journals import journalled, read_journal
 from tests.workers.conftest import Workshop, build
 from workers.supervise.attempts import Attempt, claim_job, work_root

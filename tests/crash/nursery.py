@@ -19,9 +19,9 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from obscura.wire.words import JobKind
 from service import failpoints
 from service.db.session import make_engine, make_session_factory
-from service.db.words import JobKind
 from service.main import create_app
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings

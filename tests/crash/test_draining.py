@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from service.db.words import HoldState, JobState
+from obscura.wire.words import HoldState, JobState
 from tests.workers.conftest import build
 from workers.supervise.supervisor import runner_environment
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from obscura.wire.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service import jobs
 from service.artifacts import directory_of
 from service.audit.receipts import kept_receipts
 from service.db.base import release_id_of
 from service.db.session import transaction
-from service.db.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service.inspection import inspect_at_start
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes

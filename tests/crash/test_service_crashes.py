@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
+from obscura.wire.words import DatasetState, EntryKind, Visibility
 from service.artifacts import directory_of
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.words import DatasetState, EntryKind, Visibility
 from tests.workers.conftest import OPTIONS
 from workers.supervise.reconcile import reconcile
 

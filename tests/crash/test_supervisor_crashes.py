@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service.db.access_tables import Outbox
 from service.db.session import transaction
-from service.db.words import EntryKind, HoldState, JobState
 from tests.workers.conftest import TINY_RUNNER
 from workers.supervise.attempts import Attempt
 from workers.supervise.supervisor import log_path

@@ -61,7 +61,7 @@ SHOWN = {
         "service.cli |",
     ): "tests/house/test_architecture.py compares it with the contracts",
     ("docs/architecture.md", "text", " client ──POST"): "a drawing",
-    ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/service/client/preparing holds such sentences",
+    ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",
         "text",

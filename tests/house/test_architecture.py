@@ -36,9 +36,10 @@ def imports(room: str) -> set[str]:
     place = ROOT / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     code = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    packages = re.findall(r"^\s*(?:from|import) ((?:service|workers|models|privacy)[\w.]*)", code, flags=re.MULTILINE)
-    named = re.findall(r"^\s*from (service|workers|models|privacy)([\w.]*) import ([^\n(]+)", code, flags=re.MULTILINE)
-    return set(packages) | {f"{top}{rest}.{name.strip()}" for top, rest, names in named for name in names.split(",")}
+    tops = "obscura|service|workers|models|privacy"
+    packages = re.findall(rf"^\s*(?:from|import) ((?:{tops})[\w.]*)", code, flags=re.MULTILINE)
+    named = re.findall(rf"^\s*from ((?:{tops})[\w.]*) import ([^\n(]+)", code, flags=re.MULTILINE)
+    return set(packages) | {f"{package}.{name.strip()}" for package, names in named for name in names.split(",")}
 
 
 def test_the_picture_has_rooms_that_exist_and_arrows_that_are_imports():

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from models.extractor import ExtractorConfig
-from service.client import BudgetError, Client
-from service.client.local import LocalService
+from obscura.client import BudgetError, Client
+from obscura.client.local_service import LocalService
 from tests.house.examples import (
     NOT_RUN,
     PYTHON_NOT_RUN,
@@ -89,15 +89,20 @@ class Walk:
         seen: The newest id of each kind, by its prefix, and other placeholders with what is put for them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warm: str = "") -> None:
         self.folder, self.variables, self.url, self.python = folder, "", "", ""
         self.seen: dict[str, str] = {}
         tools = folder / ".bin"
         tools.mkdir()
         (tools / "uuidgen").write_text("#!/bin/sh\ncat /proc/sys/kernel/random/uuid\n")  # not on every machine
         (tools / "uuidgen").chmod(0o755)
+        first = tools / "first"
+        first.mkdir()
+        if warm:
+            (first / "obscura").write_text(f'#!/bin/sh\nexec {warm} -m service.cli "$@"\n')
+            (first / "obscura").chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
-        kept["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}:{tools}"
+        kept["PATH"] = f"{first}:{Path(sys.executable).parent}:{os.environ['PATH']}:{tools}"
         self.environment = kept | {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 
     def run(self, block: Block, before: Callable[[str], dict[str, str]] = lambda _command: {}) -> None:
@@ -154,8 +159,10 @@ class Walk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ALONE, ids=str)
-def test_a_block_runs_by_itself(block, tmp_path):
+def test_a_block_runs_by_itself(block, tmp_path, warm):
     walk = Walk(tmp_path)
+    if block.document != "README.md":  # which says how everything starts
+        walk.python = f"import sys\nsys.executable = {warm!r}\n"
     for name in ("images", "scans"):
         pictures(tmp_path / name, 200)
     if "obscura up" not in block.text:
@@ -167,9 +174,12 @@ def test_a_block_runs_by_itself(block, tmp_path):
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[LocalService]:
-    with LocalService(tmp_path / "var") as service:
-        yield service
+def service(tmp_path: Path, warm: str) -> Iterator[LocalService]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.executable", warm)
+        started = LocalService(tmp_path / "var").__enter__()
+    yield started
+    started.__exit__()
 
 
 @pytest.fixture
@@ -185,8 +195,8 @@ def zipped(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, client, tmp_path):
-    walk = Walk(tmp_path)
+def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, client, tmp_path, warm):
+    walk = Walk(tmp_path, warm)
     walk.url = service.url
     pictures(tmp_path / "images", 60)
     zipped(pictures(tmp_path / "scans", 200))
@@ -197,7 +207,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
     shutil.copy(ROOT / "scripts" / "verify_receipt.py", tmp_path)
 
     def obscura(*words: str) -> str:
-        return walk.check(" ".join(words), [sys.executable, "-m", "service.cli", *words], {})
+        return walk.check(" ".join(words), [warm, "-m", "service.cli", *words], {})
 
     obscura("admins", "introduce", "--out", "bob.key")
     obscura("admins", "admit", "Bob", "--introduction", walk.seen["introduction"], "--reason", "the second")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import obscura
-from service.client import Client, Release
+from obscura.client import Client, Release
 from tests.obscura.small import SMALL, two_classes
 
 
@@ -17,9 +17,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(data_dir: Path) -> Iterator[obscura.LocalClient]:
+def service(data_dir: Path, warm: str) -> Iterator[obscura.LocalClient]:
     """A service of this module's own."""
-    with obscura.local(data_dir) as service:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.executable", warm)
+        started = obscura.local(data_dir)
+    with started as service:
         yield service
         process = service.service.process
     assert process is not None

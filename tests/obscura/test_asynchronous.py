@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 import obscura
-from service.client import BudgetError, JobFailed, WaitTimeout
-from service.client.preparing import Arrays
+from obscura.client import BudgetError, JobFailed, WaitTimeout
+from obscura.preparing import Arrays
 from tests.obscura.small import LONG, SMALL, two_classes
 from tests.together import wait_until
 

@@ -13,7 +13,7 @@ from PIL import Image
 from pyarrow import parquet
 
 import obscura
-from service.client import BudgetError, ObscuraClientError, Release, Sample
+from obscura.client import BudgetError, ObscuraClientError, Release, Sample
 from tests.obscura.small import SMALL
 from tests.together import wait_until
 

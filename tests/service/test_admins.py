@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
+from obscura.wire.words import AdminRequestState, Admission
 from service import admins, auth, ledger
 from service.db.access_tables import Admin, AdminRequest, ApiKey
 from service.db.session import SessionFactory, transaction
-from service.db.words import AdminRequestState, Admission
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from tests.together import at_once
 

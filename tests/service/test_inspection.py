@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from obscura.wire.formats import CARD_FILE
 from service import ledger
-from service.artifacts import CARD_FILE
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode

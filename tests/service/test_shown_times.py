@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from obscura.wire.schemas import to_the_minute
 from service.settings import Settings
-from service.times import to_the_minute
 from tests.service.reading_routes import address, reading_routes, stocked
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?")

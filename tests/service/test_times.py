@@ -7,14 +7,14 @@ from typing import get_args, get_type_hints
 
 from pydantic import BaseModel
 
+from obscura.wire.schemas import Minute, to_the_minute
+from obscura.wire.words import EntryKind
 from service import artifacts, ledger
 from service.api.routes import ROUTERS
-from service.api.schemas import Minute
 from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.base import new_id
 from service.db.session import transaction
-from service.db.words import EntryKind
-from service.times import EXACT, to_the_hour, to_the_minute
+from service.times import EXACT, to_the_hour
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import make_key
 
@@ -119,7 +119,7 @@ def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
 
 def _answers(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
     for below in kind.__subclasses__():
-        if below.__module__.startswith("service."):
+        if below.__module__.startswith("obscura.wire."):
             yield below
         yield from _answers(below)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from privacy import units
-from privacy.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
+from obscura.wire import budgets as units
+from obscura.wire import words
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
-from service.db import words
 
 
 @pytest.mark.parametrize(

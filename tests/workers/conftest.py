@@ -20,6 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from benchmarks import chaos_clients
+from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service import jobs, ledger
 from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
@@ -28,7 +29,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service.ingest.array_files import (
     IMAGES_NAME,
     LABELS_NAME,

@@ -10,6 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from models.released import ReleasedGenerator
+from obscura.wire.words import JobState
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
@@ -20,7 +21,6 @@ from privacy.plans.registry import build_plan
 from service import jobs
 from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.words import JobState
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus

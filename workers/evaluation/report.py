@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from privacy.plans.datalens import VISIBLE
-from privacy.wording import ADJACENCIES, EARLY_ENDS, FILTERS
 from workers.evaluation.grid import as_pixels, scale_for, strip
 from workers.evaluation.panels import MODE_COLLAPSE_RULE, Panels, measure
 

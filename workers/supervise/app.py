@@ -20,17 +20,17 @@ from celery import Celery
 from celery.signals import setup_logging, worker_init, worker_shutting_down
 from sqlalchemy.exc import SQLAlchemyError
 
+from obscura.private_files import keep_new_files_private
+from obscura.wire.words import JobKind
 from service import jobs, queue
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import JobKind
 from service.disk import short_of_room
 from service.errors import ClockRefused
 from service.failpoints import failpoint
 from service.inspection import inspect_at_start, require_clock
 from service.installation import pair
 from service.logs import configure_logging, get_logger
-from service.private_files import keep_new_files_private
 from service.queue import TASK_RUN_JOB
 from service.settings import Settings
 from workers.supervise import app as tasks

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import JobKind
 from service import jobs, ledger, queue
 from service.db.session import SessionFactory, transaction
-from service.db.words import JobKind
 from service.disk import short_of_room
 from service.errors import ObscuraError
 from service.failpoints import failpoint

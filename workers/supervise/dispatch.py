@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from obscura.wire.words import JobKind
 from service.db.session import SessionFactory
-from service.db.words import JobKind
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import claim_next, worker_name

@@ -17,13 +17,13 @@ from pathlib import Path
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import ENDED, JobKind, JobState
 from service import jobs, queue, trash
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
-from service.db.words import ENDED, JobKind, JobState
 from service.disk import short_of_room
 from service.inspection import nothing_is_found, nothing_stands, watch_over
 from service.installation import belongs

@@ -23,10 +23,10 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from obscura.wire.words import FailureCode, JobKind, JobState
 from service import jobs, trash
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.words import FailureCode, JobKind, JobState
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.inspection import nothing_stands

@@ -9,10 +9,10 @@ from io import BufferedReader, BufferedWriter, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from obscura.private_files import flush_directory
 from service.artifacts import open_regular
 from service.errors import NotFound
 from service.failpoints import failpoint
-from service.private_files import flush_directory
 from service.sealing import CHUNK_BYTES, SealBroken, SealedReader, SealedWriter
 from workers.recipes.interface import CheckpointDamaged
 

@@ -11,6 +11,7 @@ import torch
 from sqlalchemy.orm import Session
 
 from models.extractor import Extractor, ExtractorUnusable, read_extractor
+from obscura.wire.words import DatasetState, EntryKind, Visibility
 from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
@@ -20,7 +21,6 @@ from service.datasets.vault import Images, key_id_of, key_path, open_dataset, op
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, EntryKind, Visibility
 from service.errors import Conflict, LedgerCorruption, NotFound
 from service.extractors import folder_of
 from service.jobs.planning import facts_of

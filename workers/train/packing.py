@@ -20,11 +20,10 @@ from numpy.lib import format as npy_format
 from PIL import Image
 
 from models.released import ReleasedGenerator
-from service.artifacts import CARD_FILE
+from obscura.wire.formats import CARD_FILE, PACKINGS
+from obscura.wire.words import SampleFormat
 from service.cards import TAGS, class_label, guarantee, one_line, write_card
-from service.db.words import SampleFormat
 from service.folder_names import folder_names
-from service.sample_formats import PACKINGS
 from workers.train.archives import TarArchive, ZipArchive, side_file
 from workers.train.croissant import CROISSANT_FILE, describe_folders, describe_parquet
 from workers.train.drawing import SampleRequest, draw

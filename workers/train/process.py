@@ -30,11 +30,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from obscura.private_files import keep_new_files_private
 from privacy.errors import BudgetExceeded
 from service.errors import AccountFrozen, HoldExhausted, LedgerCorruption, NotFound, ObscuraError
 from service.jobs import FailureCode
 from service.logs import configure_logging
-from service.private_files import keep_new_files_private
 from service.settings import Settings
 
 _FRAMES_MAX = 50

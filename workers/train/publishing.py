@@ -23,11 +23,11 @@ import numpy.typing as npt
 import torch
 
 from models.released import ReleasedGenerator, load_released
+from obscura.wire.formats import CARD_FILE
 from privacy.accounting.certificate import build_certificate
 from privacy.accounting.events import Event
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger
-from service.artifacts import CARD_FILE
 from service.db.session import transaction
 from service.jobs import EarlyEnd
 from service.ledger.chain import body_hash

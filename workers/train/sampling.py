@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from models.released import ReleasedGenerator, load_released
+from obscura.wire.formats import PACKINGS
 from service import artifacts, jobs
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
-from service.sample_formats import PACKINGS
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context

@@ -8,11 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
-from service import jobs, ledger
-from service.api.conditional import answer, answer_decision
-from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
-from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
-from service.api.schemas import (
+from obscura.wire.schemas import (
     AccountRecord,
     AccountRequest,
     CountRecord,
@@ -23,6 +19,10 @@ from service.api.schemas import (
     Page,
     ReasonRequest,
 )
+from service import jobs, ledger
+from service.api.conditional import answer, answer_decision
+from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
+from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.auth import Principal
 from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction

@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
-from service import admins, auth
-from service.api.admin_schemas import (
+from obscura.wire.admin_schemas import (
     AdminAnswer,
     AdminList,
     AdminRequestRecord,
@@ -20,10 +19,11 @@ from service.api.admin_schemas import (
     RevocationRequest,
     RevokedKeyRecord,
 )
+from obscura.wire.schemas import Identifier, Page, ReasonRequest
+from service import admins, auth
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import answer_newest, each
-from service.api.schemas import Identifier, Page, ReasonRequest
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import AdminRequest, ApiKey
 from service.db.session import transaction

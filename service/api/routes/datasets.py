@@ -7,16 +7,17 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import select
 
+from obscura.wire.formats import UploadFormat
+from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, Page
+from obscura.wire.words import DatasetState
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.pages import answer_newest, each, narrowed
-from service.api.schemas import DatasetRecord, DatasetRequest, Identifier, Page, UploadFormat
 from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
-from service.db.words import DatasetState
 from service.ingest.formats import titles
 from service.views import datasets as views
 

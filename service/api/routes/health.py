@@ -8,9 +8,9 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import APIRouter
 
+from obscura.wire.schemas import HealthRecord
 from service.api.deps import PROBLEMS, Running, Service
 from service.api.problems import Busy
-from service.api.schemas import HealthRecord
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 

@@ -11,6 +11,18 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from obscura.wire.job_schemas import (
+    FINAL_STATES,
+    CancelRequest,
+    JobRecord,
+    JobRequest,
+    PlanRecord,
+    PlanRequest,
+    SweepRecord,
+    SweepRequest,
+)
+from obscura.wire.schemas import Identifier, Page
+from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES, plan_from_json
 from service import auth, jobs
 from service.api.conditional import answer
@@ -28,21 +40,9 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
-from service.api.job_schemas import (
-    FINAL_STATES,
-    CancelRequest,
-    JobRecord,
-    JobRequest,
-    PlanRecord,
-    PlanRequest,
-    SweepRecord,
-    SweepRequest,
-)
 from service.api.pages import answer_newest, narrowed
-from service.api.schemas import Identifier, Page
 from service.db.job_tables import Job, Sweep
 from service.db.session import transaction
-from service.db.words import JobState
 from service.disk import require_room
 from service.errors import InvalidInput, ObscuraError
 from service.extractors import require_extractor

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import Minute
 from service.api.conditional import answer
 from service.api.deps import ADMIN, PROBLEMS, Running
-from service.api.schemas import Minute
 from service.audit.arming import verifications
 from service.audit.checkpoints import newest_checkpoint
 from service.db.session import transaction

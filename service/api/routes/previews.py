@@ -8,14 +8,14 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
+from obscura.wire.job_schemas import FINAL_STATES, PreviewRecord, PreviewRequest
+from obscura.wire.schemas import Identifier
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Trainer
-from service.api.job_schemas import FINAL_STATES, PreviewRecord, PreviewRequest
 from service.api.problems import JobNotSucceeded, Pending
 from service.api.routes.jobs import plan_beforehand
-from service.api.schemas import Identifier
 from service.db.job_tables import Job, Preview
 from service.db.session import transaction
 from service.disk import require_room

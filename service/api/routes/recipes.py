@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
+from obscura.wire.recipe_schemas import RecipeList, RecipeRecord
+from obscura.wire.schemas import Name
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service.api.conditional import answer
 from service.api.deps import PROBLEMS, READ
-from service.api.recipe_schemas import RecipeList, RecipeRecord
-from service.api.schemas import Name
 from service.errors import NotFound
 
 router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS)
@@ -19,7 +20,7 @@ router = APIRouter(prefix="/v1/recipes", tags=["recipes"], responses=PROBLEMS)
 @router.get("", dependencies=[READ], response_model=RecipeList, summary="List recipes")
 def list_recipes(request: Request) -> Response:
     """List what this service can train, each with its presets, its defaults and the JSON Schema of its options."""
-    return answer(request, RecipeList(items=[RecipeRecord.of(recipe) for recipe in RECIPES.values()]))
+    return answer(request, RecipeList(items=[describe(recipe) for recipe in RECIPES.values()]))
 
 
 @router.get("/{recipe}", dependencies=[READ], response_model=RecipeRecord, summary="Read a recipe")
@@ -28,4 +29,19 @@ def read_recipe(request: Request, recipe: Annotated[Name, Path()]) -> Response:
     known = RECIPES.get(recipe)
     if known is None:
         raise NotFound(f"There is no such recipe. Choose one of {', '.join(RECIPES)}.")
-    return answer(request, RecipeRecord.of(known))
+    return answer(request, describe(known))
+
+
+def describe(recipe: Recipe) -> RecipeRecord:
+    """Describe a recipe of this process."""
+    return RecipeRecord(
+        name=recipe.name,
+        title=recipe.title,
+        publishes=recipe.publishes,
+        releases=recipe.releases,
+        units=sorted(recipe.units),
+        presets={name: dict(chosen) for name, chosen in recipe.presets.items()},
+        defaults=recipe.defaults,
+        follows=sorted(recipe.follows),
+        options=recipe.options,
+    )

@@ -10,10 +10,8 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from service import artifacts, jobs, reports, weights
-from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
-from service.api.job_schemas import (
+from obscura.wire import formats
+from obscura.wire.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
     EvaluationRequest,
@@ -21,15 +19,17 @@ from service.api.job_schemas import (
     SampleRecord,
     SampleRequest,
 )
+from obscura.wire.schemas import Identifier, Page
+from obscura.wire.words import ReleaseKind
+from service import artifacts, jobs, reports, weights
+from service.api.conditional import answer, answer_bytes, send_file
+from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
-from service.api.schemas import Identifier, Page
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.db.words import ReleaseKind
 from service.disk import require_room
 from service.errors import NotFound
-from service.sample_formats import PACKINGS
 from service.views import releases as views
 from service.views.jobs import sample as sample_view
 
@@ -112,11 +112,11 @@ def read_grid(service: Running, request: Request, release_id: ReleaseId) -> Resp
 def read_file(service: Running, request: Request, release_id: ReleaseId, name: FileName) -> Response:
     """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
     `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
-    if name in artifacts.MADE:
+    if name in formats.MADE:
         made = weights.read_made(service.settings.data_dir, service.factory, release_id, name)
         return answer_bytes(request, made, "text/plain; charset=utf-8")
-    if name not in artifacts.DOWNLOADS:
-        known = ", ".join((*artifacts.DOWNLOADS, *artifacts.MADE))
+    if name not in formats.DOWNLOADS:
+        known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
         raise NotFound(f"The files of a release are {known}.", name=name)
     return _send(
         service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
@@ -209,7 +209,10 @@ sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROB
 SampleId = Annotated[Identifier, Path()]
 
 _CONTENT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The whole content.", "content": {packing.media_type: {} for packing in PACKINGS.values()}},
+    200: {
+        "description": "The whole content.",
+        "content": {packing.media_type: {} for packing in formats.PACKINGS.values()},
+    },
     206: {"description": "The range asked for."},
     304: {"description": "The client has it."},
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
@@ -241,7 +244,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
         raise Pending(f"Sample {sample_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
-    packing = PACKINGS[sample.format.value]
+    packing = formats.PACKINGS[sample.format.value]
     path = artifacts.find_file(service.settings.data_dir, sample.id, sample.path.rpartition("/")[2])
     return send_file(
         request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privacy.wording import show_epsilon, show_percent, show_words
-from service.api.job_schemas import PlanRecord
-from service.api.schemas import AccountRecord
+from obscura.client import Client, Dataset, Release
+from obscura.client.client import RECIPE
+from obscura.client.local_service import running_at
+from obscura.client.progress import byte_progress
+from obscura.preparing import Package
+from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.schemas import AccountRecord
+from obscura.wire.wording import show_epsilon, show_percent, show_words
 from service.cli.console import CliError, Exit, Output
 from service.cli.demo.images import DemoImages, find_images
 from service.cli.demo.service import DemoService
 from service.cli.jobs import follow, show_plan
-from service.client import Client, Dataset, Release
-from service.client.client import RECIPE
-from service.client.local import running_at
-from service.client.preparing import Package
-from service.client.progress import byte_progress
 from service.settings import Settings
 
 ACCOUNT, EPSILON = "demo", 1.0
@@ -206,7 +206,7 @@ def _fresh_folder(out: Path) -> Path:
     if data_dir.exists():
         if not (data_dir / MARKER).is_file():
             raise CliError(f"{data_dir} was not made by a demo: choose another --out.", Exit.USAGE)
-        if running_at(Settings(data_dir=data_dir)):
+        if running_at(data_dir):
             raise CliError(f"A demo's service still runs on {data_dir}: stop it first.", Exit.OTHER)
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True)

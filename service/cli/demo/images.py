@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.public_images import FASHION_CLASSES
+from obscura.preparing import Choices, Package, prepare
 from service.cli.console import CliError
-from service.client.preparing import Choices, Package, prepare
 
 ImagesName = Literal["fashion-mnist", "digits"]
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")

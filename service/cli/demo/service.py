@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from service.client.local import LocalService
+from obscura.client.local_service import LocalService
 
 LOOK_SECONDS = 0.5
 

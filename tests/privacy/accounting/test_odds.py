@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from obscura.wire.wording import show_sure
 from privacy.accounting.filter import NANO, open_filter
 from privacy.accounting.odds import loss_bound, sure_at_most
 from privacy.errors import InvalidParameter
-from privacy.wording import show_sure
 
 LARGE_DELTA = 0.01
 RUNS = 400_000

@@ -19,16 +19,16 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from obscura.client import Client
+from obscura.wire.words import DatasetState
 from service import jobs, ledger
 from service.api.events import StreamLimits
 from service.api.uploading import UploadLimits
 from service.audit.signing import open_signing_key
 from service.cli.serving import listen, server_config
-from service.client import Client
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState
 from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.service.people import make_key

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from obscura.client.transport import ServerEvent, parse_events
 from service.api.events import StreamLimits
-from service.client.transport import ServerEvent, parse_events
 from tests.together import wait_until
 
 

@@ -1,12 +1,12 @@
 """Names in requests: what cannot be read is refused with the rule, and what has such a name already is still served."""
 
 import pytest
+from tests.service.test_names import REFUSED
 
+from obscura.wire.names import RULE
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
-from service.names import RULE
 from tests.service.api.conftest import ACCOUNT, DATASET, SMALL
-from tests.service.test_names import REFUSED
 
 # What a body may carry through JSON, one of each kind.
 SENT = ["blank", "turns around", "zero width", "C1", "no-break space", "Hangul filler", "line separator"]

@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.events import StreamLimits
-from service.client import (
+from obscura.client import (
     AuthError,
     BudgetError,
     Client,
@@ -21,7 +20,8 @@ from service.client import (
     RequestError,
     WaitTimeout,
 )
-from service.client.transport import Transport
+from obscura.client.transport import Transport
+from service.api.events import StreamLimits
 from tests.service.api.conftest import SMALL
 
 ASKED = {"recipe": "datalens", "options": SMALL}

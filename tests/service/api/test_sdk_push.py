@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.client import BrokenPictures, PackingError
+from obscura.client import BrokenPictures, PackingError
 
 
 @pytest.fixture

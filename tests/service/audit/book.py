@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DatasetState, EntryKind, Visibility
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.plans.private_steps import poisson_stage
 from service import jobs, ledger
@@ -25,7 +26,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, EntryKind, Visibility
 from service.ledger.stops import arming_stops
 from tests.service.people import make_key
 

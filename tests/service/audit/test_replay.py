@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
+from obscura.wire.words import EntryKind
 from service.audit.findings import Fault, FindingCode
 from service.audit.prices import Prices
 from service.audit.replay import Line, LogReplay
-from service.db.words import EntryKind
 from service.ledger.chain import GENESIS_HASH, Entry, canonical_json, utc_text
 from service.wording import ENTRIES
 

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import JSON, Boolean, Column, Enum, Float, LargeBinary, String, Table, select, text
 from sqlalchemy.types import Integer
 
+from obscura.wire.words import DatasetState, EntryKind, FailureCode, JobState, Visibility
 from service import jobs, ledger
 from service.audit.findings import FindingCode
 from service.audit.signing import trusted_keys
@@ -24,7 +25,6 @@ from service.db.base import Base, CanonicalJson, UtcDateTime, new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, Job, Sample
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, EntryKind, FailureCode, JobState, Visibility
 from service.errors import LedgerCorruption
 from service.jobs.endings import end_job
 from service.ledger.commitments import columns_of, evaluation_digest, sample_digest

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.client.local import running_at
-from service.settings import Settings
+from obscura.client.local_service import running_at
 
 START_SECONDS = 60
 
@@ -46,11 +45,12 @@ class Shell:
     """Runs commands against one service on this machine."""
 
     data_dir: Path
+    python: str = sys.executable
 
     def __call__(self, *arguments: str, code: int = 0, **variables: str) -> Ran:
         """Run `obscura ARGUMENTS` and check its exit code."""
         finished = subprocess.run(
-            [sys.executable, "-m", "service.cli", "--data-dir", str(self.data_dir), *arguments],
+            [self.python, "-m", "service.cli", "--data-dir", str(self.data_dir), *arguments],
             env=environment(**variables),
             capture_output=True,
             text=True,
@@ -63,30 +63,31 @@ class Shell:
 
 
 @contextmanager
-def serving(data_dir: Path, module: str = "service.cli") -> Iterator[Shell]:
+def serving(data_dir: Path, python: str, module: str = "service.cli") -> Iterator[Shell]:
     """Run a service with its embedded worker, and give commands that find it by its data directory.
 
     Args:
         data_dir: A new folder.
+        python: What runs service and commands.
         module: What runs as `obscura`.
     """
-    command = [sys.executable, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
+    command = [python, "-m", module, "--data-dir", str(data_dir), "up", "--port", "0"]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + START_SECONDS
-    while running_at(Settings(data_dir=data_dir)) is None:
+    while running_at(data_dir) is None:
         assert process.poll() is None, "the service did not start"
         assert time.monotonic() < deadline, "the service did not start in time"
         time.sleep(0.1)
-    yield Shell(data_dir)
+    yield Shell(data_dir, python)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert not (data_dir / "service.url").exists()
 
 
 @pytest.fixture(scope="session")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory, warm: str) -> Iterator[Shell]:
     """A running service, and commands that find it."""
-    with serving(tmp_path_factory.mktemp("up") / "service") as shell:
+    with serving(tmp_path_factory.mktemp("up") / "service", warm) as shell:
         yield shell
 
 

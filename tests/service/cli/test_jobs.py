@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from obscura.client import Job
 from service.cli.console import CliError, Exit
 from service.cli.jobs import confirm, price_of_nothing
-from service.client import Job
 
 
 def job(**changes: Any) -> Job:

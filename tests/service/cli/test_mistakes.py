@@ -16,9 +16,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
+from obscura.client import Arrays, Client
 from service.cli import app
 from service.cli.console import Output
-from service.client import Arrays, Client
 from service.db.base import new_id
 
 SIZES = ((8, 8), (9, 12))
@@ -102,7 +102,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_ends_in_what_to_do_next(mistake, shell, people, monkeypatch):
     line, expected = MISTAKES[mistake]
-    monkeypatch.setattr("service.client.transport.backoff_seconds", lambda _attempt: 0.0)
+    monkeypatch.setattr("obscura.client.transport.backoff_seconds", lambda _attempt: 0.0)
     ran = obscura(*shlex.split(line.format(people=people)), data_dir=shell.data_dir, input="key\n")
     assert ran.exit_code in (1, 2, 3, 4), ran.output
     assert ran.stdout == ""

@@ -4,17 +4,16 @@ import json
 
 import pytest
 
+from obscura.client import Client
+from obscura.client.local_service import running_at
 from privacy.plans.registry import RECIPES
-from service.client import Client
-from service.client.local import running_at
-from service.settings import Settings
 from tests.service.cli.conftest import serving
 
 
 @pytest.fixture(scope="module")
-def newer(tmp_path_factory):
+def newer(tmp_path_factory, warm):
     """Commands that know no toy, against a service that trains it."""
-    with serving(tmp_path_factory.mktemp("newer") / "service", "tests.service.cli.toy_service") as shell:
+    with serving(tmp_path_factory.mktemp("newer") / "service", warm, "tests.service.cli.toy_service") as shell:
         yield shell
 
 
@@ -39,7 +38,7 @@ def test_a_recipe_that_only_the_service_knows_is_listed_shown_planned_and_traine
 
 
 def test_the_client_reads_what_the_service_serves(newer):
-    running = running_at(Settings(data_dir=newer.data_dir))
+    running = running_at(newer.data_dir)
     assert running is not None
     with Client(running, (newer.data_dir / "admin.key").read_text().strip()) as client:
         toy = client.recipe("toy")
@@ -48,7 +47,7 @@ def test_the_client_reads_what_the_service_serves(newer):
 
 
 def test_without_a_service_the_installed_recipes_are_shown_and_called_that(shell, tmp_path):
-    alone = type(shell)(tmp_path / "nobody")
+    alone = type(shell)(tmp_path / "nobody", shell.python)
     found = alone("recipes", "--json")
     assert [recipe["name"] for recipe in json.loads(found.out)] == list(RECIPES)
     assert "the package that is installed here" in found.err

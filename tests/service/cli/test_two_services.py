@@ -5,8 +5,7 @@ import signal
 import subprocess
 import sys
 
-from service.client.local import LocalService, running_at
-from service.settings import Settings
+from obscura.client.local_service import LocalService, running_at
 from tests.service.cli.conftest import environment
 from tests.together import wait_until
 
@@ -17,7 +16,7 @@ def test_a_second_service_with_workers_of_its_own_is_refused(shell):
     assert f"already, at {url.strip()}" in said
     assert "--data-dir" in said
     assert (shell.data_dir / "service.url").read_text("ascii") == url
-    assert running_at(Settings(data_dir=shell.data_dir)) == url.strip()
+    assert running_at(shell.data_dir) == url.strip()
 
 
 def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
@@ -39,21 +38,20 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
         assert json.loads(served)["url"] != url.strip()
         second.send_signal(signal.SIGTERM)
     assert (shell.data_dir / "service.url").read_text("ascii") == url
-    assert running_at(Settings(data_dir=shell.data_dir)) == url.strip()
+    assert running_at(shell.data_dir) == url.strip()
 
 
 def test_two_that_start_at_once_share_one(tmp_path):
     """Whoever loses the race uses the service of the other."""
     first, second = LocalService(tmp_path / "data"), LocalService(tmp_path / "data", log=tmp_path / "second.log")
-    settings = Settings(data_dir=tmp_path / "data")
-    settings.data_dir.mkdir(mode=0o700)
+    (tmp_path / "data").mkdir(mode=0o700)
     for each in (first, second):  # both have found nobody; the second one's waiting ends with the first one's address
         each._spawn()
     try:
-        assert first._wait(settings) == second._wait(settings)
+        assert first._wait() == second._wait()
         ended = [each.process for each in (first, second) if each.process]
         wait_until(lambda: {each.poll() for each in ended} == {None, 1}, "both run, or neither does", seconds=60)
     finally:
         second.__exit__()
         first.__exit__()
-    assert not settings.url_path.exists()
+    assert not (tmp_path / "data" / "service.url").exists()

@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from obscura.client.local_service import running_at
 from service.artifacts import directory_of
-from service.client.local import running_at
 from service.db.base import new_id
-from service.settings import Settings
 from tests.service.cli.conftest import START_SECONDS, Shell, environment
 
 MARK = "ins_" + "a" * 20
@@ -48,7 +47,7 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=file)
         try:
             deadline = time.monotonic() + START_SECONDS
-            while running_at(Settings(data_dir=data_dir)) is None:
+            while running_at(data_dir) is None:
                 assert process.poll() is None, said.read_text()
                 assert time.monotonic() < deadline, said.read_text()
                 time.sleep(0.1)

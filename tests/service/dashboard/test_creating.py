@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.wire.words import DatasetState, JobKind, JobState
 from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
@@ -20,7 +21,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import DatasetState, JobKind, JobState
 from service.errors import InvalidInput
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 from tests.service.holds import hold_at_present_rate

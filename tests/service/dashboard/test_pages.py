@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from privacy import wording
+from obscura.wire import wording
+from obscura.wire.words import EarlyEnd, HoldState, JobKind, JobState
 from service import ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
@@ -17,7 +18,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import EarlyEnd, HoldState, JobKind, JobState
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})

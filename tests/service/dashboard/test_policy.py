@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from obscura.wire.words import DatasetState, HoldState, JobState
 from service import jobs, ledger
 from service.admins import introduce
 from service.artifacts import directory_of
@@ -18,7 +19,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
-from service.db.words import DatasetState, HoldState, JobState
 from service.sealing import new_key
 from service.times import to_the_hour
 from tests.service.dashboard.conftest import assert_shown, send, token_of

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from service.client.local import LocalService
+from obscura.client.local_service import LocalService
 from tests.browser import PATIENCE_MS, WINDOWS, a_page, barriers, in_chromium
 
 pytestmark = [pytest.mark.slow, *in_chromium]
@@ -42,9 +42,10 @@ def slowly(route):
     route.continue_()
 
 
-def test_private_images_are_made_by_clicks_alone(tmp_path):
+def test_private_images_are_made_by_clicks_alone(tmp_path, warm, monkeypatch):
     from playwright.sync_api import expect
 
+    monkeypatch.setattr("sys.executable", warm)
     with LocalService(tmp_path / "data") as service, a_page(base_url=service.url) as (page, said):
         page.goto("/login")
         page.fill("#key", service.token)

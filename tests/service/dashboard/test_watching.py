@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from obscura.wire.job_schemas import SweepRecord, TrialFacts
+from obscura.wire.words import DatasetState, JobState
 from service import ledger
-from service.api.job_schemas import SweepRecord, TrialFacts
 from service.dashboard.charts import sweep_chart
 from service.dashboard.filters import SEARCHED_MAX, Filters
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.words import DatasetState, JobState
 from tests.service.dashboard.conftest import assert_shown
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from obscura.wire.words import DatasetState, JobState
 from service import jobs, ledger
 from service.artifacts import directory_of
 from service.datasets import deletion, states, vault
@@ -21,7 +22,6 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, find, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, JobState
 from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
 from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key

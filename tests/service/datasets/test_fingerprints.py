@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import select
 
+from obscura.wire.words import Adjacency, DatasetState, Unit, Visibility
 from service.datasets import deletion, fingerprints, receiving
 from service.datasets.fingerprints import (
     DIGEST_BYTES,
@@ -28,7 +29,6 @@ from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import SessionFactory, transaction
-from service.db.words import Adjacency, DatasetState, Unit, Visibility
 from service.errors import Conflict
 from tests.together import at_once
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from obscura.wire.faults import Fault
 from service.artifacts import remove_directory
 from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadTooLarge, sweep
 from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects, shred
 from service.errors import InvalidInput, NotFound, ObscuraError
-from service.ingest.faults import Fault, explain
+from service.ingest.faults import explain
 from service.ingest.request import IngestLimits, IngestRequest
 from service.settings import Settings
 from tests.service.datasets.uploading import npz as pack

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, event, func, select, text
 
+from obscura.wire.words import DatasetState
 from service.datasets import receiving, states
 from service.datasets.fingerprints import KnownAsPublic
 from service.datasets.reading import Sent, Upload, UploadFailed
 from service.datasets.vault import make_fingerprint_key, open_dataset
 from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState
 from service.errors import Conflict
 from service.jobs.planning import require_ready
 from service.settings import Settings

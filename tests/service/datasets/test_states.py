@@ -2,10 +2,10 @@
 
 import pytest
 
+from obscura.wire.words import DatasetState
 from service.datasets import states
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
-from service.db.words import DatasetState
 from service.errors import InvalidInput, NotFound
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from obscura.wire.faults import Fault
 from service.datasets import reading
 from service.datasets.reading import Upload, UploadFailed
 from service.datasets.vault import fingerprint_key_path, open_dataset, open_subjects
@@ -25,7 +26,6 @@ from service.ingest.array_files import (
     context_of,
     create_array,
 )
-from service.ingest.faults import Fault
 from service.ingest.request import IngestRequest
 from service.sealing import new_key
 from service.settings import Settings

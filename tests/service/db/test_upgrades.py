@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from alembic import command
+from obscura.wire.words import EntryKind
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from service import auth, ledger
@@ -18,7 +19,6 @@ from service.db.base import new_id
 from service.db.ledger_tables import LimitRequest
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
-from service.db.words import EntryKind
 from service.errors import Forbidden, InvalidInput
 from service.ledger.chain import GENESIS_HASH, Entry, canonical_json
 from tests.conftest import NOW

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.ingest.faults import Fault
+from obscura.wire.faults import Fault
 from tests.service.ingest.conftest import SHARED, archive, npy, npy_header, pickled
 
 IMAGES = np.arange(72, dtype=np.uint8).reshape(3, 4, 6)

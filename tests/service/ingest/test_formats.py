@@ -1,16 +1,18 @@
 """A new way to send a dataset is a module that reads it and a line in the registry; nothing else need change."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from obscura.wire import formats as wire
+from obscura.wire.faults import Fault
 from service.datasets import reading
 from service.datasets.reading import Upload, UploadRefused
 from service.datasets.vault import make_fingerprint_key, open_dataset
 from service.errors import InvalidInput
 from service.ingest.__main__ import answer, unsealed
-from service.ingest.faults import Fault
 from service.ingest.formats import FORMATS, UploadFormat, format_named, titles
 from service.ingest.request import IngestRequest
 from service.settings import Settings
@@ -68,6 +70,10 @@ def test_a_new_format_is_held_to_the_declaration(settings, content, fault):
 def test_every_format_can_be_read(name):
     assert format_named(name).name == name
     assert callable(format_named(name).load())
+
+
+def test_the_wire_names_the_same_formats():
+    assert tuple(FORMATS) == get_args(wire.UploadFormat)
 
 
 def test_other_formats_are_unknown():

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.client.preparing.errors import Unreadable
-from service.client.preparing.pictures import Target, look, prepare_picture
-from service.ingest.faults import Fault, explain
-from service.ingest.picture_parts import CHUNKS_MAX, SEGMENTS_MAX
-from service.ingest.request import SCANS_MAX
+from obscura.pictures.parts import CHUNKS_MAX, SCANS_MAX, SEGMENTS_MAX
+from obscura.preparing.errors import Unreadable
+from obscura.preparing.pictures import Target, look, prepare_picture
+from obscura.wire.faults import Fault
+from service.ingest.faults import explain
 from tests.service.ingest.conftest import picture
 from tests.service.ingest.test_pictures import png_chunk, verdict
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.ingest.faults import Fault, Refused
+from obscura.wire.faults import Fault, Refused
 from service.ingest.pictures import decode_picture
 from tests.service.ingest.conftest import picture
 

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from obscura.wire.faults import Fault, Refused
+from obscura.wire.subjects import SubjectId
 from privacy.mechanisms.partition import shard_of, subject_units
 from service.ingest.array_files import SUBJECTS_NAME, store
-from service.ingest.faults import Fault, Refused
-from service.ingest.subjects import SubjectId, random_numbers, subject_numbers
+from service.ingest.subjects import random_numbers, subject_numbers
 from tests.service.ingest.conftest import SHARED, archive, npy, npy_header, pickled, picture, pictures
 
 CANARY = "CANARY7f3a"

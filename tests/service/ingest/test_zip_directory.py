@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from service.ingest.faults import Fault
+from obscura.wire.faults import Fault
 from tests.service.ingest.conftest import PICTURE, SHARED, archive, picture, pictures
 
 

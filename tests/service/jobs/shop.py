@@ -7,6 +7,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
+from obscura.wire.words import DatasetState, EntryKind, HoldState
 from service import jobs, ledger
 from service.audit.signing import SigningKey
 from service.db.access_tables import Idempotency, Outbox
@@ -14,7 +15,6 @@ from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample, Sweep
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, transaction
-from service.db.words import DatasetState, EntryKind, HoldState
 from service.jobs import FailureCode
 
 RECIPE = "datalens"

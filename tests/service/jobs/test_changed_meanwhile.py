@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import DatasetState, EntryKind
 from service import jobs, ledger
 from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import DatasetState, EntryKind
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
 from tests.service.people import make_key

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs
 from service.db.base import new_id
-from service.db.words import EntryKind, HoldState, JobState
 from service.errors import Conflict, InvalidInput, StaleAttempt
 from service.jobs import EarlyEnd, FailureCode
 from service.times import to_the_hour

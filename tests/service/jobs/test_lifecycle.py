@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from obscura.wire.words import HoldState, JobState
 from service import jobs
 from service.db.base import new_id
-from service.db.words import HoldState, JobState
 from service.errors import InvalidInput, NotFound, StaleAttempt
 from service.jobs import FailureCode
 from tests.service.jobs.shop import LEASE, Shop

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from obscura.wire.words import DatasetState
 from privacy.plans.registry import RECIPES
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
-from service.db.words import DatasetState
 from service.errors import InvalidInput
 from tests.service.jobs.shop import UNREADY
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.words import JobKind, JobState
 from service import jobs
 from service.db.session import transaction
-from service.db.words import JobKind, JobState
 from service.errors import InvalidInput, StaleAttempt
 from service.wording import forecast_sentence
 

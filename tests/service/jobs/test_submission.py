@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 
+from obscura.wire.words import EntryKind, HoldState, JobKind, JobState
 from service import jobs, ledger
 from service.db.access_tables import Outbox
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.words import EntryKind, HoldState, JobKind, JobState
 from service.errors import (
     AccountFrozen,
     Conflict,

@@ -5,11 +5,11 @@ import threading
 import pytest
 from sqlalchemy import func, select
 
+from obscura.wire.words import HoldState, JobState
 from service import jobs, ledger
 from service.db.job_tables import Job, Sweep
 from service.db.ledger_tables import HoldRow
 from service.db.session import transaction
-from service.db.words import HoldState, JobState
 from service.errors import (
     AccountFrozen,
     Conflict,

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import text
 
+from obscura.wire.words import HoldState
 from privacy.accounting.filter import open_filter
 from service import ledger
 from service.db.session import SessionFactory, transaction
-from service.db.words import HoldState
 from tests.service.holds import hold_at_present_rate
 
 CAPACITY = open_filter(8.0, 1e-5).capacity_nano

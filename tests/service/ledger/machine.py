@@ -17,9 +17,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from obscura.wire.words import FailureCode
 from service import ledger
 from service.db.session import transaction
-from service.db.words import FailureCode
 from service.errors import LedgerCorruption
 from tests.service.ledger.machine_place import Command, Outcome, Place
 from tests.service.ledger.machine_requests import PAID_AS_WHOLE, WORKERS, Requests

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs, ledger
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import HoldRow
-from service.db.words import EntryKind, HoldState, JobState
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
 from service.ledger import holds, limits, rows

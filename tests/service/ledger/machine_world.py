@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
+from obscura.wire.words import Admission, DatasetState, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import PrivacyError
 from privacy.plans.plan import PublicFacts
@@ -14,7 +15,6 @@ from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
-from service.db.words import Admission, DatasetState, Visibility
 from tests.service.ledger.model_jobs import Model
 
 BEGINNING = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from privacy.accounting.bounds import EPSILON_LEAST
+from obscura.wire.budgets import EPSILON_LEAST
 from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from service import ledger

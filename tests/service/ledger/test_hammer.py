@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
+from obscura.wire.words import EntryKind
 from service import ledger
 from service.audit.verify import verify
 from service.db.ledger_tables import EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
-from service.db.words import EntryKind
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.hammer_worker import read_journal
 

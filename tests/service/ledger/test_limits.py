@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
+from obscura.wire.words import EntryKind, LimitRequestState
 from privacy.accounting.filter import open_filter
 from service import auth, ledger
 from service.audit.verify import verify
@@ -19,7 +20,6 @@ from service.db.access_tables import Admin, ApiKey
 from service.db.base import new_id
 from service.db.ledger_tables import EntryRow, LimitRequest
 from service.db.session import SessionFactory, transaction
-from service.db.words import EntryKind, LimitRequestState
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.chain import utc_text
 from service.times import to_the_hour

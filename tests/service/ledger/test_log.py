@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from obscura.wire.words import EntryKind
 from service import ledger
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.db.words import EntryKind
 from service.errors import InvalidInput, LedgerCorruption
 from service.ledger.chain import GENESIS_HASH, canonical_json
 from tests.service.holds import hold_at_present_rate

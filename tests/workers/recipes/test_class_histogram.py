@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from obscura.wire.words import EntryKind, JobState, ReleaseKind
 from privacy.accounting.events import event_from_json
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded
@@ -26,7 +27,6 @@ from privacy.plans.registry import build_plan
 from service import jobs, ledger
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.words import EntryKind, JobState, ReleaseKind
 from service.errors import Conflict, InvalidInput
 from tests.workers.small_trainings import Purse
 from workers.recipes.class_histogram import ClassHistogram, count_classes, read_histogram, train

@@ -161,7 +161,7 @@ def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: st
     """A demonstration, the client's example and what it trains where nothing is said may; lists of recipes may not."""
     own = {f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py"}
     naming = {name for name, text in production_files.items() if f'"{recipe}"' in text} - own
-    assert naming <= {"service/cli/demo/__init__.py", "service/client/__init__.py", "service/client/client.py"}
+    assert naming <= {"service/cli/demo/__init__.py", "obscura/client/__init__.py", "obscura/client/client.py"}
 
 
 @pytest.fixture(scope="module")

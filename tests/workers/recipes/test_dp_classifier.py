@@ -16,13 +16,13 @@ from sklearn.datasets import load_digits
 
 from models.extractor import ExtractorUnusable
 from models.private_classifier import PrivateClassifier, load_classifier
+from obscura.wire.words import HoldState, JobState, ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
 from service import jobs
 from service.artifacts import digest_directory
 from service.db.session import transaction
-from service.db.words import HoldState, JobState, ReleaseKind
 from service.errors import Conflict
 from service.extractors import folder_of
 from service.jobs import FailureCode

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from obscura.wire.words import ReleaseKind
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
@@ -18,7 +19,6 @@ from privacy.plans.dp_diffusion import CENTRAL, DpDiffusionConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS
 from privacy.plans.registry import build_plan
-from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
     FACTS,
     SMALL,

@@ -11,11 +11,11 @@ import torch
 
 from models.dcgan import DcganConfig, DcganGenerator, Discriminator
 from models.networks import with_planes
+from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
 from service.artifacts import digest_directory
-from service.db.words import ReleaseKind
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,

@@ -28,6 +28,8 @@ from sklearn.datasets import load_digits
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import JobState
 from privacy.accounting import certificate
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
@@ -37,10 +39,9 @@ from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.words import JobState
 from service.journals import read_journal
 from service.logs import configure_logging
-from service.times import to_the_hour, to_the_minute
+from service.times import to_the_hour
 from service.views import accounts, datasets, jobs, releases
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build

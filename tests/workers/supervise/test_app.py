@@ -13,12 +13,12 @@ import pytest
 from celery.signals import worker_init
 from sqlalchemy import text
 
+from obscura.wire.words import HoldState, JobState, VerificationKind
 from scripts.with_services import REDIS_USUAL, REDIS_VARIABLE, private_redis, redis_answers
 from service import queue
 from service.audit import arming
 from service.audit.findings import FindingCode
 from service.db.session import transaction
-from service.db.words import HoldState, JobState, VerificationKind
 from service.ledger.stops import arming_stops
 from service.queue import TASK_RUN_JOB
 from workers.supervise import app as tasks

@@ -6,8 +6,8 @@ import threading
 import time
 from datetime import UTC, datetime
 
+from obscura.wire.words import JobKind, JobState
 from service import jobs, queue
-from service.db.words import JobKind, JobState
 from workers.supervise.attempts import claim_next
 from workers.supervise.dispatch import Dispatcher
 

@@ -11,6 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import delete, event
 
+from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
 from service.artifacts import directory_of
@@ -20,7 +21,6 @@ from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
 from service.db.session import transaction
-from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
 from service.ledger.stops import arming_stops
 from tests.workers.conftest import on_either_database
 from workers.supervise.attempts import work_directory

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from obscura.wire.words import DatasetState
 from service import ledger
 from service.audit.arming import clear_stops
 from service.datasets import vault
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import make_engine, make_session_factory, transaction
-from service.db.words import DatasetState
 from service.inspection import inspect_ledger
 from service.ledger.stops import arming_stops
 from service.main import create_app

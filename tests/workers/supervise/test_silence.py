@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import jobs
-from service.db.words import EarlyEnd, HoldState, JobState
 from service.errors import StaleAttempt
 from service.settings import Settings
 from tests.workers.conftest import alive

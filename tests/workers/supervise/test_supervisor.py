@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.db.words import EarlyEnd, FailureCode, HoldState, JobState
+from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
 from tests.workers.conftest import alive
 from workers.supervise.attempts import Attempt
 from workers.supervise.supervisor import Patience, log_path, runner_environment, supervise

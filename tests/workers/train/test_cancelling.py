@@ -11,8 +11,8 @@ import torch
 
 from models.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import ClassifierConfig, PrivateClassifier
+from obscura.wire.words import JobState
 from service.datasets.vault import open_dataset
-from service.db.words import JobState
 from tests.workers import tiny_runner
 from tests.workers.small_trainings import DIGITS, work
 from workers.evaluation import utility

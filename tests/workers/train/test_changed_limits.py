@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.words import JobState
 from privacy.accounting.filter import Filter
 from service import ledger
 from service.db.session import transaction
-from service.db.words import JobState
 from service.inspection import inspect_ledger
 from service.reports import DATA
 from tests.service.people import make_key

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from obscura.wire.words import DatasetState, FailureCode, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
 from service import jobs
 from service.artifacts import digest_directory
@@ -19,7 +20,6 @@ from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
-from service.db.words import DatasetState, FailureCode, HoldState, JobState
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
 from tests.workers.small_trainings import published_by

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from obscura.wire.words import JobState
 from service import jobs, queue
 from service.artifacts import digest_directory
-from service.db.words import JobState
 from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
 

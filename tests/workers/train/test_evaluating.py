@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.words import DatasetState, FailureCode, JobState
 from service import jobs
 from service.artifacts import digest_directory, directory_of
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
-from service.db.words import DatasetState, FailureCode, JobState
 from service.errors import Conflict
 from service.reports import PAGE, read_report
 from tests.workers.conftest import on_either_database

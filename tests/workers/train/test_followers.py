@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from obscura.wire.words import HoldState, JobState
 from service import ledger
-from service.db.words import HoldState, JobState
 from service.errors import Conflict
 from service.settings import Settings
 from tests.workers.conftest import alive

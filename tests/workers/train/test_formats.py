@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from models.generator import Generator, GeneratorConfig
-from service.db.words import SampleFormat
+from obscura.wire.words import SampleFormat
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import PARQUET_FILE, SampleFile, write_sample
 

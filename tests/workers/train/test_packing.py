@@ -17,7 +17,7 @@ from models.drawing import IMAGES_PER_BATCH
 from models.edm import EdmConfig, EdmDenoiser
 from models.generator import Generator, GeneratorConfig
 from models.released import ReleasedGenerator
-from service.db.words import SampleFormat
+from obscura.wire.words import SampleFormat
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import SampleFile, write_sample
 

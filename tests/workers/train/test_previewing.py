@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
+from obscura.wire.words import DatasetState, FailureCode, JobState
 from privacy.plans.plan import PublicFacts
 from service import jobs
 from service.datasets.vault import directory_of, key_path
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Preview
 from service.db.session import transaction
-from service.db.words import DatasetState, FailureCode, JobState
 from tests.workers.conftest import OPTIONS, on_either_database
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.recipes.interface import Cancelled

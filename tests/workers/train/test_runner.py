@@ -13,6 +13,7 @@ import torch
 from sqlalchemy import select, update
 
 from models.generator import load_generator
+from obscura.wire.words import EntryKind, FailureCode, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
@@ -23,7 +24,6 @@ from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.db.words import EntryKind, FailureCode, HoldState, JobState
 from service.errors import StaleAttempt
 from service.journals import Journal, journal_path, journalled, read_journal
 from service.sealing import new_key

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from celery.signals import worker_init
 
+from obscura.wire.words import HoldState, JobKind, JobState
 from service.db.session import transaction
-from service.db.words import HoldState, JobKind, JobState
 from service.errors import ClockRefused
 from service.ledger import record_fact
 from workers.supervise.app import make_app

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from service.client import AuthError, BudgetError, Client
-from service.db.words import EntryKind
+from obscura.client import AuthError, BudgetError, Client
+from obscura.wire.words import EntryKind
 from service.ledger.chain import GENESIS_HASH, Entry
 from tests.service.api.conftest import ACCOUNT
 

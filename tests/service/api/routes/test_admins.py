@@ -2,8 +2,8 @@
 
 import pytest
 
+from obscura.client import AuthError, Client
 from service.admins import introduce
-from service.client import AuthError, Client
 
 
 def test_one_person_with_two_keys_raises_nothing_and_admits_nobody(fresh):

@@ -2,15 +2,15 @@
 
 import pytest
 
+from obscura.client import Client, counting
+from obscura.errors import BudgetError, RequestError
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.record_count import STDDEV, count_event
 from service.audit.arming import stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.verify import verify
-from service.client import Client, counting
-from service.client.counting import counted_bound
-from service.client.errors import BudgetError, RequestError
+from service.cli.counting import counted_bound
 from service.db.session import transaction
 from service.main import utc_now
 from tests.together import at_once

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from obscura.client import BudgetError, NotFoundError
 from service import jobs
-from service.client import BudgetError, NotFoundError
 from service.db.base import new_id
 from service.db.job_tables import Release
 from service.db.session import transaction

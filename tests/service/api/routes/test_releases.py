@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from obscura.wire.words import DatasetState, ReleaseKind
 from service import ledger
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.db.words import DatasetState, ReleaseKind
 from service.main import utc_now
 
 CONTENT = bytes(range(256)) * 8

@@ -15,9 +15,10 @@ NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images
 
 
 @pytest.mark.slow
-def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys):
+def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys, warm):
     monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", SMALL)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("sys.executable", warm)
     out = tmp_path / "demo"
     run_demo(out, Output(as_json=True), images="digits")
     shown = capsys.readouterr()

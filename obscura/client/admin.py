@@ -1,0 +1,114 @@
+"""The connection of a client, and what admins do with it: keys, and decisions about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from obscura.client.transport import Record, Transport
+from obscura.errors import ApiError, ConnectionFailed
+from obscura.wire import admin_schemas, schemas
+
+
+class AdminClient:
+    """A connection that answers to a `with` block.
+
+    Args:
+        transport: The connection.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    def ready(self) -> bool:
+        """Whether the service says that it can serve."""
+        return self.health() is not None
+
+    def health(self) -> schemas.HealthRecord | None:
+        """What the service says of itself; None where it does not answer, or says that it cannot serve."""
+        try:
+            answer = self.transport.request("GET", "/v1/health/ready", repeatable=False)
+            return schemas.HealthRecord.model_validate_json(answer.content)
+        except (ApiError, ConnectionFailed, ValueError):
+            return None
+
+    def admins(self) -> list[admin_schemas.AdminRecord]:
+        """Everybody who is or was an admin."""
+        return list(self._get(admin_schemas.AdminList, "/v1/admins").items)
+
+    def admin_requests(self) -> Iterator[admin_schemas.AdminRequestRecord]:
+        """What was asked about admins, newest first."""
+        return self.transport.pages(admin_schemas.AdminRequestRecord, "/v1/admin-requests")
+
+    def ask_admission(self, *, name: str, introduction: str, reason: str) -> admin_schemas.AdminAnswer:
+        """Ask for a person to be admitted, who made a token and gave you its introduction."""
+        body = {"name": name, "introduction": introduction, "reason": reason}
+        return self._post(admin_schemas.AdminAnswer, "/v1/admins", body)
+
+    def ask_removal(self, admin_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+        """Ask for an admin to be removed."""
+        return self._post(admin_schemas.AdminRequestRecord, f"/v1/admins/{admin_id}/remove", {"reason": reason})
+
+    def approve_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
+        """Do what another admin has asked for.
+
+        Raises:
+            AuthError: You asked for it yourself.
+        """
+        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/approve")
+
+    def decline_admin_request(self, request_id: str) -> admin_schemas.AdminRequestRecord:
+        """Leave everything as it is; also withdraws one's own request."""
+        return self._repeat(admin_schemas.AdminRequestRecord, f"/v1/admin-requests/{request_id}/decline")
+
+    def create_key(
+        self, *, name: str, scopes: list[str], expires_at: datetime | None = None
+    ) -> admin_schemas.NewKeyRecord:
+        """Create an API key; its token is shown this once.
+
+        Args:
+            name: For people.
+            scopes: Of `admin`, `data`, `train` and `read`.
+            expires_at: Aware; None for as late as the key that asks, or never.
+        """
+        body = {"name": name, "scopes": scopes, "expires_at": expires_at and expires_at.isoformat()}
+        return self._post(admin_schemas.NewKeyRecord, "/v1/keys", body)
+
+    def keys(self, *, made_by: str | None = None) -> Iterator[admin_schemas.KeyRecord]:
+        """All keys, without secrets; or those that a key has made, with what these have made, and so on."""
+        return self.transport.pages(admin_schemas.KeyRecord, "/v1/keys", made_by=made_by)
+
+    def revoke_key(self, key_id: str, *, with_made: bool = True) -> admin_schemas.RevokedKeyRecord:
+        """Revoke a key at once, and all that it has made unless that is to stay.
+
+        Raises:
+            AuthError: It is another admin's, see `ask_revocation`.
+        """
+        return self._repeat(admin_schemas.RevokedKeyRecord, f"/v1/keys/{key_id}/revoke", {"with_made": with_made})
+
+    def ask_revocation(self, key_id: str, *, reason: str) -> admin_schemas.AdminRequestRecord:
+        """Ask for another admin's key to be revoked, with all that it has made."""
+        return self._post(admin_schemas.AdminRequestRecord, f"/v1/keys/{key_id}/ask-revocation", {"reason": reason})
+
+    def _get(self, record: type[Record], path: str) -> Record:
+        return record.model_validate_json(self.transport.request("GET", path).content)
+
+    def _post(self, record: type[Record], path: str, body: dict[str, Any]) -> Record:
+        return record.model_validate_json(self.transport.request("POST", path, json=body).content)
+
+    def _repeat(self, record: type[Record], path: str, body: dict[str, Any] | None = None) -> Record:
+        """POST what changes nothing the second time, and may therefore be tried again."""
+        answer = self.transport.request("POST", path, json=body, repeatable=True)
+        return record.model_validate_json(answer.content)

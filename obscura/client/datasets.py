@@ -1,0 +1,261 @@
+"""Datasets by way of the SDK: `client.datasets()` lists, `client.datasets.push(folder, at_most=2000)` makes one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from obscura.client.holdings import Account, Dataset
+from obscura.errors import NoSuchName, ObscuraClientError, RequestError
+from obscura.preparing import Arrays, Package, PackingError, prepare, read_choices
+from obscura.preparing.choices import BACKGROUND_USUAL
+
+if TYPE_CHECKING:
+    from obscura.client.client import Client
+
+OnBytes = Callable[[int, int], None]
+Say = Callable[[str], None]
+Named = TypeVar("Named", Account, Dataset)
+GONE = ("deleting", "deleted")
+
+
+class Datasets:
+    """All datasets of a service."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __call__(self) -> Iterator[Dataset]:
+        """All datasets, newest first, without those that were given up before their content had arrived."""
+        listed = Dataset.listed(self._client.transport)
+        return (dataset for dataset in listed if dataset.ready_at is not None or dataset.state != "deleted")
+
+    def push(
+        self,
+        path: str | Path | Arrays,
+        *,
+        account_id: str | None = None,
+        public: bool = False,
+        name: str | None = None,
+        classes: Sequence[str] | None = None,
+        at_most: int | None = None,
+        subjects_at_most: int | None = None,
+        split: str | None = None,
+        size: str | int | tuple[int, int] | None = None,
+        fit: str = "crop",
+        background: str = BACKGROUND_USUAL,
+        grey: bool = False,
+        labels: str | Path | None = None,
+        attribute: str | None = None,
+        skip_broken: bool = False,
+        say: Say = lambda _text: None,
+        on_picture: Callable[[int], None] = lambda _count: None,
+        on_bytes: OnBytes = lambda _done, _total: None,
+    ) -> Dataset:
+        """Prepare the pictures of a folder or file, declare a dataset that fits, and send them.
+
+        Everything that changes pictures happens on this machine, before anything is declared; nothing is written here.
+        Where sending fails, the declared dataset is deleted again. What is declared becomes public, so none of it is
+        read off single pictures: it is what you state here, or fixed.
+
+        Args:
+            path: A folder of class folders, a data set in its official layout, an .npz, a .zip, IDX files, or arrays.
+            account_id: The account of private data.
+            public: Public data instead: costs nothing and protects nothing.
+            name: For people, and no other dataset's of the account; by default that of the folder or file, with a
+                number where it is taken.
+            classes: Their names, in label order. Without it, those of the class folders or labels, made public.
+            at_most: Public upper bound on the records, stated before they are counted. Public data need none.
+            subjects_at_most: Public upper bound on the subjects, where the account protects subjects.
+            split: Which part of what comes in parts: train, test, t10k, ...
+            size: Pixels, 64 or "64x48" or (64, 48): width, then height. Each 8 to 128. 32 where the pictures are files.
+            fit: "crop" cuts off what stands out on both sides; "pad" fills up with the background.
+            background: What transparent pictures are laid on: "white", "#ffeedd", ...
+            grey: Give colours up.
+            labels: A table with the columns file and label, instead of class folders.
+            attribute: Of CelebA: "Male", or several of which a face has one, separated by commas.
+            skip_broken: Leave out pictures that cannot be read.
+            say: Told in one line what was done to the pictures, and in another what becomes public.
+            on_picture: Called with the number of pictures that were looked at.
+            on_bytes: Called with (bytes sent, 0).
+
+        Raises:
+            ChoiceNeeded: The layout needs a choice that was not made; `flags` and the message name what to add.
+            BrokenPictures: Some cannot be read; the message names them.
+            MoreThanStated: There are more records or subjects than were stated.
+            PackingError: Nothing that can be pushed is there, the name is taken, or a bound was not stated.
+            RequestError: The service refused the declaration or the content.
+        """
+        if public == (account_id is not None):
+            raise PackingError("Give an account for private data, or say that it is public; not both.")
+        by_subject = account_id is not None and self._client.account(account_id).unit == "subject"
+        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
+        choices = read_choices(
+            size=size,
+            fit=fit,
+            background=background,
+            grey=grey,
+            classes=classes,
+            labels=labels,
+            attribute=attribute,
+            split=split,
+            skip_broken=skip_broken,
+        )
+        place = Path(path) if isinstance(path, str) else path
+        free_name = self.free_name(account_id, name, place)
+        package = prepare(place, choices, subjects=by_subject, on_picture=on_picture)
+        dataset = self.declare(
+            package,
+            name=free_name,
+            account_id=account_id,
+            at_most=at_most,
+            subjects_at_most=subjects_at_most,
+            say=say,
+        )
+        return self.send(dataset, package, on_bytes)
+
+    def declare(
+        self,
+        package: Package,
+        *,
+        name: str,
+        account_id: str | None,
+        at_most: int | None,
+        subjects_at_most: int | None = None,
+        say: Say = lambda _text: None,
+    ) -> Dataset:
+        """Declare what `obscura.preparing.prepare` has made; see `push`. Public without an account.
+
+        Raises:
+            MoreThanStated: It holds more than was stated; nothing was declared.
+        """
+        say(package.summary)
+        by_subject = package.private_subjects is not None
+        require_statements(at_most, subjects_at_most, private=account_id is not None, by_subject=by_subject)
+        declared = package.private_records if at_most is None else at_most  # None only of public pictures
+        package.require_within(declared, subjects_at_most)
+        say(
+            f"Declaring, and thereby making public: classes {', '.join(package.classes)}; images {package.height} x "
+            f"{package.width} x {package.channels} (height, width, channels); at most {declared} records"
+            + (f" of at most {subjects_at_most} subjects." if by_subject else ".")
+        )
+        return self._client.declare_dataset(
+            name=name,
+            visibility="public" if account_id is None else "private",
+            account_id=account_id,
+            classes=list(package.classes),
+            height=package.height,
+            width=package.width,
+            channels=package.channels,
+            records_declared=declared,
+            subjects_declared=subjects_at_most,
+        )
+
+    def send(self, dataset: Dataset, package: Package, on_bytes: OnBytes = lambda _done, _total: None) -> Dataset:
+        """Send the content of a declared dataset; where that fails, the dataset is deleted again.
+
+        Raises:
+            RequestError: The service refused the content.
+        """
+        try:
+            return dataset.push(_counted(package, on_bytes), format=package.format)
+        except BaseException:
+            self._take_back(dataset)
+            raise
+
+    def _take_back(self, dataset: Dataset) -> None:
+        """Delete a dataset whose upload broke: at once, or as soon as the service has noticed that it did."""
+        for seconds in (0.1, 0.3, 1.0, 3.0, 5.0):
+            try:
+                dataset.delete()
+                return
+            except RequestError as error:  # it still receives
+                if error.status != 409:
+                    return
+                self._client.transport.sleep(seconds)
+            except ObscuraClientError:
+                return
+
+    def find(self, name_or_id: str) -> Dataset:
+        """Return the dataset with this id, or else the only one with this name.
+
+        Raises:
+            NoSuchName: There is none, or several have the name.
+        """
+        return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
+
+    def free_name(self, account_id: str | None, wanted: str | None, place: Path | Arrays) -> str:
+        """Return the name of a new dataset, which no other one of its account has.
+
+        Raises:
+            PackingError: The name that was wanted is taken.
+        """
+        taken = {each.name for each in self() if each.account_id == account_id and each.state not in GONE}
+        if wanted is not None:
+            if wanted in taken:
+                raise PackingError(
+                    f"There is a dataset named {wanted!r} already: choose another --name, or remove that one with "
+                    "`obscura datasets delete`."
+                )
+            return wanted
+        usual = (default_name(place) or "images")[:90]
+        return next(
+            name
+            for name in itertools.chain([usual], (f"{usual}-{number}" for number in itertools.count(2)))
+            if name not in taken
+        )
+
+
+def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
+    """Return what has this id, or else the only one that has this name.
+
+    Raises:
+        NoSuchName: There is none, or several have the name.
+    """
+    items = list(listed)
+    found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(item.id for item in found)
+        raise NoSuchName(f"{len(found)} {noun}s are named {name_or_id!r}: choose one by its id, {ids}.")
+    raise NoSuchName(f"There is no {noun} {name_or_id!r}. To see those that there are: obscura {noun}s list")
+
+
+def default_name(place: Path | Arrays) -> str:
+    """The name of a dataset that is given none."""
+    return "images" if isinstance(place, Arrays) else place.resolve().name
+
+
+def require_statements(at_most: int | None, subjects_at_most: int | None, *, private: bool, by_subject: bool) -> None:
+    """Let pass what was stated about private pictures before they are looked at.
+
+    Raises:
+        PackingError: A bound is missing, or is for other accounts.
+    """
+    if subjects_at_most is not None and not by_subject:
+        raise PackingError("A number of subjects is for accounts whose unit is the subject.")
+    if min(at_most or 1, subjects_at_most or 1) < 1:
+        raise PackingError("What is stated to be there at most is a number above 0.")
+    if private and at_most is None:
+        raise PackingError(
+            "How many pictures there are at most becomes public, and the noise follows from it: so it is not counted "
+            "for you, for a single picture would show in it. State a number that would hold with some more or fewer "
+            "pictures, too, such as --at-most 2000 (in Python: at_most=2000)."
+        )
+    if by_subject and subjects_at_most is None:
+        raise PackingError(
+            "How many subjects there are at most becomes public, so it is not counted for you. State it as well, such "
+            "as --subjects-at-most 500 (in Python: subjects_at_most=500)."
+        )
+
+
+def _counted(package: Package, on_bytes: OnBytes) -> Iterator[bytes]:
+    """Stream a package and report how many bytes have gone."""
+    sent = 0
+    for chunk in package.open():
+        yield chunk
+        sent += len(chunk)
+        on_bytes(sent, 0)

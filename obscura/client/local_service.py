@@ -1,0 +1,130 @@
+"""A service on this machine, in a process of its own, for as long as a program needs it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from obscura.client.client import Client
+from obscura.errors import ObscuraClientError
+from obscura.extras import MissingExtra
+from obscura.occupant import address_of, admin_key_path, is_occupied
+from obscura.private_files import make_private_folder
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
+
+
+class ServiceFailed(ObscuraClientError):
+    """The service on this machine did not start; the message names its log."""
+
+
+class LocalService:
+    """Runs the embedded service for the time of a block: `obscura up` on a free port of the loopback address.
+
+    Where one runs on the folder already, that one is used, and goes on afterwards. One that was started here ends with
+    this process, however that ends.
+
+    Args:
+        data_dir: Of the service; its settings come from nowhere else.
+        log: Where its output goes; `service.log` in that folder by default.
+    """
+
+    def __init__(self, data_dir: Path, *, log: Path | None = None) -> None:
+        self.data_dir = data_dir
+        self.log = log or data_dir / "service.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+        self.token = ""
+
+    def __enter__(self) -> Self:
+        if not (url := running_at(self.data_dir)):
+            if find_spec("torch") is None:
+                raise MissingExtra("torch", "worker")
+            make_private_folder(self.data_dir)
+            url = self._wait() if is_occupied(self.data_dir) else self._start()
+        self.url, self.token = url, admin_key_path(self.data_dir).read_text("ascii").strip()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Stop what was started here, and wait for it: a training ends at its next step and goes on another time."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait until the service ends."""
+        if self.process is not None:
+            self.process.wait()
+
+    def _start(self) -> str:
+        self._spawn()
+        try:
+            return self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _spawn(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        command = [sys.executable, "-P", "-m", "service.cli", "--data-dir", str(self.data_dir)]
+        with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "up", "--port", "0", "--while-stdin-is-open"],
+                env=environment,
+                stdin=subprocess.PIPE,  # closes when this process ends, however it ends
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for this program, which then stops the service
+            )
+
+    def _wait(self) -> str:
+        """Wait until the service on the folder can serve: the one that was started here, or that somebody else did."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            ended = self.process is not None and self.process.poll() is not None
+            if url := running_at(self.data_dir):
+                return url
+            if ended and not is_occupied(self.data_dir):
+                break
+            time.sleep(0.1)
+        raise ServiceFailed(f"The service on {self.data_dir} did not start. Why stands in {self.log}.")
+
+
+class LocalClient(Client):
+    """A client with a service of its own on this machine. Close it, or use it as a block, to stop the service."""
+
+    def __init__(self, data_dir: str | Path) -> None:
+        self.service = LocalService(Path(data_dir)).__enter__()
+        atexit.register(self.close)
+        super().__init__(self.service.url, self.service.token)
+
+    def close(self) -> None:
+        """Close the connections and stop the service, if it was started here."""
+        atexit.unregister(self.close)
+        super().close()
+        self.service.__exit__()
+
+
+def running_at(data_dir: Path) -> str | None:
+    """The address of the service that runs on a data folder, if one does and can serve."""
+    url = address_of(data_dir)
+    if url is None:
+        return None
+    with Client(url, None) as client:
+        return url if client.ready() else None

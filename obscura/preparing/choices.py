@@ -1,0 +1,127 @@
+"""What the owner of the pictures has chosen, in the words of the command line and of the SDK."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from PIL import ImageColor
+
+from obscura.preparing.errors import PackingError
+
+SIDE_MIN, SIDE_MAX = 8, 128  # of the images that generators are made for
+# Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
+# still shows what is in a picture, and two cores train in minutes.
+SIDE_USUAL = 32
+BACKGROUND_USUAL = "white"
+
+Size = tuple[int, int]  # width, height
+Colour = tuple[int, int, int]
+Fit = Literal["crop", "pad"]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How the pictures of a folder become the images of a dataset.
+
+    Attributes:
+        size: (width, height) that every picture is brought to; None for that of the arrays of a file, and for 32 x 32
+            where the pictures are files of their own.
+        fit: "crop" fills the size and cuts off what stands out, the same on both sides; "pad" shows the whole picture
+            and fills the rest with the background.
+        background: What transparent pictures are laid on.
+        grey: Whether colours are given up. Without it pictures are colour, but those of arrays that have none.
+        classes: Their names in label order, as their owner states them; None takes those of the files.
+        labels: A table with the columns file and label, instead of class folders.
+        attributes: Of CelebA: one makes two classes, several make one class each.
+        split: Which part of a dataset that comes in parts: train, test, t10k, ...
+        skip_broken: Whether pictures that cannot be read are left out.
+    """
+
+    size: Size | None = None
+    fit: Fit = "crop"
+    background: Colour = (255, 255, 255)
+    background_name: str = BACKGROUND_USUAL
+    grey: bool = False
+    classes: tuple[str, ...] | None = None
+    labels: Path | None = None
+    attributes: tuple[str, ...] = ()
+    split: str | None = None
+    skip_broken: bool = False
+
+    @property
+    def touch_every_picture(self) -> bool:
+        """Whether even pictures that are all alike must be made anew."""
+        return self.size is not None or self.grey
+
+
+def read_choices(
+    *,
+    size: str | int | Size | None = None,
+    fit: str = "crop",
+    background: str = BACKGROUND_USUAL,
+    grey: bool = False,
+    classes: Sequence[str] | None = None,
+    labels: str | Path | None = None,
+    attribute: str | None = None,
+    split: str | None = None,
+    skip_broken: bool = False,
+) -> Choices:
+    """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
+
+    Raises:
+        PackingError: A word is not understood.
+    """
+    if fit not in ("crop", "pad"):
+        raise PackingError(f"--fit is crop or pad, not {fit!r}.")
+    attributes = tuple(name.strip() for name in attribute.split(",")) if attribute else ()
+    return Choices(
+        size=None if size is None else _size(size),
+        fit="pad" if fit == "pad" else "crop",
+        background=_colour(background),
+        background_name=background,
+        grey=grey,
+        classes=_classes(classes),
+        labels=None if labels is None else Path(labels),
+        attributes=attributes,
+        split=split,
+        skip_broken=skip_broken,
+    )
+
+
+def fits(width: int, height: int) -> bool:
+    """Whether images may have this size."""
+    return min(width, height) >= SIDE_MIN and max(width, height) <= SIDE_MAX
+
+
+def _size(size: str | int | Size) -> Size:
+    text = "x".join(map(str, size)) if isinstance(size, tuple) else str(size)
+    found = re.fullmatch(r"\s*(\d{1,6})(?:\s*[xX×]\s*(\d{1,6}))?\s*", text)
+    if found is None:
+        raise PackingError(f"--size is a number of pixels such as 64, or width x height such as 64x48, not {text!r}.")
+    width, height = int(found[1]), int(found[2] or found[1])
+    if not fits(width, height):
+        raise PackingError(f"--size takes sides of {SIDE_MIN} to {SIDE_MAX} pixels, not {width} x {height}.")
+    return width, height
+
+
+def _classes(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    stated = tuple(name.strip() for name in names)
+    if not stated or len(set(stated)) < len(stated):
+        raise PackingError("--classes names each class once, in label order, separated by commas.")
+    return stated
+
+
+def _colour(text: str) -> Colour:
+    try:
+        red, green, blue = ImageColor.getrgb(text.strip())[:3]
+    except ValueError:
+        raise PackingError(
+            f"--background is the name of a colour, such as white, or a hex number, such as #ffeedd, not {text!r}."
+        ) from None
+    return red, green, blue

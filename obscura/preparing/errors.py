@@ -1,0 +1,70 @@
+"""Why a folder or file is not pushed yet. Said on the owner's machine, so it may name their files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from obscura.errors import ObscuraClientError
+
+NAMES_SHOWN_MAX = 5
+
+
+class PackingError(ObscuraClientError):
+    """The folder or file is not something that can be pushed; the message says what would be."""
+
+
+class ChoiceNeeded(PackingError):
+    """Something about the pictures is their owner's to decide; nothing was declared or sent.
+
+    Attributes:
+        flags: What to add to the command, for example `("--skip-broken",)`.
+    """
+
+    def __init__(self, why: str, flags: Sequence[str]) -> None:
+        self.flags = tuple(flags)
+        words = ", ".join(_in_python(flag) for flag in flags)
+        super().__init__(f"{why} Add {' '.join(flags)} (in Python: {words}).")
+
+
+class MoreThanStated(PackingError):
+    """There are more records or subjects than their owner has stated; nothing was declared or sent."""
+
+    def __init__(self, what: str, flag: str) -> None:
+        super().__init__(
+            f"There are more {what} than you stated. What you state is public, and a promise from which the noise is "
+            f"computed: state a number that no {what[:-1]} more or less would change ({flag}), or leave some out."
+        )
+
+
+class BrokenPictures(ChoiceNeeded):
+    """Pictures cannot be read, and were not said to be left out.
+
+    Attributes:
+        count: How many.
+        names: Of the first few, as their owner knows them, each with what is wrong.
+    """
+
+    def __init__(self, why: str, flags: Sequence[str], count: int, names: Sequence[str]) -> None:
+        self.count, self.names = count, tuple(names)
+        super().__init__(why, flags)
+
+
+class Unreadable(Exception):
+    """One picture cannot be read; the message says why, in a few words."""
+
+
+def some(names: Sequence[str], count: int) -> str:
+    """List names, and how many more there are."""
+    shown = ", ".join(names[:NAMES_SHOWN_MAX])
+    more = count - min(len(names), NAMES_SHOWN_MAX)
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def _as_argument(flag: str) -> tuple[str, str | bool]:
+    name, _, value = flag.removeprefix("--").partition(" ")
+    return name.replace("-", "_"), value or True
+
+
+def _in_python(flag: str) -> str:
+    name, value = _as_argument(flag)
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"

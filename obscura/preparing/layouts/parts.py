@@ -1,0 +1,39 @@
+"""What layouts that come in parts (train, test, ...) have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from obscura.preparing.errors import PackingError
+
+
+def choose_part(name: str, parts: Sequence[str], wanted: str | None) -> str:
+    """Return the part to take: the one that was asked for, else the only one, else train.
+
+    Raises:
+        PackingError: There is none of that name, or several and none is called train.
+    """
+    chosen = wanted or (parts[0] if len(parts) == 1 else "train")
+    if chosen not in parts:
+        listed = ", ".join(sorted(parts))
+        raise PackingError(f"{name} has {listed}: choose one with --split." if parts else f"{name} is incomplete.")
+    return chosen
+
+
+def title_of(name: str, parts: Sequence[str], chosen: str) -> str:
+    """Say what was recognised and which part of it is taken."""
+    others = " and ".join(sorted(part for part in parts if part != chosen))
+    return f"{name}, {chosen}" + (f" (not {others}; --split chooses)" if others else "")
+
+
+def no_subjects(name: str, subjects: bool) -> None:
+    """Refuse a layout that says nothing about whose its pictures are, where that counts.
+
+    Raises:
+        PackingError: Subjects are wanted.
+    """
+    if subjects:
+        raise PackingError(
+            f"{name} does not say whose its pictures are, and the account protects all records of a subject together. "
+            "Use an account whose unit is the record."
+        )

@@ -1,0 +1,103 @@
+"""An upload that is ready to stream, and the zip that it is streamed as."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
+
+from obscura.preparing.errors import MoreThanStated
+from obscura.wire.formats import UploadFormat
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Package:
+    """An upload that is ready to stream.
+
+    `classes`, `height`, `width` and `channels` become public with its declaration: they were stated, are fixed, or
+    follow from the format of the files. `private_records` and `private_subjects` (None where the upload carries none)
+    were counted, and are compared with what their owner states, no more. `summary` is one line about what was done to
+    the pictures, for their owner.
+    """
+
+    format: UploadFormat
+    classes: tuple[str, ...]
+    height: int
+    width: int
+    channels: int
+    private_records: int
+    private_subjects: int | None
+    open: Callable[[], Iterator[bytes]]
+    summary: str = ""
+
+    def require_within(self, at_most: int, subjects_at_most: int | None) -> None:
+        """Let a statement pass that the files keep.
+
+        Raises:
+            MoreThanStated: They hold more.
+        """
+        if self.private_records > at_most:
+            raise MoreThanStated("pictures", "--at-most")
+        if subjects_at_most is not None and (self.private_subjects or 0) > subjects_at_most:
+            raise MoreThanStated("subjects", "--subjects-at-most")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of a zip that is made while it is sent."""
+
+    name: str
+    size_bytes: int
+    chunks: Iterable[bytes]
+
+
+def file_member(path: Path) -> Member:
+    """A file of the disk, under its own name."""
+    return Member(path.name, path.stat().st_size, file_stream(path))
+
+
+def file_stream(path: Path) -> Iterator[bytes]:
+    """Read a file piece by piece."""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def zip_stream(members: Iterable[Member]) -> Iterator[bytes]:
+    """Zip files without compression while they are sent; nothing is written to the disk."""
+    outbox = _Outbox()
+    with zipfile.ZipFile(outbox, "w", zipfile.ZIP_STORED) as archive:
+        for member in members:
+            info = zipfile.ZipInfo(member.name)  # a fixed date: neither names nor times of the files leave
+            with archive.open(info, "w", force_zip64=member.size_bytes >= 2**31) as target:
+                for chunk in member.chunks:
+                    target.write(chunk)
+                    if outbox.waiting_bytes >= CHUNK_BYTES:
+                        yield outbox.take()
+    yield outbox.take()
+
+
+class _Outbox(RawIOBase):
+    """A file that cannot seek: collects what the zip writer writes until it is taken away."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.waiting_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        part = bytes(data)  # type: ignore[call-overload]  # a bytes-like object, by the protocol of files
+        self._parts.append(part)
+        self.waiting_bytes += len(part)
+        return len(part)
+
+    def take(self) -> bytes:
+        data = b"".join(self._parts)
+        self._parts, self.waiting_bytes = [], 0
+        return data

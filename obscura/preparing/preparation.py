@@ -1,0 +1,134 @@
+"""Turn a folder or file on this machine into an upload that is what its owner states.
+
+Runs on the owner's side only, and writes nothing to the disk. Pictures are walked over twice, one at a time: once to
+see what all of them need, and once, while they are sent, to do it. File names never leave: pictures are numbered anew
+inside their class folder, and so are the folders of subjects, in random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from obscura.preparing.arrays import Arrays
+from obscura.preparing.choices import Choices, fits
+from obscura.preparing.classes import require_stated, stated_classes
+from obscura.preparing.errors import PackingError, Unreadable
+from obscura.preparing.folders import class_folders, labelled_by_table
+from obscura.preparing.layouts import find_layout
+from obscura.preparing.package import Member, Package, zip_stream
+from obscura.preparing.pictures import Target, prepare_picture
+from obscura.preparing.sources import Source, Tally
+from obscura.preparing.subjects import canonical_id, number_subjects
+from obscura.preparing.summary import counted, summarise
+from obscura.preparing.survey import OnPicture, Survey, survey
+from obscura.preparing.trees import FolderTree, ZipTree
+
+
+def prepare(
+    path: Path | Arrays,
+    choices: Choices | None = None,
+    *,
+    subjects: bool = False,
+    on_picture: OnPicture = lambda _count: None,
+) -> Package:
+    """Recognise what a folder or file is, look at every picture, and return an upload that the service takes.
+
+    A folder holds class folders (also inside train/), a table of labels, or a well-known data set in its official
+    layout; a file is a .zip of class folders, an .npz, an IDX file or a part of SVHN.
+
+    Args:
+        path: The folder or file, or arrays in memory.
+        choices: What its owner has chosen.
+        subjects: Whether the upload must say whose each record is: the account's unit is the subject.
+        on_picture: Called with the number of pictures that were looked at.
+
+    Raises:
+        ChoiceNeeded: Their owner must choose something; the message names the flags.
+        PackingError: Nothing that can be pushed is there, or it carries subjects exactly where none are wanted.
+    """
+    chosen = choices or Choices()
+    source = _find(path, chosen, subjects=subjects)
+    if source.package is not None and not chosen.touch_every_picture:
+        package = source.package()
+        if fits(package.width, package.height):
+            as_they_are = f"{source.title}: {counted(package.private_records, 'picture')}, as they are."
+            return replace(package, classes=stated_classes(package.classes, chosen.classes), summary=as_they_are)
+    tally = Tally()
+    found = survey(source, chosen, tally, on_picture)
+    names = _names(source, found, chosen)
+    return Package(
+        "zip",
+        chosen.classes or source.classes or tuple(sorted(found.labels)),
+        found.height,
+        found.width,
+        found.channels,
+        found.records,
+        len(found.subjects) if subjects else None,
+        lambda members=_Members(source, found, chosen, names): zip_stream(members),  # type: ignore[misc]
+        summarise(found, chosen, tally, source.title),
+    )
+
+
+def _names(source: Source, found: Survey, choices: Choices) -> dict[str, str]:
+    """Return what the owner calls each class of a layout that numbers or names its classes itself."""
+    if source.classes is not None:
+        return dict(zip(source.classes, stated_classes(source.classes, choices.classes), strict=False))
+    require_stated(found.labels, choices.classes)
+    return {}
+
+
+def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
+    if isinstance(path, Arrays):
+        return path.source(subjects=subjects, classes=choices.classes)
+    if not path.exists():
+        raise PackingError(
+            f"{path} does not exist. Give the folder or file of the pictures: obscura datasets push FOLDER"
+        )
+    if choices.labels is not None:
+        if not path.is_dir():
+            raise PackingError("--labels goes with a folder of pictures.")
+        return labelled_by_table(path, choices, subjects=subjects)
+    source = find_layout(path, choices, subjects=subjects)
+    if source is not None:
+        return source
+    if path.is_dir():
+        return class_folders(FolderTree(path), choices, subjects=subjects)
+    if path.suffix.lower() == ".zip":
+        return class_folders(ZipTree(path), choices, subjects=subjects)
+    raise PackingError(
+        f"{path.name} is neither a folder of class folders, nor an .npz, a .zip or IDX files. Unpack other archives "
+        "first."
+    )
+
+
+class _Members:
+    """The files of the zip, made one after the other; the same again each time."""
+
+    def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
+        self._source, self._found, self._names = source, found, names
+        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
+        self._numbers = number_subjects(found.subjects)
+
+    def __iter__(self) -> Iterator[Member]:
+        sent = 0
+        for record in self._source.walk(Tally()):
+            if record.shown in self._found.broken_files:
+                continue
+            try:
+                suffix, data = prepare_picture(record.read(), self._target)
+            except Unreadable as error:
+                raise PackingError(f"The pictures changed while they were sent: {record.shown}: {error}.") from None
+            folder = self._names.get(record.label, record.label)
+            if record.subject is not None:
+                number = self._numbers.get(canonical_id(record.subject))
+                if number is None:
+                    raise PackingError("The pictures changed while they were sent: there is one of another subject.")
+                folder = f"{folder}/{number}"
+            yield Member(f"{folder}/{sent:07d}{suffix}", len(data), (data,))
+            sent += 1
+        if sent != self._found.records:
+            raise PackingError(
+                f"The pictures changed while they were sent: there were {self._found.records:,}, and now {sent:,}."
+            )

@@ -1,0 +1,65 @@
+"""What every layout hands on: labelled pictures, one at a time, and a tally of what it passed over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from obscura.preparing.package import Package
+from obscura.wire.subjects import SubjectId
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One labelled picture.
+
+    Attributes:
+        label: Its class.
+        subject: Whose it is, where that is told.
+        shown: How its owner knows it. Stays on this machine.
+        read: Returns the bytes of a picture file, or pixels; raises Unreadable.
+    """
+
+    label: str
+    subject: SubjectId | None
+    shown: str
+    read: Callable[[], bytes | Pixels]
+
+
+@dataclass
+class Tally:
+    """What a walk over the files passed over.
+
+    Attributes:
+        left_out: How many, by what people call them ("1 hidden or system file").
+        suffixes: Of the files that are no pictures.
+    """
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    suffixes: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Labelled pictures that can be walked over more than once, always in the same order.
+
+    Attributes:
+        title: What was recognised, for people: "CIFAR-10, split train"; empty for ordinary class folders.
+        walk: Yields the records, and counts what it passes over.
+        classes: In label order, where the layout has one; None takes the labels that occur, sorted.
+        package: Makes an upload of the files as they are, where the layout is one that the service reads.
+        shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
+            record can change it; None where each picture is a file with a size of its own.
+    """
+
+    title: str
+    walk: Callable[[Tally], Iterator[Record]]
+    classes: tuple[str, ...] | None = None
+    package: Callable[[], Package] | None = None
+    shape: tuple[int, int, int] | None = None

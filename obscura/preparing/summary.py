@@ -1,0 +1,57 @@
+"""The one line that says what was done to how many pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from obscura.preparing.choices import Choices
+from obscura.preparing.sources import Tally
+from obscura.preparing.survey import Survey
+from obscura.preparing.trees import OTHER
+
+
+def summarise(survey: Survey, choices: Choices, tally: Tally, title: str) -> str:
+    """Return, for example, "1,400 pictures: 37 cropped to 64 x 64, 12 laid on white; left out 3 other files"."""
+    done = ", ".join(_done(survey, choices)) or "as they are"
+    left_out = _listed(_left_out(survey, tally))
+    head = f"{title}: " if title else ""
+    return f"{head}{counted(survey.records, 'picture')}: {done}" + (f"; left out {left_out}" if left_out else "") + "."
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts: "1 other file", "1,400 pictures outside of the class folders"."""
+    if count == 1:
+        return f"1 {noun}"
+    first, space, rest = noun.partition(" ")
+    return f"{count:,} {first}s{space}{rest}" if first == "picture" else f"{count:,} {noun}s"
+
+
+def _done(survey: Survey, choices: Choices) -> Iterator[str]:
+    size = f"{survey.width} x {survey.height}"
+    shaped = f"cropped to {size}" if choices.fit == "crop" else f"padded with {choices.background_name} to {size}"
+    into = "colour" if survey.channels == 3 else "grey"
+    parts = (
+        (survey.reshaped, shaped),
+        (survey.scaled, f"scaled to {size}"),
+        (survey.transparent, f"laid on {choices.background_name}"),
+        (survey.turned, "turned upright by their EXIF"),
+        (survey.colour if into == "grey" else survey.grey, f"turned to {into}"),
+        (survey.deep, "brought from 16 bits to 8"),
+        (survey.printed, "turned from CMYK to RGB"),
+        (survey.animated, "cut down to their first frame"),
+    )
+    yield from (f"{count:,} {what}" for count, what in parts if count)
+
+
+def _left_out(survey: Survey, tally: Tally) -> Iterator[str]:
+    if survey.broken:
+        yield counted(survey.broken, "unreadable picture")
+    for what, count in tally.left_out.items():
+        if count:
+            suffixes = f" ({', '.join(sorted(tally.suffixes)[:5])})" if what == OTHER else ""
+            yield counted(count, what) + suffixes
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *first, last = [*parts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,127 @@
+"""Look at every picture once and count what will be done to them. What they become follows from none of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from obscura.preparing.choices import SIDE_USUAL, Choices, Size, fits
+from obscura.preparing.errors import (
+    NAMES_SHOWN_MAX,
+    BrokenPictures,
+    PackingError,
+    Unreadable,
+    some,
+)
+from obscura.preparing.pictures import Look, has_shape, look
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.subjects import canonical_id
+from obscura.stopping import go_on
+from obscura.wire.names import RULE, is_name
+
+OnPicture = Callable[[int], None]
+
+
+@dataclass
+class Survey:
+    """What all pictures together are. Every number counts pictures."""
+
+    records: int = 0
+    grey: int = 0
+    colour: int = 0
+    transparent: int = 0
+    turned: int = 0
+    printed: int = 0
+    deep: int = 0
+    animated: int = 0
+    reshaped: int = 0
+    scaled: int = 0
+    broken: int = 0
+    width: int = 0  # of the images of the dataset
+    height: int = 0
+    channels: int = 3
+    labels: Counter[str] = field(default_factory=Counter)
+    subjects: set[int | str] = field(default_factory=set)
+    broken_files: set[str] = field(default_factory=set)
+    broken_shown: list[str] = field(default_factory=list)
+
+
+def survey(source: Source, choices: Choices, tally: Tally, on_picture: OnPicture) -> Survey:
+    """Look at every picture, one at a time.
+
+    Raises:
+        BrokenPictures: Some cannot be read, and were not said to be left out.
+        PackingError: There are none.
+    """
+    found = Survey()
+    (found.width, found.height), found.channels = _size(source, choices), _channels(source, choices)
+    for record in source.walk(tally):
+        go_on()
+        try:
+            seen = look(record.read())
+        except Unreadable as error:
+            found.broken += 1
+            found.broken_files.add(record.shown)
+            if len(found.broken_shown) < NAMES_SHOWN_MAX:
+                found.broken_shown.append(f"{record.shown} ({error})")
+            continue
+        _count(found, record, seen, choices)
+        on_picture(found.records)
+    _require(found, choices)
+    return found
+
+
+def _size(source: Source, choices: Choices) -> Size:
+    """What was stated, else what the format of arrays says of all of them, else a fixed size."""
+    if choices.size is not None:
+        return choices.size
+    if source.shape is not None and fits(source.shape[1], source.shape[0]):
+        return source.shape[1], source.shape[0]
+    return SIDE_USUAL, SIDE_USUAL
+
+
+def _channels(source: Source, choices: Choices) -> int:
+    return 1 if choices.grey or (source.shape is not None and source.shape[2] == 1) else 3
+
+
+def _count(found: Survey, record: Record, seen: Look, choices: Choices) -> None:
+    laid = seen.transparent
+    if (seen.width, seen.height) != (found.width, found.height):
+        if has_shape(seen.width, seen.height, (found.width, found.height)):
+            found.scaled += 1
+        else:
+            found.reshaped += 1
+            laid = laid or choices.fit == "pad"
+    coloured = laid and len(set(choices.background)) > 1
+    grey = seen.grey and not coloured
+    found.records += 1
+    found.grey += grey
+    found.colour += not grey
+    found.transparent += seen.transparent
+    found.turned += seen.turned
+    found.printed += seen.printed
+    found.deep += seen.deep
+    found.animated += seen.animated
+    _check_label(record.label)
+    found.labels[record.label] += 1
+    if record.subject is not None:
+        found.subjects.add(canonical_id(record.subject))
+
+
+def _check_label(label: str) -> None:
+    if not is_name(label):
+        raise PackingError(f"{label!r} cannot be the name of a class: {RULE}.")
+    if {"/", "\\"} & set(label):
+        raise PackingError(f"{label!r} cannot be the name of a class, for it holds / or \\.")
+    if label in (".", "..") or label[1:2] == ":":
+        raise PackingError(f"{label!r} cannot be the name of a class, for no folder can have it.")
+
+
+def _require(found: Survey, choices: Choices) -> None:
+    if found.broken and not choices.skip_broken:
+        which = "One picture cannot be read:" if found.broken == 1 else f"{found.broken:,} pictures cannot be read:"
+        why = f"{which} {some(found.broken_shown, found.broken)}. Mend them, or leave them out."
+        raise BrokenPictures(why, ["--skip-broken"], found.broken, found.broken_shown)
+    if not found.records:
+        raise PackingError("There is no picture to send.")

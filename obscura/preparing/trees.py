@@ -1,0 +1,187 @@
+"""A folder of the disk or a zip as one thing: folders and files below a root, without what systems leave behind."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import IO, Protocol
+
+from obscura.preparing.errors import PackingError, Unreadable
+from obscura.preparing.pictures import FILE_BYTES_MAX
+from obscura.preparing.sources import Tally
+
+PICTURE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+    | {".heic", ".heif", ".avif"}  # pictures too, which cannot be read here: to be named rather than passed over
+)
+_JUNK = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"})
+_LINKS_DEPTH = 2
+HIDDEN = "hidden or system file"
+OTHER = "other file"
+
+
+class Tree(Protocol):
+    """Folders and files below a root. Paths are written with "/", and the root is ""."""
+
+    name: str
+
+    def folders(self, at: str) -> list[str]:
+        """Names of the folders in a folder, sorted."""
+        ...
+
+    def files(self, at: str) -> list[str]:
+        """Names of the files in a folder, sorted."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            Unreadable: It is not there, or larger than any picture.
+        """
+        ...
+
+
+def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
+    """Names of the folders that people made."""
+    return _kept(tree.folders(at), tally)
+
+
+def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
+    """Names of the pictures in a folder; everything else is counted."""
+    found = []
+    for name in _kept(tree.files(at), tally):
+        suffix = suffix_of(name)
+        if suffix in PICTURE_SUFFIXES:
+            found.append(name)
+        elif tally is not None:
+            tally.left_out[OTHER] += 1
+            tally.suffixes.add(suffix or name)
+    return found
+
+
+def suffix_of(name: str) -> str:
+    """The ending of a name, in small letters."""
+    return Path(name).suffix.lower()
+
+
+def is_junk(name: str) -> bool:
+    """Whether a system or an editor left this behind."""
+    return name.startswith((".", "~$")) or name.casefold() in _JUNK
+
+
+def below(at: str, name: str) -> str:
+    """The path of a name in a folder."""
+    return f"{at}/{name}" if at else name
+
+
+def bounded(file: IO[bytes], size_bytes: int) -> bytes:
+    """Return the content of a file that says how long it is, unless it is, or turns out to be, longer than any picture.
+
+    Raises:
+        Unreadable: It is.
+    """
+    data = file.read(FILE_BYTES_MAX + 1) if size_bytes <= FILE_BYTES_MAX else b""
+    if max(size_bytes, len(data)) > FILE_BYTES_MAX:
+        raise Unreadable(f"it is larger than {FILE_BYTES_MAX // 2**20} MiB")
+    return data
+
+
+class FolderTree:
+    """A folder of the disk.
+
+    Raises:
+        PackingError: When it, or a folder in it, cannot be opened.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.name = root.name
+        self._root = root
+
+    def folders(self, at: str) -> list[str]:
+        """As `Tree.folders`."""
+        follow = (
+            at.count("/") < _LINKS_DEPTH
+        )  # links to folders are followed near the top only: they may lead in circles
+        return sorted(entry.name for entry in self._entries(at) if entry.is_dir(follow_symlinks=follow))
+
+    def files(self, at: str) -> list[str]:
+        """As `Tree.files`."""
+        return sorted(entry.name for entry in self._entries(at) if entry.is_file())
+
+    def read(self, path: str) -> bytes:
+        """As `Tree.read`."""
+        try:
+            with (self._root / path).open("rb") as file:
+                return bounded(file, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
+
+    def _entries(self, at: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._root / at) as entries:
+                return list(entries)
+        except OSError as error:
+            raise PackingError(f"The folder {at or self.name} cannot be opened: {error.strerror}.") from error
+
+
+class ZipTree:
+    """A zip. One folder around everything that has the archive's own name, as many programs add it, is passed through.
+
+    Raises:
+        PackingError: It cannot be read as a zip.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise PackingError(f"{path.name} cannot be read as a zip: {error}.") from error
+        self._content: dict[str, tuple[set[str], set[str]]] = {"": (set(), set())}
+        self._wrapper = ""
+        for member in self._archive.namelist():
+            self._add(member)
+        top, loose = [name for name in self._content[""][0] if not is_junk(name)], self._content[""][1]
+        if len(top) == 1 and not any(not is_junk(name) for name in loose) and top[0].casefold() == path.stem.casefold():
+            self._wrapper = top[0]
+
+    def _add(self, member: str) -> None:
+        parts = [part for part in member.split("/") if part]
+        at = ""
+        for depth, part in enumerate(parts):
+            is_file = depth == len(parts) - 1 and not member.endswith("/")
+            self._content[at][is_file].add(part)
+            at = below(at, part)
+            if not is_file:
+                self._content.setdefault(at, (set(), set()))
+
+    def folders(self, at: str) -> list[str]:
+        """As `Tree.folders`."""
+        return sorted(self._content[self._inside(at)][0])
+
+    def files(self, at: str) -> list[str]:
+        """As `Tree.files`."""
+        return sorted(self._content[self._inside(at)][1])
+
+    def read(self, path: str) -> bytes:
+        """As `Tree.read`."""
+        try:
+            member = self._archive.getinfo(self._inside(path))
+            with self._archive.open(member) as file:
+                return bounded(file, member.file_size)
+        except Unreadable:
+            raise
+        except Exception as error:  # a damaged or encrypted member fails in many ways
+            raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+
+    def _inside(self, path: str) -> str:
+        return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper
+
+
+def _kept(names: list[str], tally: Tally | None) -> list[str]:
+    kept = [name for name in names if not is_junk(name)]
+    if tally is not None:
+        tally.left_out[HIDDEN] += len(names) - len(kept)
+    return kept

@@ -1,0 +1,110 @@
+"""What the routes about admins and keys take and give; see `obscura.wire.schemas`."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime, Field
+
+from obscura.wire.schemas import ApiRecord, ApiRequest, Minute, Name, ReasonRequest, Scope
+
+
+class AdmissionRequest(ReasonRequest):
+    """Ask for a person to become an admin."""
+
+    name: Name
+    introduction: str = Field(
+        min_length=1, max_length=100, description="`key_...:SHA-256`, of the token that the person made and keeps."
+    )
+
+
+class AdminRecord(ApiRecord):
+    """A person who decides with others. All keys of a person are that person."""
+
+    id: str
+    name: str
+    admission: str = Field(description="By `machine` (its operator), `alone` (the second admin), or `approved`.")
+    asked_by: str | None = Field(description="The admin who asked for the admission.")
+    approved_by: str | None = Field(description="The other admin, who approved it.")
+    admitted_at: Minute
+    removed_at: Minute | None
+
+
+class AdminList(ApiRecord):
+    """Everybody who is or was an admin."""
+
+    items: list[AdminRecord]
+
+
+class AdminRequestRecord(ApiRecord):
+    """What one admin asks about a person, and what another decided."""
+
+    id: str
+    action: str = Field(description="`admit`, `remove`, or `revoke` a key.")
+    name: str
+    admin_id: str | None
+    key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
+    introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
+    reason: str
+    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
+    asked_by: str
+    asked_at: Minute
+    expires_at: Minute
+    decided_by: str | None
+    decided_at: Minute | None
+    keys_revoked: int | None = Field(
+        description="Of what was approved: how many keys went, with all that they had made; null for an admission."
+    )
+
+
+class AdminAnswer(ApiRecord):
+    """The admin who was admitted at once, or the request that waits for another admin; the other one is null."""
+
+    admin: AdminRecord | None
+    request: AdminRequestRecord | None
+
+
+class KeyRequest(ApiRequest):
+    """Create an API key."""
+
+    name: Name
+    scopes: list[Scope] = Field(min_length=1, max_length=4)
+    expires_at: AwareDatetime | None = Field(
+        default=None,
+        description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
+    )
+
+
+class RevocationRequest(ApiRequest):
+    """How much is revoked."""
+
+    with_made: bool = Field(
+        default=True,
+        description="Also the keys that it has made, those that these have made, and so on. False: this one alone.",
+    )
+
+
+class KeyRecord(ApiRecord):
+    """An API key without its secret."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
+    created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
+    created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
+    created_by_name: str | None = Field(description="That person's name.")
+    created_at: Minute
+    last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
+    expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")
+    revoked_at: Minute | None
+
+
+class RevokedKeyRecord(KeyRecord):
+    """A key that was revoked."""
+
+    others_revoked: int = Field(description="How many others, which it had made, were revoked with it.")
+
+
+class NewKeyRecord(KeyRecord):
+    """A fresh API key. The token is shown this once and stored nowhere."""
+
+    token: str

@@ -1,0 +1,69 @@
+"""Files that come and go: how a dataset is sent, what a release holds, and how a sample is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+UploadFormat = Literal["zip", "npz", "idx"]  # `service.ingest.formats` says which module reads each
+UPLOAD_RECORDS_MAX = 2_000_000
+SampleFormat = Literal["imagefolder", "npz", "parquet", "webdataset"]
+
+CARD_FILE = "privacy_card.json"  # in every release
+# What a training hands over, by the name under which it may be downloaded.
+DOWNLOADS = (
+    "generator.safetensors",
+    "generator.json",
+    "classifier.safetensors",
+    "classifier.json",
+    "extractor.safetensors",
+    "histogram.json",
+    CARD_FILE,
+)
+# What goes with a generator and is made when it is downloaded; see `service.weights`.
+MODEL_CARD_FILE, LOADER_FILE = "README.md", "load_generator.py"
+MADE = (MODEL_CARD_FILE, LOADER_FILE)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What a file of one format is.
+
+    Attributes:
+        suffix: of the file's name, without the dot.
+        media_type: of the download.
+        title: for people.
+        contents: what is in it besides README and privacy card, as its README says it (Markdown).
+    """
+
+    suffix: str
+    media_type: str
+    title: str
+    contents: str
+
+
+PACKINGS: Mapping[str, Packing] = {
+    "imagefolder": Packing(
+        "zip",
+        "application/zip",
+        "Image folders (zip)",
+        "`<class>/<number>.png`, described line by line in `metadata.jsonl` and as a whole in `croissant.json`.",
+    ),
+    "npz": Packing(
+        "npz", "application/octet-stream", "NumPy arrays (npz)", "`images` (uint8), `labels` and `classes`."
+    ),
+    "parquet": Packing(
+        "zip",
+        "application/zip",
+        "Parquet for Hugging Face (zip)",
+        "`data/*.parquet` with the columns `image` (PNG) and `label`, described in `croissant.json`.",
+    ),
+    "webdataset": Packing(
+        "tar",
+        "application/x-tar",
+        "WebDataset (tar)",
+        "`<number>.png` and `<number>.cls`, the label. What begins and ends with two underscores is no image, and "
+        "readers of WebDataset pass over it; `__classes.json__` names the labels.",
+    ),
+}

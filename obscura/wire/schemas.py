@@ -1,0 +1,304 @@
+"""What goes over the wire. Every field here is on the allow-list of what may leave the private zone.
+
+Responses are built from these fields alone (`service.views.rows.record`); nothing is copied wholesale from a table row,
+so a new column (a secret, a lease owner) stays inside until someone writes it down here.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from obscura.wire.budgets import DELTA_LEAST, DELTA_MOST, EPSILON_LEAST, EPSILON_MOST, Unit
+from obscura.wire.names import NAME_CHARACTERS_MAX, RULE, is_name
+
+DEPTH_MAX = 8
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Let JSON pass that both databases can keep and the ledger can hash.
+
+    Raises:
+        ValueError: It nests deeply, or holds a NUL, half a character, an infinity, NaN, or more than 63 bits.
+    """
+    if depth > DEPTH_MAX:
+        raise ValueError(f"it may nest at most {DEPTH_MAX} levels deep")
+    match value:
+        case str() if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("texts hold neither a NUL character nor half of a surrogate pair")
+        case float() if not math.isfinite(value):
+            raise ValueError("numbers are finite")
+        case int() if not -(2**63) <= value < 2**63:
+            raise ValueError("whole numbers have at most 63 bits")
+        case dict():
+            for name, item in value.items():
+                plain(name, depth)
+                plain(item, depth + 1)
+        case list():
+            for item in value:
+                plain(item, depth + 1)
+    return value
+
+
+def readable(text: str) -> str:
+    """Let a text pass that may be a name.
+
+    Raises:
+        ValueError: It may not; says why.
+    """
+    if not is_name(text):
+        raise ValueError(RULE)
+    return text
+
+
+def to_the_minute(moment: datetime) -> datetime:
+    """Return the beginning of the minute, in UTC: how the service shows when something was to those who may read it."""
+    return moment.astimezone(UTC).replace(second=0, microsecond=0)
+
+
+Item = TypeVar("Item")
+RECORDS_MAX = 2**31 - 1  # what a column of the database holds
+
+Minute = Annotated[datetime, AfterValidator(to_the_minute)]  # how every time leaves; see service.times
+Text = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[Text, AfterValidator(readable)]  # that somebody gives; what is known already is any text
+Identifier = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_]+$")]
+Epsilon = Annotated[float, Field(ge=EPSILON_LEAST, le=EPSILON_MOST)]
+Options = Annotated[dict[str, Any], AfterValidator(plain)]
+Reason = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Scope = Literal["admin", "data", "train", "read"]
+Visibility = Literal["private", "public"]
+
+
+class ApiRequest(BaseModel):
+    """A body that is sent. Unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class ApiRecord(BaseModel):
+    """A read-only answer. Unknown fields are ignored, so an older client reads a newer service."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Page(ApiRecord, Generic[Item]):
+    """One page of a list; `next_cursor` is null on the last one."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+# --- accounts -------------------------------------------------------------------------------------------------------
+
+
+class AccountRequest(ApiRequest):
+    """Open an account: a population with one privacy budget. Nothing that changes privacy has a default."""
+
+    name: Name
+    owner: Name
+    epsilon: Epsilon = Field(description="Lifetime budget of the population.")
+    delta: float = Field(
+        ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
+    )
+    unit: Unit
+    adjacency: Literal["add_remove"]
+
+
+class BalanceFacts(ApiRecord):
+    """The budget in integer nano-units of mu^2, and as epsilons at the account's delta."""
+
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    left_nano: int
+    limit_epsilon: float
+    spent_epsilon: float
+    held_epsilon: float
+    left_epsilon: float
+    affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
+    promised_epsilon: float = Field(
+        description="Of all that the account may ever publish: its limit, or what is spent and held where the limit "
+        "was lowered below that."
+    )
+    sure_at_most: float = Field(
+        description="How sure somebody who was 50% sure that a unit was used, or was not, can become by studying all "
+        "that the account may ever publish, except with probability delta."
+    )
+
+    @property
+    def spent_share(self) -> float:
+        """Spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
+        return min(self.spent_nano / self.capacity_nano, 1.0)
+
+    @property
+    def held_share(self) -> float:
+        """Held part of the capacity, 0 to 1."""
+        return min(self.held_nano / self.capacity_nano, 1.0 - self.spent_share)
+
+    @property
+    def left_share(self) -> float:
+        """Part that is left, 0 to 1."""
+        return self.left_nano / self.capacity_nano
+
+
+class AccountRecord(ApiRecord):
+    """A population with one privacy budget."""
+
+    id: str
+    name: str
+    owner: str
+    epsilon: float = Field(description="The lifetime limit; what is promised is `promised_epsilon` of the balance.")
+    delta: float
+    unit: str
+    adjacency: str
+    rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
+    frozen: bool
+    balance: BalanceFacts
+    created_at: Minute
+
+
+class ReasonRequest(ApiRequest):
+    """Say why. The reason stands in the ledger for ever."""
+
+    reason: Reason
+
+
+class LimitChangeRequest(ReasonRequest):
+    """Ask for another lifetime limit of an account."""
+
+    epsilon: Epsilon = Field(description="The new limit, at the account's delta.")
+
+
+class LimitRequestRecord(ApiRecord):
+    """One admin's wish to raise a limit, and what a second admin decided."""
+
+    id: str
+    account_id: str
+    epsilon_before: float = Field(description="The limit that the raise was asked for against.")
+    epsilon: float = Field(description="The limit asked for.")
+    reason: str
+    state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
+    requested_by: str = Field(description="Id of the key that asked.")
+    requested_at: Minute
+    expires_at: Minute
+    decided_by: str | None = Field(description="Id of the key that approved or declined.")
+    decided_at: Minute | None
+    requested_by_admin: str = Field(description="Id of the person who asked.")
+    decided_by_admin: str | None = Field(
+        description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
+    )
+
+
+class CountRecord(ApiRecord):
+    """A noisy count of records that was paid for: whoever has the records may draw its noise now, once."""
+
+    account_id: str
+    sequence: int = Field(description="Of its ledger entry.")
+    price_nano: int
+    noise_stddev: float
+
+
+class EntryRecord(ApiRecord):
+    """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
+
+    account_id: str
+    sequence: int
+    kind: str
+    hold_id: str | None
+    job_id: str | None
+    amount_nano: int
+    capacity_nano: int
+    spent_nano: int
+    held_nano: int
+    details: dict[str, Any]
+    previous_hash: str
+    hash: str
+    created_at: datetime = Field(description="To the hour, but for the opening of the account.")
+
+
+# --- datasets -------------------------------------------------------------------------------------------------------
+
+
+class DatasetRequest(ApiRequest):
+    """Declare a dataset. Everything declared here is public: it appears in plans, cards and reports."""
+
+    name: Name
+    account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
+    visibility: Visibility
+    classes: list[Name] = Field(min_length=1, max_length=1000)
+    height: int = Field(ge=1, le=1024)
+    width: int = Field(ge=1, le=1024)
+    channels: Literal[1, 3]
+    records_declared: int = Field(
+        ge=1, le=RECORDS_MAX, description="A public number of records; bounds teachers and 1/delta."
+    )
+    subjects_declared: int | None = Field(
+        default=None,
+        ge=1,
+        le=RECORDS_MAX,
+        description="Required where the account's unit is the subject, absent elsewhere: a public number of subjects, "
+        "which then bounds teachers and 1/delta. The upload carries subject ids.",
+    )
+
+
+class DatasetRecord(ApiRecord):
+    """A declared set of labelled images. Digest and size of private content are not shown."""
+
+    id: str
+    name: str
+    account_id: str | None
+    visibility: str
+    classes: list[str]
+    height: int
+    width: int
+    channels: int
+    records_declared: int
+    subjects_declared: int | None
+    state: str
+    joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
+    format: str | None
+    content_sha256: str | None = Field(description="Public datasets only.")
+    content_bytes: int | None = Field(description="Public datasets only.")
+    failure_code: str | None
+    created_at: Minute
+    ready_at: Minute | None
+
+
+# --- health and errors -----------------------------------------------------------------------------------------------
+
+
+class HealthRecord(ApiRecord):
+    """The service runs (live) and can serve (ready); otherwise there is a problem document."""
+
+    status: Literal["ok"]
+    version: str
+    trainings: Literal["open", "stopped"] | None = Field(
+        default=None,
+        description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
+        "operator. Everything that was published stays readable. Told by readiness, not by liveness.",
+    )
+
+
+class FieldError(ApiRecord):
+    """One invalid part of a request. The value itself is never echoed."""
+
+    pointer: str
+    message: str
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document. Numbers that belong to the error follow as extra members."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: list[FieldError] | None = None

@@ -1,0 +1,173 @@
+"""The closed sets of words that columns hold, by which code and CHECK constraints agree."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Unit(enum.StrEnum):
+    """Whose presence the guarantee hides: one record, or all records of one subject."""
+
+    RECORD = "record"
+    SUBJECT = "subject"
+
+
+class Adjacency(enum.StrEnum):
+    """Which datasets count as neighbours."""
+
+    ADD_REMOVE = "add_remove"
+
+
+class EntryKind(enum.StrEnum):
+    """What an entry records."""
+
+    OPEN = "open"
+    HOLD = "hold"
+    ARM = "arm"
+    CHARGE = "charge"
+    CAPTURE = "capture"
+    RETURN = "release"  # of a hold
+    SAMPLE = "sample"
+    LIMIT = "limit"
+    FREEZE = "freeze"
+    FACT = "fact"
+    COUNT = "count"
+
+
+class HoldState(enum.StrEnum):
+    """HELD -> RETURNED, or HELD -> ARMED -> CAPTURED."""
+
+    HELD = "held"
+    ARMED = "armed"
+    CAPTURED = "captured"
+    RETURNED = "released"
+
+
+class VerificationKind(enum.StrEnum):
+    """How much of the ledger a verification read: every entry, or those since the newest checkpoint."""
+
+    FULL = "full"
+    RECENT = "recent"
+
+
+class LimitRequestState(enum.StrEnum):
+    """A request to raise a limit waits for a second admin, who approves or declines it."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DECLINED = "declined"
+
+
+class Visibility(enum.StrEnum):
+    """Private datasets belong to an account; public ones cost nothing."""
+
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+class DatasetState(enum.StrEnum):
+    """How far an upload has come."""
+
+    DECLARED = "declared"
+    RECEIVING = "receiving"
+    READY = "ready"
+    DELETING = "deleting"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
+class JobKind(enum.StrEnum):
+    """Train (costs budget); sample a release, evaluate it, or preview a training on public data (cost nothing)."""
+
+    TRAIN = "train"
+    SAMPLE = "sample"
+    EVALUATE = "evaluate"
+    PREVIEW = "preview"
+
+
+class JobState(enum.StrEnum):
+    """queued -> running -> succeeded | failed | cancelled; a queued job may be cancelled at once."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+UNFINISHED = (JobState.QUEUED, JobState.RUNNING)
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class FailureCode(enum.StrEnum):
+    """Why a job failed, as far as anybody outside may know. Closed: a failure caused by data reads like any other."""
+
+    TRAINING_FAILED = "training_failed"
+    EVALUATION_FAILED = "evaluation_failed"
+    SAMPLING_FAILED = "sampling_failed"
+    DATASET_UNAVAILABLE = "dataset_unavailable"
+    RELEASE_UNAVAILABLE = "release_unavailable"
+    HOLD_EXHAUSTED = "hold_exhausted"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+    TIME_LIMIT = "time_limit"
+    WORKER_LOST = "worker_lost"
+    LEDGER_UNAVAILABLE = "ledger_unavailable"
+    INTERNAL = "internal"
+    PREVIEW_FAILED = "preview_failed"
+
+
+class EarlyEnd(enum.StrEnum):
+    """Why a training ends before its plan: its budget is closed, and what it has made is published as incomplete.
+
+    A training that is discarded publishes nothing. The others are failures, by the names of their codes.
+    """
+
+    CANCELLED = "cancelled"
+    DISCARDED = "discarded"
+    TIME_LIMIT = "time_limit"
+    WORKER_LOST = "worker_lost"
+    TRAINING_FAILED = "training_failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_DISK = "out_of_disk"
+
+
+class SampleFormat(enum.StrEnum):
+    """How a sample is packed; `obscura.wire.formats` says what that is."""
+
+    IMAGEFOLDER = "imagefolder"
+    NPZ = "npz"
+    PARQUET = "parquet"
+    WEBDATASET = "webdataset"
+
+
+class ReleaseKind(enum.StrEnum):
+    """What a release is."""
+
+    GENERATOR = "generator"
+    HISTOGRAM = "histogram"
+    CLASSIFIER = "classifier"
+
+
+class Admission(enum.StrEnum):
+    """Who let an admin in: the operator on the machine itself, the first admin alone, or two admins."""
+
+    MACHINE = "machine"
+    ALONE = "alone"
+    APPROVED = "approved"
+
+
+class AdminAction(enum.StrEnum):
+    """What is asked about an admin: to become one, to be none any more, or to lose a key."""
+
+    ADMIT = "admit"
+    REMOVE = "remove"
+    REVOKE = "revoke"
+
+
+class AdminRequestState(enum.StrEnum):
+    """A request about an admin waits for a second one, who approves or declines it."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    DECLINED = "declined"

@@ -1,0 +1,67 @@
+"""The verbs for asyncio are those of the synchronous client, with the same arguments."""
+
+import inspect
+
+import pytest
+
+from obscura import client
+from obscura.client.live import Live
+
+PAIRS = [
+    (client.Account, client.AsyncAccount),
+    (client.Client, client.AsyncClient),
+    (client.Dataset, client.AsyncDataset),
+    (client.Datasets, client.AsyncDatasets),
+    (client.Evaluation, client.AsyncEvaluation),
+    (client.Job, client.AsyncJob),
+    (client.Preview, client.AsyncPreview),
+    (client.Release, client.AsyncRelease),
+    (client.Sample, client.AsyncSample),
+    (client.Sweep, client.AsyncSweep),
+]
+# `Job.events` can go on from an event of an earlier stream; a look at the job tells all that there is.
+# `ended` and `packed` are steps of `wait` and `to_imagefolder`.
+ONLY_SYNCHRONOUS = {("Job", "ended"), ("Sample", "packed")}
+OTHER_ARGUMENTS = {("Job", "events"): {"last_event_id"}}
+OTHER_DEFAULTS = {("Client", "train"): {"show"}}  # several may be awaited together: their progress would be mixed
+
+
+def verbs(kind: type) -> dict[str, object]:
+    """The public methods that answer about one thing; class methods make it."""
+    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
+    inherited = set(dir(Live.__mro__[1]))  # of pydantic's BaseModel
+    methods = {name: one for name, one in found.items() if inspect.isfunction(one) and name not in inherited}
+    return methods | ({"__call__": kind.__call__} if "__call__" in vars(kind) else {})
+
+
+def test_every_kind_of_the_client_is_here():
+    kinds = {kind for kind in vars(client).values() if inspect.isclass(kind)}
+    talking = {kind for kind in kinds if issubclass(kind, Live | client.Client | client.Datasets)}
+    assert {sync for sync, _ in PAIRS} == talking
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=lambda kind: kind.__name__)
+def test_the_verbs_and_their_arguments_are_the_same(sync, asynchronous):
+    wanted = {name: verb for name, verb in verbs(sync).items() if (sync.__name__, name) not in ONLY_SYNCHRONOUS}
+    found = verbs(asynchronous)
+    assert found.keys() == wanted.keys()
+    for name, verb in wanted.items():
+        key = (sync.__name__, name)
+        given = inspect.signature(found[name]).parameters
+        asked = dict(inspect.signature(verb).parameters)
+        for left_out in OTHER_ARGUMENTS.get(key, ()):
+            del asked[left_out]
+        assert list(given) == list(asked), key
+        for argument, parameter in asked.items():
+            assert given[argument].kind == parameter.kind, (key, argument)
+            if argument not in OTHER_DEFAULTS.get(key, ()):
+                assert given[argument].default == parameter.default, (key, argument)
+        assert inspect.iscoroutinefunction(found[name]) or inspect.isasyncgenfunction(found[name]), key
+
+
+def test_records_have_the_same_fields():
+    for sync, asynchronous in PAIRS:
+        if issubclass(sync, Live):
+            assert asynchronous.model_fields.keys() == sync.model_fields.keys()
+            properties = {name for name, value in inspect.getmembers_static(sync) if isinstance(value, property)}
+            assert properties <= {name for name, _ in inspect.getmembers_static(asynchronous)}

@@ -1,0 +1,50 @@
+"""The names of the classes may be stated, and are then what is declared, whatever the files hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.preparing import Arrays, PackingError, prepare, read_choices
+
+
+def album(root: Path, *classes: str) -> Path:
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(root / name / "a.png")
+    return root
+
+
+def test_stated_classes_of_a_folder_may_be_more_than_it_has_and_not_fewer(tmp_path):
+    root = album(tmp_path / "animals", "cat", "dog")
+    assert prepare(root, read_choices(classes=["dog", "cat", "eel"])).classes == ("dog", "cat", "eel")
+    with pytest.raises(PackingError, match=r"--classes does not name every class that there is: dog\."):
+        prepare(root, read_choices(classes=["cat"]))
+
+
+def test_labels_that_are_numbers_get_the_stated_names_in_order(tmp_path):
+    images, labels = np.zeros((3, 8, 8), np.uint8), np.array([0, 1, 1])
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    stated = read_choices(classes=["cat", "dog", "eel"])
+    for place in (tmp_path / "a.npz", Arrays(images, labels)):
+        assert prepare(place, stated).classes == ("cat", "dog", "eel")
+        with pytest.raises(PackingError, match="labels beyond these"):
+            prepare(place, read_choices(classes=["cat"]))
+    resized = prepare(tmp_path / "a.npz", read_choices(classes=["cat", "dog", "eel"], size=16))
+    body = b"".join(resized.open())
+    assert b"cat/0000000.png" in body
+    assert b"dog/0000002.png" in body
+
+
+def test_labels_that_are_names_are_numbered_in_the_stated_order():
+    arrays = Arrays(np.zeros((2, 8, 8), np.uint8), ["dog", "cat"])
+    assert prepare(arrays, read_choices(classes=["eel", "dog", "cat"])).classes == ("eel", "dog", "cat")
+    with pytest.raises(PackingError, match="does not name every class"):
+        prepare(arrays, read_choices(classes=["cat", "eel"]))
+
+
+@pytest.mark.parametrize("stated", [[], ["cat", "cat"]])
+def test_what_is_no_list_of_classes(stated):
+    with pytest.raises(PackingError, match="--classes names each class once"):
+        read_choices(classes=stated)

@@ -1,0 +1,205 @@
+"""One picture: recognised for what it is, made to fit, and taken by the service exactly as it was made."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from obscura.preparing.errors import Unreadable
+from obscura.preparing.pictures import PIXELS_MAX, Target, look, prepare_picture
+from service.ingest.pictures import decode_picture
+from service.ingest.request import IngestLimits, IngestRequest
+from tests.obscura.preparing.conftest import deep_png
+
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def target(width: int, height: int, channels: int = 3, **changes: Any) -> Target:
+    return Target(
+        **{"width": width, "height": height, "channels": channels, "fit": "crop", "background": WHITE} | changes
+    )
+
+
+def received(content: bytes, wanted: Target) -> np.ndarray:
+    """What the service keeps of a picture file."""
+    request = IngestRequest(
+        dataset_id="ds", classes=("a",), height=wanted.height, width=wanted.width, channels=wanted.channels,
+        records_declared=1, source=Path(), target=Path(), format="zip", limits=IngestLimits(), source_key=b"",
+        target_key=b"",
+    )  # fmt: skip
+    return decode_picture(content, request)
+
+
+def prepared(content: bytes, wanted: Target) -> np.ndarray:
+    return received(prepare_picture(content, wanted)[1], wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("fit", ["crop", "pad"])
+@pytest.mark.parametrize("size", [(48, 48), (64, 40), (8, 128)])
+def test_the_service_takes_whatever_comes_out(motley, size, fit, channels):
+    wanted = target(*size, channels, fit=fit)
+    files = [*(motley / "cat").glob("[!.]*"), *(motley / "dog").glob("*.[gjp]*")]
+    assert len(files) == 13
+    for file in files:
+        assert prepared(file.read_bytes(), wanted).shape == (size[1], size[0], 3)[: 2 + (channels == 3)], file.name
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_what_fits_is_sent_as_it_is(colours, kind):
+    content = saved(Image.fromarray(colours()), kind)
+    assert prepare_picture(content, target(48, 48))[1] == content
+    assert prepare_picture(content, target(40, 40))[1] != content
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientations_of_exif(colours, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = saved(Image.fromarray(colours(20, 30)), exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    seen = look(content)
+    assert ((seen.width, seen.height), seen.turned) == (upright.size, orientation != 1)
+    assert (prepared(content, target(*upright.size)) == np.asarray(upright)).all()
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(colours):
+    grey = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
+    content = saved(Image.fromarray(grey))
+    assert look(content).deep
+    assert look(content).grey
+    assert np.abs(prepared(content, target(32, 32, 1)) - grey / 257).max() <= 0.5
+    values = colours(16, 16)
+    content = deep_png(values.astype(np.uint16) * 257)
+    assert (look(content).deep, look(content).grey) == (True, False)
+    assert (prepared(content, target(16, 16)) == values).all()
+
+
+def test_transparency_is_laid_on_the_background(colours):
+    pixels = np.dstack([colours(16, 16), np.full((16, 16), 255, np.uint8)])
+    pixels[0, 0] = (0, 0, 0, 0)
+    pixels[0, 1] = (0, 0, 0, 51)
+    content = saved(Image.fromarray(pixels))
+    assert look(content).transparent
+    kept = prepared(content, target(16, 16, background=(250, 100, 0)))
+    assert tuple(kept[0, 0]) == (250, 100, 0)
+    assert tuple(kept[0, 1]) == (200, 80, 0)
+    assert (kept[1:] == pixels[1:, :, :3]).all()
+
+
+def test_a_palette_with_one_clear_colour():
+    image = Image.new("P", (16, 16), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    image.putpixel((3, 0), 0)
+    content = saved(image, transparency=0)
+    assert look(content).transparent
+    kept = prepared(content, target(16, 16))
+    assert tuple(kept[0, 3]) == WHITE
+    assert tuple(kept[0, 4]) == (10, 20, 30)
+    assert not look(saved(image)).transparent
+
+
+def test_palettes_of_greys_are_grey():
+    image = Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16))
+    assert look(saved(image, "GIF")).grey
+    assert not look(saved(image.convert("RGB"))).grey  # stored as colour: giving that up is its owner's choice
+
+
+def test_opaque_alpha_is_no_transparency(colours):
+    content = saved(Image.fromarray(np.dstack([colours(), np.full((48, 48), 255, np.uint8)])))
+    assert not look(content).transparent
+    assert prepare_picture(content, target(48, 48))[1] == content
+
+
+def test_printed_pictures_become_rgb():
+    content = saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
+    assert look(content).printed
+    red, green, blue = prepared(content, target(16, 16))[8, 8]
+    assert red > 240
+    assert max(green, blue) < 15
+
+
+def test_of_moving_pictures_the_first_frame_is_kept():
+    first, second = Image.new("RGB", (16, 16), (200, 0, 0)), Image.new("RGB", (16, 16), (0, 200, 0))
+    for kind in ("GIF", "PNG", "WEBP", "TIFF"):
+        content = saved(first, kind, save_all=True, append_images=[second])
+        assert look(content).animated, kind
+        red, green, _ = prepared(content, target(16, 16))[8, 8]
+        assert red > 150 > 50 > green, kind
+
+
+def test_cropping_keeps_the_middle_and_padding_keeps_everything():
+    stripes = np.zeros((20, 60, 3), np.uint8)
+    stripes[:, :20], stripes[:, 20:40], stripes[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    content = saved(Image.fromarray(stripes))
+    assert (prepared(content, target(20, 20)) == (0, 255, 0)).all()
+    padded = prepared(content, target(60, 40, fit="pad", background=(9, 9, 9)))
+    assert (padded[:10] == 9).all()
+    assert (padded[30:] == 9).all()
+    assert (padded[10:30] == stripes).all()
+
+
+def test_a_large_photograph_is_read_at_a_part_of_its_size_and_looks_the_same():
+    ramp = np.tile(np.linspace(0, 255, 1600), (1200, 1)).astype(np.uint8)
+    image = Image.fromarray(ramp)
+    fast, slow = (prepared(saved(image, kind), target(64, 48, 1)) for kind in ("JPEG", "PNG"))
+    assert np.abs(fast.astype(int) - slow).max() <= 3
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) * 2 // 3]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF"])
+def test_damaged_pictures_are_told_from_whole_ones(colours, kind):
+    content = saved(Image.fromarray(colours()), kind)
+    look(content)
+    for damaged in (cut(content), b"", b"no picture at all", content[:20]):
+        with pytest.raises(Unreadable):
+            look(damaged)
+
+
+def test_bombs_are_judged_by_their_headers(colours):
+    """The largest would take 3.6 gigabytes of pixels: a look that decoded it would not come back soon."""
+    png = saved(Image.new("L", (16, 16)))
+    for side in (9_000, 60_000):
+        assert side * side > PIXELS_MAX
+        header = png[12:16] + struct.pack(">2I", side, side) + png[24:29]
+        content = png[:12] + header + struct.pack(">I", zlib.crc32(header)) + png[33:]
+        with pytest.raises(Unreadable, match="80,000,000"):
+            look(content)
+    webp = bytearray(saved(Image.fromarray(colours()), "WEBP", lossless=True))
+    webp[21:25] = struct.pack("<I", 16_383 | 16_383 << 14)
+    with pytest.raises(Unreadable, match="16,384"):
+        look(bytes(webp))
+
+
+def test_numbers_that_are_no_brightness():
+    """Seen at the first look: what fails later would fail when the dataset is declared already."""
+    for image, message in (
+        (Image.new("F", (16, 16), 0.5), r"not taken \(F\)"),
+        (Image.new("LAB", (16, 16)), r"not taken \(LAB\)"),
+        (Image.new("I", (16, 16), 70_000), "outside of 16 bits"),
+        (Image.new("I", (16, 16), -1), "outside of 16 bits"),
+    ):
+        with pytest.raises(Unreadable, match=message):
+            look(saved(image, "TIFF"))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "I;16", "I"])
+def test_every_mode_that_is_taken_at_the_first_look_can_be_prepared(mode):
+    content = saved(Image.new(mode, (20, 16)), "TIFF")
+    look(content)
+    for channels in (1, 3):
+        prepared(content, target(8, 8, channels))

@@ -1,0 +1,172 @@
+"""Preparing on the owner's side: what is read off and sent, how subjects are numbered anew; names stay here."""
+
+import gzip
+import io
+import struct
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.preparing import Choices, PackingError, prepare
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Two class folders with five pictures, one of them with a name that tells too much."""
+    root = tmp_path / "pictures"
+    for name, count in (("dog", 2), ("cat", 3)):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (12, 8), (number, 0, 0)).save(root / name / f"CANARY-patient-{number}.png")
+    (root / "cat" / "notes.txt").write_text("CANARY")
+    return root
+
+
+def idx(folder: Path, split: str, count: int, *, packed: bool) -> None:
+    images = struct.pack(">4I", 0x803, count, 8, 12) + bytes(count * 96)
+    labels = struct.pack(">2I", 0x801, count) + bytes(number % 3 for number in range(count))
+    for name, body in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
+        (folder / (name + ".gz" * packed)).write_bytes(gzip.compress(body) if packed else body)
+
+
+def sent(path: Path, **given: Any) -> bytes:
+    return b"".join(prepare(path, **given).open())
+
+
+def members(body: bytes) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(body)) as archive:
+        assert archive.testzip() is None
+        return archive.namelist()
+
+
+def assert_refused(path: Path, match: str, *choices: Choices, **given: Any) -> None:
+    with pytest.raises(PackingError, match=match):
+        prepare(path, *choices, **given)
+
+
+def test_class_folders(folders):
+    package = prepare(folders, Choices(size=(12, 8)))
+    assert (package.format, package.classes) == ("zip", ("cat", "dog"))
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 12, 3, 5)
+    body = b"".join(package.open())
+    assert b"CANARY" not in body
+    assert sorted(name.split("/")[0] for name in members(body)) == ["cat", "cat", "cat", "dog", "dog"]
+    assert b"".join(package.open()) == body  # the same bytes again
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_pairs(tmp_path, packed):
+    idx(tmp_path, "train", 7, packed=packed)
+    package = prepare(tmp_path)
+    assert (package.format, package.classes) == ("idx", ("0", "1", "2"))
+    assert (package.height, package.width, package.channels, package.private_records) == (8, 12, 1, 7)
+    assert len(members(b"".join(package.open()))) == 2
+    idx(tmp_path, "t10k", 5, packed=packed)
+    assert "not t10k" in prepare(tmp_path).summary  # train is taken, and said
+    assert_refused(tmp_path, "t10k, train", Choices(split="val"))
+    assert prepare(tmp_path, Choices(split="t10k")).private_records == 5
+    (images,) = tmp_path.glob("train-images*")
+    assert prepare(images).private_records == 7
+
+
+def test_npz_and_zip(tmp_path, folders):
+    arrays, archive = tmp_path / "a.npz", tmp_path / "a.zip"
+    np.savez(arrays, images=np.zeros((9, 8, 12, 3), np.uint8), labels=np.arange(9) % 4)
+    package = prepare(arrays)
+    assert (package.format, package.private_records, package.channels) == ("npz", 9, 3)
+    assert package.classes == ("0", "1", "2", "3")
+    assert b"".join(package.open()) == arrays.read_bytes()
+    archive.write_bytes(sent(folders))
+    assert (prepare(archive).classes, prepare(archive).private_records) == (("cat", "dog"), 5)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not this", b"PK\x03\x04"])
+@pytest.mark.parametrize("suffix", [".npz", ".zip", ".tar", ""])
+def test_what_cannot_be_packed(tmp_path, suffix, content):
+    path = tmp_path / f"file{suffix}"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PackingError):
+        prepare(path)
+
+
+def test_broken_idx(tmp_path):
+    idx(tmp_path, "train", 7, packed=False)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0")
+    assert_refused(tmp_path, "damaged")
+    (tmp_path / "train-labels-idx1-ubyte").unlink()
+    assert_refused(tmp_path, "complete")
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Two classes; anna in both, written in two ways; seven pictures of three people."""
+    root = tmp_path / "people"
+    for folder, count in (("cat/Zoë", 2), ("cat/CANARY-bert", 1), ("dog/Zoe\u0308", 3), ("dog/carl", 1)):
+        (root / folder).mkdir(parents=True)
+        for number in range(count):
+            Image.new("L", (8, 8), 10 * number).save(root / folder / f"CANARY-{number}.png")
+    return root
+
+
+def owners_in(body: bytes) -> Counter[tuple[str, str]]:
+    """How many pictures each owner has in each class."""
+    return Counter((label, owner) for label, owner, _ in (name.split("/") for name in members(body)))
+
+
+def test_folders_of_subjects_are_numbered_and_their_names_stay(people):
+    package = prepare(people, subjects=True)
+    assert (package.private_records, package.private_subjects, package.classes) == (7, 3, ("cat", "dog"))
+    body = b"".join(package.open())
+    for name in (b"CANARY", b"carl", "Zoë".encode()):
+        assert name not in body
+    counted = owners_in(body)
+    assert sorted(counted.values()) == [1, 1, 2, 3]
+    (in_both,) = {owner for _, owner in counted if {("cat", owner), ("dog", owner)} <= set(counted)}
+    assert (counted["cat", in_both], counted["dog", in_both]) == (2, 3)
+
+
+def test_numbers_are_in_no_order(people):
+    """Zoë is the third by name and the second to appear; over 40 preparations she has every number."""
+    most = [owners_in(sent(people, subjects=True)).most_common(1) for _ in range(40)]
+    assert {owner for [((_, owner), _)] in most} == {"0", "1", "2"}
+
+
+def test_what_the_account_has_no_use_for_is_refused_before_anything_is_sent(people, tmp_path):
+    assert_refused(people, "the account protects single records")
+    (people / "dog" / "loose.png").write_bytes((people / "dog" / "carl" / "CANARY-0.png").read_bytes())
+    assert_refused(people, "outside of the folders of subjects", subjects=True)
+    arrays = {"images": np.zeros((4, 8, 8), np.uint8), "labels": np.arange(4) % 2}
+    np.savez(tmp_path / "without.npz", **arrays)
+    np.savez(tmp_path / "with.npz", **arrays, subjects=np.array(["a", "b", " a", "c"]))
+    np.savez(tmp_path / "blank.npz", **arrays, subjects=np.array(["a", "b", "", "c"]))
+    assert prepare(tmp_path / "with.npz", subjects=True).private_subjects == 3
+    assert prepare(tmp_path / "without.npz").private_subjects is None
+    assert_refused(tmp_path / "without.npz", "third array 'subjects'", subjects=True)
+    assert_refused(tmp_path / "with.npz", "Leave 'subjects' out")
+    assert_refused(tmp_path / "blank.npz", "is no id", subjects=True)
+
+
+def test_zip_and_idx_files_with_subjects(people, tmp_path):
+    archive, folder = tmp_path / "a.zip", tmp_path / "idx"
+    archive.write_bytes(sent(people, subjects=True))
+    assert (prepare(archive, subjects=True).private_subjects, prepare(archive, subjects=True).private_records) == (3, 7)
+    with zipfile.ZipFile(archive, "a") as more:
+        more.writestr("cat/1.png", b"")
+    assert_refused(archive, "class/subject/picture", subjects=True)
+    folder.mkdir()
+    idx(folder, "train", 4, packed=False)
+    assert_refused(folder, "train-subjects-idx1-int", subjects=True)
+    third = folder / "train-subjects-idx1-int"
+    third.write_bytes(struct.pack(">2I4i", 0xC01, 4, 7, 7, 9, 7))
+    package = prepare(folder, subjects=True)
+    assert (package.private_records, package.private_subjects) == (4, 2)
+    assert len(members(b"".join(package.open()))) == 3
+    assert prepare(folder).private_subjects is None  # the pair alone is sent
+    third.write_bytes(struct.pack(">2I4i", 0x801, 4, 7, 7, 9, 7))
+    assert_refused(folder, "damaged", subjects=True)

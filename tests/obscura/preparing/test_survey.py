@@ -1,0 +1,162 @@
+"""What becomes of the pictures of a folder: what was stated or is fixed, and said in one line when it is done."""
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.preparing import Arrays, BrokenPictures, PackingError, prepare, read_choices
+from obscura.preparing.choices import Choices
+from obscura.preparing.preparation import _Members
+from obscura.preparing.sources import Record, Source, Tally
+from obscura.preparing.survey import survey
+
+Colours = Callable[..., np.ndarray]
+
+
+def asked(flags: tuple[str, ...]) -> Choices:
+    """The choices that an error named, as the command line reads them."""
+    pairs = (flag.removeprefix("--").partition(" ") for flag in flags)
+    return read_choices(**{name.replace("-", "_"): value or True for name, _, value in pairs})  # type: ignore[arg-type]
+
+
+def sent(package: Any) -> dict[str, Image.Image]:
+    """The pictures of a package by their names."""
+    with zipfile.ZipFile(io.BytesIO(b"".join(package.open()))) as archive:
+        return {name: Image.open(io.BytesIO(archive.read(name))) for name in archive.namelist()}
+
+
+def folder_of(root: Path, **pictures: Image.Image) -> Path:
+    (root / "only").mkdir(parents=True)
+    for name, picture in pictures.items():
+        picture.save(root / "only" / f"{name}.png")
+    return root
+
+
+def test_a_motley_folder_goes_in_as_it_is(motley):
+    before = sorted(motley.rglob("*"))
+    package = prepare(motley)
+    assert (package.classes, package.private_records, package.channels) == (("cat", "dog"), 13, 3)
+    pictures = sent(package)
+    assert len(pictures) == 13
+    assert {picture.size for picture in pictures.values()} == {(32, 32)}
+    assert sorted(motley.rglob("*")) == before
+
+
+def test_the_line_says_what_was_done_to_how_many(motley):
+    package = prepare(motley, read_choices(size="48"))
+    assert package.summary == (
+        "13 pictures: 2 cropped to 48 x 48, 1 laid on white, 1 turned upright by their EXIF, 1 turned to colour, "
+        "1 brought from 16 bits to 8, 1 turned from CMYK to RGB, 1 cut down to their first frame; "
+        "left out 4 hidden or system files, 1 empty class folder and 1 other file (.txt)."
+    )
+    package = prepare(motley, read_choices(size="24x48", fit="pad", background="#808080", grey=True))
+    assert package.channels == 1
+    assert "12 padded with #808080 to 24 x 48" not in package.summary
+    assert "13 padded with #808080 to 24 x 48, 1 laid on #808080" in package.summary
+    assert "12 turned to grey" in package.summary
+
+
+def test_broken_pictures_are_named_before_anything_is_done(motley):
+    (motley / "cat" / "torn.png").write_bytes((motley / "cat" / "plain.png").read_bytes()[:200])
+    (motley / "dog" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    with pytest.raises(BrokenPictures) as error:
+        prepare(motley)
+    assert error.value.flags == ("--skip-broken",)
+    assert error.value.count == 2
+    assert "skip_broken=True" in str(error.value)
+    assert "cat/torn.png" in str(error.value)
+    assert "dog/phone.heic" in str(error.value)
+    package = prepare(motley, asked(error.value.flags))
+    assert package.private_records == 13
+    assert "left out 2 unreadable pictures" in package.summary
+    assert len(sent(package)) == 13
+
+
+def test_of_many_broken_pictures_a_few_are_named(tmp_path):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    for number in range(12):
+        (folder / f"{number:02}.png").write_bytes(b"?")
+    with pytest.raises(BrokenPictures, match=r"b/04\.png .* and 7 more"):
+        prepare(folder.parent)
+    with pytest.raises(PackingError, match="no picture"):
+        prepare(folder.parent, read_choices(skip_broken=True))
+
+
+@pytest.mark.parametrize("side", [7, 8, 32, 128, 129])
+def test_the_size_is_the_same_whatever_the_pictures_are(tmp_path, colours, side):
+    root = folder_of(tmp_path / "p", a=Image.fromarray(colours(side, side)), b=Image.fromarray(colours(side, side)))
+    package = prepare(root)
+    assert (package.height, package.width) == (32, 32)
+    assert package.summary == ("2 pictures: as they are." if side == 32 else "2 pictures: 2 scaled to 32 x 32.")
+
+
+@pytest.mark.parametrize("side", [7, 8, 128, 129])
+def test_arrays_of_a_size_that_images_may_have_keep_it(colours, side):
+    package = prepare(Arrays(np.stack([colours(16, side)]), ["cat"]))
+    assert (package.height, package.width) == ((16, side) if 8 <= side <= 128 else (32, 32))
+
+
+def test_grey_and_colour(tmp_path, colours):
+    grey = Image.fromarray(colours()).convert("L")
+    usual, same = read_choices(), read_choices(size=48)
+    assert prepare(folder_of(tmp_path / "grey", a=grey, b=grey), usual).channels == 3
+    mixed = folder_of(tmp_path / "mixed", a=grey, b=Image.fromarray(colours()))
+    package = prepare(mixed, same)
+    assert (package.channels, package.summary) == (3, "2 pictures: 1 turned to colour.")
+    package = prepare(mixed, read_choices(size=48, grey=True))
+    assert (package.channels, package.summary) == (1, "2 pictures: 1 turned to grey.")
+    assert {picture.mode for picture in sent(package).values()} == {"L"}
+
+
+def test_transparent_pictures_are_laid_on_the_background(tmp_path):
+    clear = Image.new("LA", (16, 16), (90, 0))
+    root = folder_of(tmp_path / "clear", a=clear, b=clear)
+    assert all(picture.getpixel((0, 0)) == (255, 255, 255) for picture in sent(prepare(root)).values())
+    package = prepare(root, read_choices(background="red"))
+    assert all(picture.getpixel((0, 0)) == (255, 0, 0) for picture in sent(package).values())
+    assert "turned to grey" not in prepare(root, read_choices(grey=True)).summary
+    assert "2 turned to grey" in prepare(root, read_choices(background="red", grey=True)).summary
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": "big"}, {"size": "7"}, {"size": "129x64"}, {"size": "64x"}, {"background": "whyte"}, {"fit": "stretch"}],
+)
+def test_words_that_are_not_understood(wrong):
+    with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
+        read_choices(**wrong)  # type: ignore[arg-type]
+
+
+def test_pictures_are_read_one_at_a_time_while_they_are_sent(colours):
+    """After the first megabyte of ten, few have been read."""
+    read = 0
+
+    def walk(tally: Tally) -> Iterator[Record]:
+        def pixels() -> np.ndarray:
+            nonlocal read
+            read += 1
+            return colours(128, 128)
+
+        for number in range(200):
+            yield Record("a", None, str(number), pixels)
+
+    source, choices = Source("", walk), Choices()
+    found = survey(source, choices, Tally(), lambda _: None)
+    assert (read, found.records) == (200, 200)
+    members = iter(_Members(source, found, choices, {}))
+    next(members)
+    assert read == 201
+
+
+def test_a_folder_that_changes_while_it_is_sent(motley):
+    package = prepare(motley, read_choices(size="32", background="white"))
+    (motley / "dog" / "opaque.png").unlink()
+    with pytest.raises(PackingError, match="there were 13, and now 12"):
+        b"".join(package.open())

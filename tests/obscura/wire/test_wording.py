@@ -1,0 +1,105 @@
+"""Numbers in words, rounded so that they never flatter."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from obscura.wire import wording
+from privacy.accounting.filter import open_filter
+from privacy.accounting.odds import sure_at_most
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "up", "down"),
+    [
+        (0.0, "0", "0"),
+        (2.0, "2.0", "2.0"),
+        (1.2, "1.2", "1.2"),
+        (1.1999999995, "1.2", "1.2"),  # 1.2 converted to nano-units and back
+        (1.2345, "1.24", "1.23"),
+        (0.999, "0.999", "0.999"),
+        (9.999, "10.0", "9.99"),
+        (0.00012345, "0.000124", "0.000123"),
+        (1234.5, "1240", "1230"),
+    ],
+)
+def test_epsilons_have_three_digits(epsilon: float, up: str, down: str) -> None:
+    assert (wording.show_epsilon(epsilon, up=True), wording.show_epsilon(epsilon, up=False)) == (up, down)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e4))
+def test_epsilons_round_in_the_direction_asked_for(epsilon: float) -> None:
+    slack = 1e-7 * epsilon
+    assert float(wording.show_epsilon(epsilon, up=False)) <= epsilon + slack
+    assert float(wording.show_epsilon(epsilon, up=True)) >= epsilon - slack
+    assert float(wording.show_epsilon(epsilon, up=True)) <= epsilon * 1.011
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sure"), [(0.5, "68%"), (1, "79.3%"), (2, "92.2%"), (3, "97.3%"), (8, "99.99%"), (30, "over 99.99%")]
+)
+def test_limits_are_shown_as_odds(epsilon, sure):
+    assert wording.show_sure(sure_at_most(open_filter(epsilon, 1e-5))) == sure
+
+
+@given(st.floats(0.5, 1.0))
+def test_odds_are_rounded_up_and_never_certain(sure):
+    shown = wording.show_sure(sure)
+    assert not shown.startswith("100")
+    if not shown.startswith("over"):
+        assert float(shown.rstrip("%")) >= 100 * sure - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("delta", "chance", "power"),
+    [
+        (1e-5, "1 in 100,000", "10⁻⁵"),
+        (3e-6, "1 in 333,333", "3 × 10⁻⁶"),
+        (2.5e-10, "1 in 4,000,000,000", "2.5 × 10⁻¹⁰"),
+    ],
+)
+def test_delta_is_shown_as_a_chance(delta, chance, power):
+    assert wording.show_delta(delta) == chance
+    assert wording.show_power(delta) == power
+
+
+@given(st.floats(0, 1))
+def test_shares_round_in_the_safe_direction(share):
+    up, down = wording.show_percent(share, up=True), wording.show_percent(share, up=False)
+    assert float(down[:-1]) - 1e-7 <= 100 * share <= float(up[:-1]) + 1e-7
+    assert float(up[:-1]) - float(down[:-1]) < 0.11
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59, "59 s"), (214, "3 min 34 s"), (3600, "1 h"), (90_000, "1 d 1 h"), (-5, "0 s")],
+)
+def test_durations(seconds, words):
+    assert wording.show_duration(timedelta(seconds=seconds)) == words
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 bytes"), (999, "999 bytes"), (30_700_000, "30.7 MB")])
+def test_sizes(count, words):
+    assert wording.show_bytes(count) == words
+
+
+def test_numbers_and_names_of_plans():
+    assert [wording.show_number(value) for value in (4000, 0.123456, True, "text", [1, 2])] == [
+        "4,000",
+        "0.1235",
+        "yes",
+        "text",
+        "1, 2",
+    ]
+    assert wording.show_words("warm_start") == "Warm start"
+    assert wording.show_words("cnn") == "CNN"
+
+
+def test_small_numbers_mappings_and_moments():
+    assert wording.show_number({"class_means": 18_008.4, "votes": 1e-5}) == "class means 18,008; votes 10⁻⁵"
+    assert wording.show_time("2030-01-02T04:04:05+01:00") == "2 Jan 2030, 03:04 UTC"
+    assert [wording.show_percent(share) for share in (0.5, 0.123456, 0.0)] == ["50%", "12.3%", "0%"]

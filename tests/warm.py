@@ -1,0 +1,224 @@
+"""A Python that has imported everything already: its processes cost a fork instead of seconds of imports.
+
+`warm_python()` yields a program that is called as Python is. The modules in `MAINS` run in a process that is forked
+from one that waits with everything imported; whatever else it is told, the real Python does. The program stays for as
+long as the forked process lives, hands on signals and the exit status, and takes the whole process group with it when
+it is killed.
+
+How processes start for real is what other tests are about: those of README.md, of the wheel, and of the supervisor.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MAINS = ("service.cli", "workers.train.runner")
+_DESCRIPTORS_MAX = 64
+_OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
+
+_PROGRAM = """\
+#!{python} -IS
+import array, json, os, signal, socket, sys
+words = sys.argv[2:] if sys.argv[1:2] == ["-P"] else sys.argv[1:]
+if words[:1] != ["-m"] or words[1] not in {mains!r}:
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+parent, kept = os.getppid(), [int(name) for name in os.listdir("/proc/self/fd")]
+fds = [fd for fd in kept if os.path.exists(f"/proc/self/fd/{{fd}}") and os.get_inheritable(fd)]
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({address!r})
+order = dict(main=words[1], arguments=words[2:], environment=dict(os.environ), folder=os.getcwd(), numbers=fds)
+body = json.dumps(order).encode()
+socket.send_fds(connection, [len(body).to_bytes(4, "big")], fds)
+connection.sendall(body)
+def hand_on(number, frame=None):
+    try:
+        connection.send(bytes([number]))
+    except OSError:
+        pass
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, hand_on)
+connection.settimeout(0.2)
+while True:
+    try:
+        answer = connection.recv(4)
+        break
+    except TimeoutError:
+        if os.getppid() != parent:
+            parent = os.getppid()
+            hand_on(signal.SIGTERM)
+status = int.from_bytes(answer, "big", signed=True) if answer else 1
+if status < 0:
+    signal.signal(-status, signal.SIG_DFL) if status != -9 else None
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
+
+
+@contextlib.contextmanager
+def warm_python() -> Iterator[str]:
+    """Start the process that waits; yield the program."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        address, program = f"{folder}/socket", Path(folder, "python")
+        program.write_text(_PROGRAM.format(python=sys.executable, mains=MAINS, address=address))
+        program.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "tests.warm", str(program), address],
+            env=kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), kept.get("PYTHONPATH", "")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n", "the warm Python did not start"
+        try:
+            yield str(program)
+        finally:
+            process.communicate()
+
+
+class _Waiting:
+    """The process that waits, forks for every order, and ends when its stdin is closed."""
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen(16)
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, socket.socket | None] = {}  # by process id; none whose program is gone
+
+    def run(self) -> None:
+        """Take orders."""
+        self._selector.register(0, selectors.EVENT_READ, ("stdin", 0))
+        self._selector.register(self._listener, selectors.EVENT_READ, ("order", 0))
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        while True:
+            for key, _ in self._selector.select():
+                what, pid = key.data
+                if what == "stdin":
+                    for child in self._children:
+                        _kill_group(child)
+                    return
+                if what == "order":
+                    self._take(self._listener.accept()[0])
+                elif what == "program" and pid in self._children:
+                    self._hear(pid, key.fileobj)
+                elif what == "end":
+                    self._tell(pid, key.fileobj)
+
+    def _take(self, program: socket.socket) -> None:
+        size, fds, _, _ = socket.recv_fds(program, 4, _DESCRIPTORS_MAX)
+        body = b""
+        while size and len(body) < int.from_bytes(size, "big"):
+            body += program.recv(1 << 16)
+        if not size:
+            return
+        pid = os.fork()
+        if pid == 0:
+            _become(json.loads(body), fds)
+        for fd in fds:
+            os.close(fd)
+        self._children[pid] = program
+        self._selector.register(program, selectors.EVENT_READ, ("program", pid))
+        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("end", pid))
+
+    def _hear(self, pid: int, program: Any) -> None:
+        try:
+            numbers = program.recv(16)
+        except ConnectionError:
+            numbers = b""
+        for number in numbers:
+            os.kill(pid, number)
+        if not numbers:  # it was killed
+            _kill_group(pid)
+            self._selector.unregister(program)
+            program.close()
+            self._children[pid] = None
+
+    def _tell(self, pid: int, descriptor: Any) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _kill_group(pid)  # what it left behind
+        program = self._children.pop(pid)
+        if program is not None:
+            with contextlib.suppress(OSError):
+                program.send(status.to_bytes(4, "big", signed=True))
+            self._selector.unregister(program)
+            program.close()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _become(order: dict[str, Any], fds: list[int]) -> None:
+    """Be the process that was ordered. Never returns."""
+    status: Any = 1
+    try:
+        os.setsid()
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for fd in fds]
+        os.closerange(0, _OUT_OF_THE_WAY)
+        for fd, number in zip(moved, order["numbers"], strict=True):
+            os.dup2(fd, number)
+            os.close(fd)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        os.chdir(order["folder"])
+        arguments = order["arguments"]
+        if "--supervisor" in arguments:  # it looks whether its parent lives, which is this process's; see `_hear`
+            arguments[arguments.index("--supervisor") + 1] = str(os.getppid())
+        main = importlib.import_module(order["main"])
+        sys.argv = [f"{Path(main.__file__ or '').with_name('__main__.py')}", *arguments]
+        sys.modules["__main__"].__package__ = order["main"]  # by which usage names the program
+        importlib.reload(importlib.import_module("service.failpoints"))  # reads the environment, as a start does
+        status = main.main()
+    except SystemExit as leaving:
+        status = leaving.code
+    except BaseException:
+        traceback.print_exc()
+    if isinstance(status, str):
+        sys.stderr.write(f"{status}\n")
+        status = 1
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(int(status or 0))
+
+
+def main(program: str, address: str) -> None:
+    """Import everything and wait for orders."""
+    sys.executable = program  # so that what a forked service starts is warm, too
+    for name in (*MAINS, "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    _Waiting(address).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
