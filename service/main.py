@@ -16,7 +16,7 @@ from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.deps import Service
 from service.api.events import StreamLimits, StreamSlots
-from service.api.routes import ROUTERS
+from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
 from service.api.uploading import UploadLimits, UploadSlots
@@ -93,7 +93,7 @@ def create_app(
     app.state.parts = (key_uses, *workers.parts)
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
-    for router in ROUTERS:
+    for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
     app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)

@@ -21,7 +21,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
-from service.jobs.evaluations import finished_evaluations
+from service.jobs.kinds.evaluate import finished_evaluations
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 
 from obscura.wire import formats
 from service import jobs, reports, weights
+from service.api.ordering import order
 from service.artifacts import directory_of, find_file
+from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
 from service.db.job_tables import Release, Sample
 from service.db.session import transaction
-from service.disk import require_room
 from service.errors import InvalidInput, NotFound
+from service.jobs.kinds import KINDS
 from service.views import releases as views
 from service.views.sweeps import differing
 
@@ -138,40 +141,17 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
 @router.post("/releases/{release_id}/samples")
 def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Draw images from a release. It costs nothing, however often."""
-    require_room(dashboard.settings)
-    job = dashboard.do(
-        jobs.submit_sample,
-        principal=trainer.id,
-        idempotency_key=form.get("once") or None,
-        release_id=release_id,
-        count=_whole(form, "count"),
-        classes=None,
-        seed=_whole(form, "seed"),
-        format=form.get("format", ""),
-        now=dashboard.clock(),
-        count_max=dashboard.settings.samples_max,
-    )
-    dashboard.ring()
-    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+    fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
+    fields |= {name: _whole(form, name) for name in ("count", "seed")}
+    return _ordered(dashboard, trainer, form, "sample", fields)
 
 
 @router.post("/releases/{release_id}/evaluations")
 def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
     """Measure a release on a public dataset. It costs nothing, however often."""
-    require_room(dashboard.settings)
-    job = dashboard.do(
-        jobs.submit_evaluation,
-        principal=trainer.id,
-        idempotency_key=form.get("once") or None,
-        release_id=release_id,
-        dataset_id=form.get("dataset", ""),
-        samples=_whole(form, "samples") if form.get("samples") else None,
-        seed=_whole(form, "seed") if form.get("seed") else None,
-        now=dashboard.clock(),
-        samples_max=dashboard.settings.samples_max,
-    )
-    dashboard.ring()
-    return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+    fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
+    fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
+    return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
 @router.get("/samples/{sample_id}/content")
@@ -187,6 +167,13 @@ def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
     if stored.parent.resolve() != folder.resolve():
         raise NotFound("There is no such file.")
     return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
+
+
+def _ordered(
+    dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
+) -> RedirectResponse:
+    job_id = order(dashboard.service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:

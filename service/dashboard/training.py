@@ -12,18 +12,19 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import JobRequest, PreviewRecord, PreviewRequest
+from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon
-from obscura.wire.words import DatasetState, JobKind, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.options import values_in_words
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
-from service.api.routes.jobs import create_job
-from service.api.routes.previews import create_preview, read_preview_grid
+from service.api.ordering import order
+from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
+from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
     fresh_once,
@@ -81,7 +82,7 @@ def asked(
         return Wish(dataset, recipe, epsilon, evaluation, options)
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
-        if job.kind not in (JobKind.TRAIN, JobKind.PREVIEW):
+        if not jobs.KINDS[job.kind].planned:
             raise NotFound("There is no such training.")
         return wish_of(job)
 
@@ -92,7 +93,7 @@ def wish_of(job: Job) -> Wish:
         dataset=job.dataset_id or "",
         recipe=job.recipe,
         epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
-        evaluation=(job.evaluation_dataset_id or "") if job.kind is JobKind.TRAIN else "",
+        evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
         options=write_options(job.options),
     )
 
@@ -116,29 +117,35 @@ def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
 def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
     """Ask for the training whose price was shown, or show the page again with what is wrong."""
     wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    try:
-        made = create_job(dashboard.service, trainer, request, once_of(form), _body(wish))
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(made.headers["location"].removeprefix("/v1"), status_code=303)
+    return _ordered(request, dashboard, trainer, form, wish, "train")
 
 
 @router.post("/previews")
 def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
     """Ask for a preview of the plan that is shown, and go to the page of its job."""
     wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    try:
-        fields = _body(wish).model_dump(exclude={"evaluation_dataset_id"})
-        made = create_preview(dashboard.service, trainer, request, f"preview {once_of(form)}", PreviewRequest(**fields))
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(f"/jobs/{PreviewRecord.model_validate_json(bytes(made.body)).job_id}", status_code=303)
+    return _ordered(request, dashboard, trainer, form, wish, "preview")
 
 
 @router.get("/previews/{preview_id}/grid.png")
 def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
     """Send the picture of what a preview drew."""
-    return read_preview_grid(dashboard.service, request, preview_id)
+    return read_picture(dashboard.service, request, jobs.KINDS["preview"], preview_id)
+
+
+def _ordered(
+    request: Request, dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], wish: Wish, kind: str
+) -> Response:
+    """Ask for a job that carries out a plan, and go to its page, or show the plan again with what is wrong."""
+    try:
+        key, fields = once_of(form), _body(wish).model_dump()
+        if kind == "preview":
+            key, fields = f"preview {key}", fields | {"stand_in_dataset_id": None}
+            del fields["evaluation_dataset_id"]
+        job_id = order(dashboard.service, trainer.id, key, jobs.KINDS[kind], fields, lambda _, job: job.id)
+    except (ObscuraError, PrivacyError) as error:
+        return _page(request, dashboard, wish, "train.html", error)
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _body(wish: Wish) -> JobRequest:

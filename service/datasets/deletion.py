@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import UNFINISHED, DatasetState, JobKind
+from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from service import jobs
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
@@ -142,14 +142,14 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, evaluations and previews
-    on it.
+    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, and jobs of other kinds
+    that read it as a public one.
 
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
     anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
-    training = and_(Job.kind == JobKind.TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
-    public = and_(Job.kind.in_([JobKind.EVALUATE, JobKind.PREVIEW]), Job.evaluation_dataset_id == dataset_id)
+    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
+    public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))
 
 

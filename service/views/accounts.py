@@ -14,14 +14,14 @@ from typing import Self
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, aliased
 
-from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord
+from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
 from obscura.wire.words import EntryKind
 from service import ledger
 from service.db.access_tables import Admin
 from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
-from service.views.rows import ROWS_MAX, record
+from service.views.rows import ROWS_MAX
 
 REQUESTS_SHOWN = 8
 ENTRIES_A_PAGE = 60
@@ -47,7 +47,7 @@ Payer = AccountRecord | DoubtfulAccount
 
 def account(row: ledger.Account) -> AccountRecord:
     """An account with its balance; its row was compared with the log when it was read."""
-    return record(AccountRecord, row, balance=record(BalanceFacts, ledger.balance_of(row)))
+    return record_of(AccountRecord, row, balance=record_of(BalanceFacts, ledger.balance_of(row)))
 
 
 def payer(row: ledger.Account, fault: LedgerCorruption | None) -> Payer:
@@ -156,7 +156,7 @@ def count(paid: ledger.Entry) -> CountRecord:
 
 def entry(row: ledger.Entry) -> EntryRecord:
     """A ledger row."""
-    return record(EntryRecord, row)
+    return record_of(EntryRecord, row)
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
 
 def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
     """A request to raise a limit."""
-    return record(
+    return record_of(
         LimitRequestRecord,
         row,
         state="expired" if ledger.has_expired(row, now) else row.state,

@@ -8,19 +8,19 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from obscura.wire.schemas import record_of
 from service import admins
 from service.db.access_tables import Admin, AdminRequest, ApiKey
-from service.views.rows import record
 
 
 def admin(row: Admin) -> AdminRecord:
     """A person who decides."""
-    return record(AdminRecord, row)
+    return record_of(AdminRecord, row)
 
 
 def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
-    return record(
+    return record_of(
         AdminRequestRecord,
         row,
         introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
@@ -33,6 +33,6 @@ def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
     """Keys without their hashes, each with the person who made it."""
     makers = admins.makers(session, rows)
     return [
-        record(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
         for row, maker in ((row, makers.get(row.id)) for row in rows)
     ]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import DatasetRecord
+from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import Visibility
 from service.db.dataset_tables import Dataset
-from service.views.rows import ROWS_MAX, record
+from service.views.rows import ROWS_MAX
 
 
 def dataset(row: Dataset) -> DatasetRecord:
     """A dataset. Size and digest of private content are functions of private data and stay inside."""
     public = row.visibility is Visibility.PUBLIC
-    return record(
+    return record_of(
         DatasetRecord,
         row,
         content_sha256=row.content_sha256 if public else None,

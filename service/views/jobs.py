@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,25 +13,27 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import (
     FINAL_STATES,
     EventRecord,
-    FailureFacts,
     JobRecord,
     PreviewRecord,
     ProgressFacts,
     SampleRecord,
 )
-from obscura.wire.schemas import to_the_minute
-from obscura.wire.words import UNFINISHED, JobKind, JobState
+from obscura.wire.schemas import record_of, to_the_minute
+from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Sample
 from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
 from service.jobs import charged_before_useful
-from service.jobs.lookup import preview_of
+from service.jobs.kind import failure_of
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.preview import show as show_preview
+from service.jobs.kinds.sample import show as show_sample
+from service.jobs.lookup import get_job, made_by
 from service.jobs.silence import SILENT_MINUTES
 from service.views.accounts import Payer, Payments
-from service.views.rows import newest, record
-from service.wording import FAILURES, RECIPE_TITLES, forecast_sentence
+from service.views.rows import newest
 
 UNFINISHED_MAX = 100  # that a page shows
 AnyJob = Job | Row[Any]
@@ -78,6 +80,19 @@ def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
     return _records(session, rows, payments_of(session, rows).require_sound(), samples_of(session, rows))
 
 
+def record(session: Session, row: Job) -> JobRecord:
+    """One job, as `records` shows several."""
+    return records(session, [row])[0]
+
+
+def made(session: Session, row: Job) -> Any:
+    """What a job makes, or the job itself where that is no row of its own."""
+    kind = KINDS[row.kind]
+    if kind.makes is None or kind.show is None:
+        return record(session, row)
+    return kind.show(made_by(session, kind.makes, row.id), row)
+
+
 def event(session: Session, row: Job) -> EventRecord:
     """What one server-sent event says about a job."""
     drawn = samples_of(session, [row]).get(row.id)
@@ -86,44 +101,9 @@ def event(session: Session, row: Job) -> EventRecord:
         state=row.state.value,
         cancel_requested=row.cancel_requested,
         progress=progress(row, payments_of(session, [row]).require_sound()),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         sample_id=None if drawn is None else drawn.id,
-    )
-
-
-def failure(row: AnyJob) -> FailureFacts | None:
-    """Why a job failed, from the closed set."""
-    if row.failure_code is None:
-        return None
-    return FailureFacts(code=row.failure_code.value, message=FAILURES[row.failure_code])
-
-
-def sample(row: Sample, job: AnyJob) -> SampleRecord:
-    """A sample; its state is its job's."""
-    return record(SampleRecord, row, state=job.state, failure=failure(job))
-
-
-def preview(row: Preview, job: AnyJob) -> PreviewRecord:
-    """A preview; its state is its job's, which was read with its plan."""
-    found = row.results or {}
-    return PreviewRecord(
-        id=row.id,
-        job_id=job.id,
-        state=job.state.value,
-        dataset_id=job.dataset_id or "",
-        recipe=job.recipe,
-        epsilon=job.epsilon or 0.0,
-        options=job.options,
-        stand_in=found.get("stand_in"),
-        accuracy=found.get("accuracy"),
-        real_accuracy=found.get("real"),
-        chance=found.get("chance"),
-        verdict=forecast_sentence(**found) if found else None,
-        notes=list(job.plan.get("notes", [])),
-        failure=failure(job),
-        created_at=row.created_at,
-        finished_at=row.finished_at,
     )
 
 
@@ -134,7 +114,7 @@ def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
 
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
     """Return what jobs draw, by the job's id."""
-    ids = [row.id for row in rows if row.kind is JobKind.SAMPLE]
+    ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
     return (
         {drawn.job_id: drawn for drawn in session.scalars(select(Sample).where(Sample.job_id.in_(ids)))} if ids else {}
     )
@@ -160,7 +140,7 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 
 def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
-    going_on = [row.id for row in rows if row.kind is JobKind.TRAIN and row.state in UNFINISHED]
+    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
     plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
     useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
     return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
@@ -176,15 +156,15 @@ def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from
         useful_from_nano: What a training that goes on must have charged to have something to publish.
     """
     publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
-    return record(
+    return record_of(
         JobRecord,
         row,
-        recipe=row.recipe if row.kind in (JobKind.TRAIN, JobKind.PREVIEW) else None,
+        recipe=row.recipe if KINDS[row.kind].planned else None,
         price_nano=facts.planned_nano,
         price_epsilon=facts.planned_epsilon,
         publishes_if_cancelled=publishes,
         progress=facts,
-        failure=failure(row),
+        failure=failure_of(row),
         sample_id=None if drawn is None else drawn.id,
     )
 
@@ -214,15 +194,6 @@ class JobView:
         return self.job.state not in FINAL_STATES
 
 
-# What a job does, in words, by its kind.
-TITLES: Mapping[JobKind, Callable[[AnyJob, Sample | None], str]] = {
-    JobKind.TRAIN: lambda row, _: RECIPE_TITLES.get(row.recipe) or str(row.recipe),
-    JobKind.SAMPLE: lambda _, drawn: f"Draw {drawn.count:,} images" if drawn else "Draw images",
-    JobKind.EVALUATE: lambda _row, _drawn: "Evaluate a release",
-    JobKind.PREVIEW: lambda _row, _drawn: "Preview a plan",
-}
-
-
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
     """Jobs as ON_PAGES finds them, for pages."""
     paid, drawn = payments_of(session, rows), samples_of(session, rows)
@@ -231,7 +202,7 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
         made = drawn.get(row.id)
         view = JobView(
             job=job,
-            title=TITLES[row.kind](row, made),
+            title=KINDS[row.kind].title(row, made),
             attempt=row.attempt,
             sweep_id=row.sweep_id,
             account_name=row.account_name,
@@ -239,7 +210,7 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
             took=_took(row, now),
             payer=None if row.hold_id is None else paid.payer(row.account_id),
             hold=None if row.hold_id is None else paid.holds[row.hold_id],
-            sample=None if made is None else sample(made, row),
+            sample=None if made is None else show_sample(made, row),
         )
         shown.append(view)
     return shown
@@ -265,8 +236,8 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     if row is None:
         raise NotFound("There is no such job.")
     (shown,) = views(session, [row], now)
-    if row.kind is JobKind.PREVIEW:
-        shown = replace(shown, preview=preview(preview_of(session, job_id), row))
+    if KINDS[row.kind].makes is Preview:
+        shown = replace(shown, preview=show_preview(made_by(session, Preview, job_id), get_job(session, job_id)))
     return shown, row.plan or {}
 
 

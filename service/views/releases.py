@@ -17,17 +17,18 @@ from obscura.wire.job_schemas import (
     ReleaseRecord,
     SampleRecord,
 )
-from obscura.wire.schemas import DatasetRecord
+from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.errors import NotFound
-from service.jobs.evaluations import newest_evaluations, with_figures
-from service.views import jobs
+from service.jobs.kinds import evaluate
+from service.jobs.kinds.evaluate import newest_evaluations, with_figures
+from service.jobs.kinds.sample import show as show_sample
 from service.views.accounts import Payer, Payments
 from service.views.datasets import dataset
-from service.views.rows import ROWS_MAX, newest, record
+from service.views.rows import ROWS_MAX, newest
 
 EVALUATIONS_SHOWN = 20
 
@@ -63,26 +64,12 @@ def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[Releas
 def _record(row: Release | Row[Any], measured: Evaluation | None) -> ReleaseRecord:
     summary = with_figures(row.summary, measured)
     histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
-    return record(
+    return record_of(
         ReleaseRecord,
         row,
         summary=summary,
         incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
         histogram=None if histogram is None else HistogramFacts(**histogram),
-    )
-
-
-def evaluation(row: Evaluation, job: Job) -> EvaluationRecord:
-    """An evaluation; its state is its job's."""
-    results = row.results or {}
-    return record(
-        EvaluationRecord,
-        row,
-        state=job.state,
-        accuracy=results.get("accuracy"),
-        accuracy_warm_start_only=results.get("accuracy_warm_start_only"),
-        accuracy_real=results.get("accuracy_real"),
-        failure=jobs.failure(job),
     )
 
 
@@ -175,7 +162,7 @@ def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
     query = select(Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     return [
-        EvaluationView(evaluation(row, row.job), row.dataset.name, row.job.cancel_requested)
+        EvaluationView(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested)
         for row in session.scalars(query.limit(EVALUATIONS_SHOWN))
     ]
 
@@ -192,7 +179,7 @@ def samples(session: Session, release_id: str) -> list[SampleView]:
     """Return the drawings from a release, newest first."""
     query = select(Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
-    return [SampleView(jobs.sample(row, row.job), row.job.cancel_requested) for row in rows]
+    return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
 
 
 def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:

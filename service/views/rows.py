@@ -1,24 +1,16 @@
-"""Rows as records, and lists of rows in pages, newest first."""
+"""Lists of rows in pages, newest first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from obscura.wire.schemas import ApiRecord
 from service.errors import NotFound
 
 ROWS_MAX = 200
-Record = TypeVar("Record", bound=ApiRecord)
-
-
-def record(schema: type[Record], row: Any, **differently: Any) -> Record:
-    """Return what a schema names of a row, except for fields that are shown otherwise than they are stored."""
-    same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
-    return schema(**same, **differently)
 
 
 def newest(

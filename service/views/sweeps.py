@@ -12,23 +12,24 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.schemas import DatasetRecord
-from obscura.wire.words import HoldState, JobKind
+from obscura.wire.words import TRAIN, HoldState
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
-from service.jobs.evaluations import newest_on_own_dataset, with_figures
+from service.jobs.kind import failure_of
+from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
 from service.jobs.lookup import get_sweep
 from service.jobs.sweeps import sweeps_measured
 from service.views.accounts import Payer, Payments
 from service.views.datasets import dataset
-from service.views.jobs import ON_PAGES, JobView, failure
+from service.views.jobs import ON_PAGES, JobView
 from service.views.jobs import views as job_views
 
 SWEEPS_SHOWN = 6
 _TRIALS = (
     ON_PAGES.add_columns(Release.summary, Release.incomplete)
     .outerjoin(Release, Release.id == Job.release_id)
-    .where(Job.kind == JobKind.TRAIN)
+    .where(Job.kind == TRAIN)
     .order_by(Job.created_at)
 )
 
@@ -178,7 +179,7 @@ def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFac
         spent_nano=hold.captured_nano,
         spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
         accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
-        failure=failure(row),
+        failure=failure_of(row),
         release_id=row.release_id,
         incomplete=row.incomplete is not None,
     )

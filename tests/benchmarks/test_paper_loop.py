@@ -79,7 +79,7 @@ def test_fewer_teachers_get_as_much_noise_each() -> None:
 
 
 def test_without_noise_the_loop_moves_images_towards_their_classes() -> None:
-    rung = rungs.Rung(count=60, release=rungs.MEAN, noise=False, iterations=60)
+    rung = rungs.Rung(count=60, release=rungs.MEAN, noise=False, iterations=20)
     labels = torch.arange(200) % 10
     drawn = loop.train(rung, folder(), 0).sample(labels).view(-1, 784).float()
     means = torch.stack([drawn[labels == label].mean(dim=0).view(28, 28) for label in range(10)])

@@ -11,6 +11,7 @@ from service import jobs
 from service.artifacts import directory_of
 from service.audit.receipts import kept_receipts
 from service.db.base import release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.inspection import inspect_at_start
 
@@ -191,7 +192,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     job_id = scene.shop.sample(release_id_of(training))
     scene.attempt(job_id, die_at=place).killed()
     with transaction(scene.shop.factory, read_only=True) as session:
-        directory = directory_of(scene.shop.settings.data_dir, jobs.sample_of(session, job_id).id)
+        directory = directory_of(scene.shop.settings.data_dir, jobs.made_by(session, Sample, job_id).id)
     assert (directory.exists(), scene.shop.job(job_id).state) == (there, state)
 
     if state is JobState.RUNNING:
@@ -200,7 +201,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     assert scene.entries(job_id) == [EntryKind.SAMPLE]
     assert scene.shop.balance().spent_nano == spent_nano
     with transaction(scene.shop.factory, read_only=True) as session:
-        path = scene.shop.settings.data_dir / jobs.sample_of(session, job_id).path
+        path = scene.shop.settings.data_dir / jobs.made_by(session, Sample, job_id).path
     with np.load(path, allow_pickle=False) as arrays:
         assert len(arrays["images"]) == 20
     scene.reconcile()

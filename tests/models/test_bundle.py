@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -98,15 +99,55 @@ def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_alone(packages: Path, folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python without any other package, from an empty folder, and without this repository."""
-    elsewhere = folder.parent / "empty"
-    elsewhere.mkdir(exist_ok=True)
-    paths = f"import sys; sys.path += [{str(packages)!r}, {str(folder)!r}]; sys.argv = [{program!r}, *sys.argv[1:]]\n"
-    run = f"import runpy; runpy.run_path({program!r}, run_name='__main__')"
-    code = paths + (run if program.endswith(".py") else program)
-    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", code, *arguments]
-    return subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)
+# Imports torch, and forks for every program: a line of JSON for each, to which its exit status is the answer.
+WAITING = """
+import json, os, sys, traceback
+sys.path.append(sys.argv[1])
+import torch
+for line in sys.stdin:
+    order, status = json.loads(line), 1
+    if (pid := os.fork()) == 0:
+        try:
+            os.chdir(order["folder"])
+            for number in (1, 2):
+                os.dup2(os.open(order["said"][number - 1], os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+            exec(order["code"], {"__name__": "__main__"})
+            status = 0
+        except SystemExit as leaving:
+            status = leaving.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+Alone = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def run_alone(torch_alone: Path) -> Iterator[Alone]:
+    """Run a program without any other package, from an empty folder, and without this repository."""
+    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", WAITING, str(torch_alone)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        elsewhere, said = folder.parent / "empty", [folder.parent / "out", folder.parent / "err"]
+        elsewhere.mkdir(exist_ok=True)
+        code = f"import sys; sys.path += [{str(folder)!r}]; sys.argv = {[program, *arguments]!r}\n"
+        code += (
+            f"import runpy; runpy.run_path({program!r}, run_name='__main__')" if program.endswith(".py") else program
+        )
+        order = {"code": code, "folder": str(elsewhere), "said": [str(path) for path in said]}
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        status = int(process.stdout.readline())
+        return subprocess.CompletedProcess(code, status, *(path.read_text("utf-8") for path in said))
+
+    yield run
+    process.communicate()
 
 
 def test_there_is_a_program_for_every_network():
@@ -114,12 +155,12 @@ def test_there_is_a_program_for_every_network():
 
 
 @pytest.mark.slow
-def test_the_program_draws_the_services_pixels_with_torch_alone(handed_over, generator, torch_alone):
+def test_the_program_draws_the_services_pixels_with_torch_alone(handed_over, generator, run_alone):
     images, labels = zip(*draw(generator, SampleRequest(COUNT, 7, CLASSES)), strict=True)
     pixels, numbers = np.concatenate(images), np.concatenate(labels)
     out = handed_over.parent / "images"
     program = str(handed_over / "load_generator.py")
-    done = run_alone(torch_alone, handed_over, program, "--count", str(COUNT), "--seed", "7", "--out", str(out))
+    done = run_alone(handed_over, program, "--count", str(COUNT), "--seed", "7", "--out", str(out))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     files = sorted(out.glob("*/*.png"), key=lambda path: path.name)
     assert [path.parent.name for path in files] == [FOLDERS[label] for label in numbers]
@@ -127,7 +168,7 @@ def test_the_program_draws_the_services_pixels_with_torch_alone(handed_over, gen
     assert np.array_equal(np.stack(shown), pixels)
 
 
-def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, generator, torch_alone):
+def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, generator, run_alone):
     expected, _ = next(draw(generator, SampleRequest(3, 1, CLASSES, (1,))))
     code = (
         "from load_generator import CLASSES, draw, load, png\n"
@@ -137,7 +178,7 @@ def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, gen
         "assert not {'numpy', 'safetensors', 'models'} & set(sys.modules)\n"
         "print(ascii((CLASSES, images.tolist())))\n"
     )
-    done = run_alone(torch_alone, handed_over, code)
+    done = run_alone(handed_over, code)
     assert done.returncode == 0, done.stderr
     classes, pixels = ast.literal_eval(done.stdout)
     assert classes == CLASSES
@@ -145,10 +186,10 @@ def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, gen
 
 
 @pytest.mark.parametrize("generator", [affine], indirect=True)
-def test_wrong_arguments_are_refused_in_words(handed_over, torch_alone):
+def test_wrong_arguments_are_refused_in_words(handed_over, run_alone):
     program, out = str(handed_over / "load_generator.py"), str(handed_over.parent / "images")
     for wrong in (["--count", "0"], ["--count", "1", "--seed", "-1"], ["--count", "1", "--class", "bird"]):
-        done = run_alone(torch_alone, handed_over, program, *wrong, "--out", out)
+        done = run_alone(handed_over, program, *wrong, "--out", out)
         assert done.returncode == 2
         assert "error" in done.stderr
     assert not Path(out).exists()

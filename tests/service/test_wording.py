@@ -11,7 +11,7 @@ from service import wording
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.FAILURES, words.FailureCode),
+        (words.FAILURES, words.FailureCode),
         (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),

@@ -67,8 +67,9 @@ class Workshop:
 
     def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_training(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["train"],
                 principal="key_test",
                 idempotency_key=None,
                 dataset_id=self.dataset_id,
@@ -82,8 +83,9 @@ class Workshop:
 
     def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz") -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_sample(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["sample"],
                 principal="key_test",
                 idempotency_key=None,
                 release_id=release_id,
@@ -268,9 +270,9 @@ def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
 
 
 @pytest.fixture
-def tiny_runner() -> tuple[str, ...]:
-    """The command that starts a runner with the small recipe."""
-    return TINY_RUNNER
+def tiny_runner(warm: str) -> tuple[str, ...]:
+    """The command that starts a runner with the small recipe, soon. Where processes are looked for, TINY_RUNNER is."""
+    return (warm, "-m", "tests.workers.tiny_runner")
 
 
 @pytest.fixture

@@ -57,5 +57,10 @@ def train(run: Run) -> Generator:
 
 TRAINERS: dict[str, Any] = {"datalens": train}
 
+
+def main() -> int:
+    return runner.main(trainers=TRAINERS)
+
+
 if __name__ == "__main__":
-    sys.exit(runner.main(trainers=TRAINERS))
+    sys.exit(main())

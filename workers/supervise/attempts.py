@@ -18,7 +18,6 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import JobKind
 from service import jobs, ledger, queue
 from service.db.session import SessionFactory, transaction
 from service.disk import short_of_room
@@ -37,9 +36,7 @@ class Attempt:
     number: int
 
 
-def claim_next(
-    settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
-) -> Attempt | None:
+def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
     """Claim the oldest job of a kind that nobody runs; None when there is none, or a disk has no room for it."""
     if short_of_room(settings):
         return None  # it waits, where it would have paid for what nobody could keep

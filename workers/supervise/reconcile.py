@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import ENDED, JobKind, JobState
+from obscura.wire.words import ENDED, TRAIN, JobState
 from service import jobs, queue, trash
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
@@ -27,6 +27,7 @@ from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.inspection import nothing_is_found, nothing_stands, watch_over
 from service.installation import belongs
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import claim_job, work_root
@@ -212,8 +213,8 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
-    waiting = [*jobs.claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
-    free = [kind for kind in JobKind if kind is not JobKind.TRAIN]
+    waiting = [*jobs.claimable(session, now=now, kind=TRAIN)[:1]]
+    free = [kind for kind in KINDS if kind != TRAIN]
     waiting += [job_id for kind in free for job_id in jobs.claimable(session, now=now, kind=kind)]
     leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]

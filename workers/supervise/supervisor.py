@@ -23,13 +23,14 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from obscura.wire.words import FailureCode, JobKind, JobState
+from obscura.wire.words import FailureCode, JobState
 from service import jobs, trash
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.inspection import nothing_stands
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import Attempt, drop_lease, work_root
@@ -297,10 +298,10 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
-    """Let the runner of an evaluation or a preview have the cores that nobody else wants."""
+    """Let a runner have the cores that nobody else wants, where that does for its kind of job."""
     with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        if job is not None and job.kind in (JobKind.EVALUATE, JobKind.PREVIEW):
+        if job is not None and KINDS[job.kind].gives_way:
             os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import torch
 from sqlalchemy.orm import Session
@@ -23,13 +25,16 @@ from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, LedgerCorruption, NotFound
 from service.extractors import folder_of
+from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from service.settings import Settings
-from workers.recipes.interface import Budget, Progress, Run, TrainingData
+from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, work_directory
 from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
+Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Context:
         stop: set when it should stop at its next step.
         device: to compute on.
         alive: shows that the main loop goes on (`workers.supervise.signs`).
+        trainers: the recipes by name.
     """
 
     settings: Settings
@@ -51,6 +57,24 @@ class Context:
     stop: threading.Event
     device: torch.device
     alive: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
+
+    def end(self, finish: Callable[..., Ended], *, at: str = "", **found: Any) -> Ended:
+        """End the job, in one transaction, with what this attempt has found.
+
+        Args:
+            finish: of `service.jobs`.
+            at: the failpoints around the commit, where there are any.
+            found: what `finish` takes besides the attempt and the time.
+        """
+        with transaction(self.factory) as session:
+            attempt = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
+            ended = finish(session, **attempt, **found, now=datetime.now(UTC))
+            if at:
+                failpoint(f"{at}.before")
+        if at:
+            failpoint(f"{at}.after")
+        return ended
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,24 +14,20 @@ from obscura.wire import formats
 from obscura.wire.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
-    EvaluationRequest,
     ReleaseRecord,
-    SampleRecord,
-    SampleRequest,
 )
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import artifacts, jobs, reports, weights
 from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.disk import require_room
 from service.errors import NotFound
+from service.jobs.kinds import evaluate
 from service.views import releases as views
-from service.views.jobs import sample as sample_view
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -123,46 +119,6 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     )
 
 
-@router.post("/{release_id}/samples", status_code=202, response_model=SampleRecord, summary="Draw synthetic images")
-def create_sample(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: SampleRequest,
-) -> Response:
-    """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
-        record = sample_view(jobs.sample_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
-
-
-@router.post(
-    "/{release_id}/evaluations", status_code=202, response_model=EvaluationRecord, summary="Evaluate a release"
-)
-def create_evaluation(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: EvaluationRequest,
-) -> Response:
-    """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
-        record = views.evaluation(jobs.evaluation_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
-
-
 @router.get(
     "/{release_id}/evaluations",
     dependencies=[READ],
@@ -176,7 +132,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
-        return [views.evaluation(row, row.job) for row in rows]
+        return [evaluate.show(row, row.job) for row in rows]
 
     return answer_newest(service, request, page, query, Evaluation, show)
 
@@ -218,15 +174,6 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
     416: {"description": "The range lies outside the content."},
 }
-
-
-@sample_router.get("/{sample_id}", dependencies=[READ], response_model=SampleRecord, summary="Read a sample")
-def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
-    """Read a sample: its state, and its SHA-256 and size once it is there."""
-    with transaction(service.factory, read_only=True) as session:
-        record = sample_view(*_find(session, sample_id))
-    headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
-    return answer(request, record, headers=headers)
 
 
 @sample_router.get(

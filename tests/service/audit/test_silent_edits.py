@@ -26,6 +26,7 @@ from service.db.dataset_tables import Dataset, Fingerprint
 from service.db.job_tables import Evaluation, Job, Sample
 from service.db.session import SessionFactory, transaction
 from service.errors import LedgerCorruption
+from service.jobs import kinds
 from service.jobs.endings import end_job
 from service.ledger.commitments import columns_of, evaluation_digest, sample_digest
 from tests.conftest import CLASSES, NOW
@@ -112,7 +113,7 @@ class World(LedgerBook):
         self.claim(self.drawn)
         with transaction(self.factory) as session:
             facts = {"path": "samples/x/images.zip", "sha256": SHA, "size_bytes": 9}
-            jobs.finish_sample(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
+            kinds.sample.finish(session, job_id=self.drawn, attempt=1, now=self.tick(), **facts)
         self.do(ledger.charge_count, account_id=self.accounts["patients"])
         return self
 
@@ -147,9 +148,9 @@ class World(LedgerBook):
             queued = session.scalars(select(Evaluation.job_id)).one()
         self.claim(queued)
         facts = {"results": {"accuracy": {"cnn": 0.5}}, "confusion": [[1, 2], [3, 4]]}
-        self.do(jobs.finish_evaluation, job_id=queued, attempt=1, **facts)
+        self.do(kinds.evaluate.finish, job_id=queued, attempt=1, **facts)
         wish = {"release_id": release_id, "dataset_id": self.test_set, "samples": 9, "seed": 3}
-        self.do(jobs.submit_evaluation, principal="key_me", idempotency_key=None, **wish)
+        self.do(jobs.submit, jobs.KINDS["evaluate"], principal="key_me", idempotency_key=None, **wish)
 
     def asked(self) -> dict[str, Any]:
         facts = {"principal": "key_me", "idempotency_key": None, "dataset_id": self.private, "recipe": "datalens"}
@@ -158,7 +159,9 @@ class World(LedgerBook):
     def ask(self) -> str:
         with transaction(self.factory) as session:
             options = {"vote_share": 0.1}
-            return jobs.submit_training(session, **self.asked(), epsilon=0.5, options=options, now=self.tick()).id
+            return jobs.submit(
+                session, jobs.KINDS["train"], **self.asked(), epsilon=0.5, options=options, now=self.tick()
+            ).id
 
     def attempt(self, job_id: str) -> None:
         """Claim a training, arm its hold and charge a little."""
@@ -174,7 +177,7 @@ class World(LedgerBook):
 
     def draw(self, release_id: str) -> str:
         facts = {"count": 3, "classes": None, "seed": 7, "format": "npz", "release_id": release_id}
-        return self.do(jobs.submit_sample, principal="key_me", idempotency_key=None, **facts).id
+        return self.do(jobs.submit, jobs.KINDS["sample"], principal="key_me", idempotency_key=None, **facts).id
 
     def codes(self, session: Any) -> set[FindingCode]:
         trusted = trusted_keys(self.key_path)
@@ -273,7 +276,7 @@ def test_nobody_who_knows_a_row_can_try_at_which_moment_its_job_ended(world: Wor
     """Not even who guesses that moment right finds it in the log."""
     with transaction(world.factory) as session:
         log = json.dumps([entry.details for entry in ledger.entries(session, world.accounts["patients"], 0, 1000)])
-        sample = jobs.sample_of(session, world.drawn)
+        sample = jobs.made_by(session, Sample, world.drawn)
         evaluation = session.scalars(select(Evaluation).where(Evaluation.finished_at.is_not(None))).one()
         for digest, row in ((sample_digest, sample), (evaluation_digest, evaluation)):
             guessed = digest(columns_of(row), columns_of(jobs.get_job(session, row.job_id)))

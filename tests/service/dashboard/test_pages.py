@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from obscura.wire import wording
-from obscura.wire.words import EarlyEnd, HoldState, JobKind, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import ledger
 from service.artifacts import directory_of
 from service.db.base import new_id
@@ -333,7 +333,7 @@ def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
     assert answer.status_code == 303
     job = site.job(answer.headers["location"].removeprefix("/jobs/"))
     (sample,) = site.rows(Sample, Sample.job_id == job.id)
-    assert (job.kind, job.hold_id) == (JobKind.SAMPLE, None)
+    assert (job.kind, job.hold_id) == ("sample", None)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     assert "Free: it draws from a release" in client.get(f"/jobs/{job.id}").text

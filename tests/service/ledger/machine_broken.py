@@ -17,6 +17,7 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import HoldRow
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
+from service.jobs.kind import Kind
 from service.ledger import holds, limits, rows
 
 Patch = pytest.MonkeyPatch
@@ -148,12 +149,12 @@ def idempotency_that_ignores_the_body(patch: Patch) -> None:
 
 def idempotency_that_forgets(patch: Patch) -> None:
     """The same request under the same key is accepted, and held, twice."""
-    submit = jobs.submit_training
+    submit = jobs.submit
 
-    def broken(session: Session, *, idempotency_key: str | None, **args: Any) -> Job:
-        return submit(session, idempotency_key=None, **args)
+    def broken(session: Session, kind: Kind, *, idempotency_key: str | None, **args: Any) -> Job:
+        return submit(session, kind, idempotency_key=None, **args)
 
-    patch.setattr(jobs, "submit_training", broken)
+    patch.setattr(jobs, "submit", broken)
 
 
 def publication_without_capture(patch: Patch) -> None:

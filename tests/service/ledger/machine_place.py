@@ -20,6 +20,7 @@ from service.audit.signing import SigningKey
 from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
+from service.jobs import kinds
 from service.settings import Settings
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.model_jobs import LEASE_SECONDS
@@ -138,7 +139,8 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
     if name in ("submit_training", "submit_sample"):
-        job = getattr(jobs, name)(session, **args, now=now)
+        kind = {"submit_training": "train", "submit_sample": "sample"}[name]
+        job = jobs.submit(session, jobs.KINDS[kind], **args, now=now)
         return job.id, job.hold_id
     if name == "claim":
         claim = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
@@ -152,6 +154,9 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         return None
     if name == "report_progress":
         return jobs.report_progress(session, **args)
+    if name == "finish_sample":
+        kinds.sample.finish(session, **args, now=now)
+        return None
     if name == "publish":
         args = {**args, "key": KEY}
     getattr(jobs, name)(session, **args, now=now)

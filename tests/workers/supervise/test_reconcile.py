@@ -20,6 +20,7 @@ from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
 from tests.workers.conftest import on_either_database
@@ -140,7 +141,7 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
     sample_job = workshop.sample(publish(workshop, workshop.train(epsilon=0.5)))
     for job_id in (ended, sample_job):
         workshop.cancel(job_id)
-    sample_id = workshop.do(jobs.sample_of, sample_job).id
+    sample_id = workshop.do(jobs.made_by, Sample, sample_job).id
     kept = [
         work_directory(data_dir, live),
         directory_of(data_dir, release_id_of(live)),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
-from tests.workers.conftest import alive
+from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise.attempts import Attempt
 from workers.supervise.supervisor import Patience, log_path, runner_environment, supervise
 
@@ -157,7 +157,7 @@ def test_the_lease_is_renewed_while_the_runner_works(workshop, impatient):
     assert workshop.job(job_id).state is JobState.QUEUED
 
 
-def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, tiny_runner, monkeypatch):
+def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.2")
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
@@ -169,7 +169,7 @@ def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(works
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", parent_script, *tiny_runner, "--job", job_id, "--attempt", str(attempt.number)],
+        [sys.executable, "-c", parent_script, *TINY_RUNNER, "--job", job_id, "--attempt", str(attempt.number)],
         env=runner_environment(workshop.settings, os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -13,14 +13,13 @@ from sqlalchemy import select
 from benchmarks.chaos_audit import audit
 from models.private_classifier import load_classifier
 from models.released import load_released
-from obscura.wire.words import EarlyEnd, HoldState, JobState
+from obscura.wire.words import FAILURES, EarlyEnd, HoldState, JobState
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
 from service.artifacts import digest_directory
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.views import jobs as views
-from service.wording import FAILURES
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import TRAINERS
 from workers.recipes import private_steps

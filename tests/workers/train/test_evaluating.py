@@ -22,7 +22,7 @@ from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
 from workers.supervise.attempts import ExitStatus
-from workers.train.evaluating import EVALUATION
+from workers.train.kinds.evaluate import EVALUATION
 from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
@@ -43,7 +43,7 @@ def released(workshop: Any, **options: Any) -> Release:
 def ask(workshop: Any, release: Release, **changes: Any) -> str:
     facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, "principal": "key_test"}
     facts |= {"release_id": release.id, "idempotency_key": None, "now": datetime.now(UTC)}
-    return str(workshop.do(jobs.submit_evaluation, **facts | changes).id)
+    return str(workshop.do(jobs.submit, jobs.KINDS["evaluate"], **facts | changes).id)
 
 
 def delete(workshop: Any, dataset_id: str, *, cancel_jobs: bool = False) -> Dataset:

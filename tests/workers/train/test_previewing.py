@@ -20,7 +20,7 @@ from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
 from workers.train import previewing
-from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(workshop: Any, **changes: Any) -> str:
     facts = {"dataset_id": workshop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
     facts |= {"stand_in_dataset_id": workshop.public_id, "principal": "key_test", "idempotency_key": None}
-    return str(workshop.do(jobs.submit_preview, now=datetime.now(UTC), **facts | changes).id)
+    return str(workshop.do(jobs.submit, jobs.KINDS["preview"], now=datetime.now(UTC), **facts | changes).id)
 
 
 def preview_of(workshop: Any, job_id: str) -> Preview:

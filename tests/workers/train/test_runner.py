@@ -22,7 +22,7 @@ from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Sample
 from service.db.session import transaction
 from service.errors import StaleAttempt
 from service.journals import Journal, journal_path, journalled, read_journal
@@ -58,7 +58,7 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
 
     sample_job = workshop.sample(release.id)
     assert workshop.work(sample_job, TINY) == ExitStatus.ENDED
-    sample = workshop.do(jobs.sample_of, sample_job)
+    sample = workshop.do(jobs.made_by, Sample, sample_job)
     assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
     assert workshop.balance().spent_nano == hold.captured_nano
 
@@ -172,7 +172,7 @@ def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
 
     job_id: str = workshop.train()
     with monkeypatch.context() as patched:
-        patched.setattr(f"workers.train.training.{step}", die)
+        patched.setattr(f"workers.train.kinds.train.{step}", die)
         with pytest.raises(SystemExit):
             workshop.work(job_id, TINY)
     workshop.give_back(job_id)

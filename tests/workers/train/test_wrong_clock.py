@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from celery.signals import worker_init
 
-from obscura.wire.words import HoldState, JobKind, JobState
+from obscura.wire.words import HoldState, JobState
 from service.db.session import transaction
 from service.errors import ClockRefused
 from service.ledger import record_fact
@@ -45,7 +45,7 @@ def test_nobody_claims_by_a_wrong_clock(workshop, clock):
     asked = {"worker": "w", "now": clock}
     with pytest.raises(ClockRefused):
         claim_job(workshop.settings, workshop.factory, job_id=job_id, **asked)
-    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, **asked) is None
+    assert claim_next(workshop.settings, workshop.factory, kind="train", **asked) is None
     assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)
 
 

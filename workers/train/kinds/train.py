@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -17,6 +17,7 @@ from service import artifacts, jobs, ledger
 from service.audit.receipts import keep_receipt
 from service.audit.signing import open_signing_key
 from service.db.base import release_id_of
+from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
@@ -33,7 +34,7 @@ from workers.train.spending import HeldBudget
 _TRAINED = "trained"  # what the recipe handed over, kept until it is published
 
 
-def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
+def run(context: Context) -> None:
     """Train and publish; goes on where an earlier attempt was lost.
 
     Raises:
@@ -52,7 +53,7 @@ def run_training(context: Context, trainers: Mapping[str, Trainer]) -> None:
         progress = ReportedProgress(training, pieces, budget)
         trained = work / _TRAINED
         if not trained.is_dir():
-            _train(training, trainers[training.plan.recipe], budget, progress, trained)
+            _train(training, context.trainers[training.plan.recipe], budget, progress, trained)
         with artifacts.staged_directory(data_dir, finished.name) as staging:
             write_artifact(staging, trained, training, progress)
             failpoint("artifact.before")
@@ -67,28 +68,21 @@ def publish(context: Context, directory: Path) -> None:
     described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
     if described["job_id"] != job_id:
         raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
-    digest = artifacts.digest_directory(directory)
-    key = open_signing_key(settings.ledger_key_path)
     released = journalled(settings.data_dir, job_id)
-    with transaction(context.factory) as session:
+
+    def publish_paid(session: Session, **facts: Any) -> Release:
         _require_charged(session, job_id, *released)
-        release = jobs.publish(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            release_id=directory.name,
-            name=described["name"],
-            kind=described["kind"],
-            artifact_sha256=digest,
-            artifact_dir=directory.relative_to(settings.data_dir).as_posix(),
-            card=described["card"],
-            summary=described["summary"],
-            incomplete=described.get("incomplete"),
-            key=key,
-            now=datetime.now(UTC),
-        )
-        failpoint("publish.before")
-    failpoint("publish.after")
+        return jobs.publish(session, **facts)
+
+    release = context.end(
+        publish_paid,
+        at="publish",
+        release_id=directory.name,
+        artifact_sha256=artifacts.digest_directory(directory),
+        artifact_dir=directory.relative_to(settings.data_dir).as_posix(),
+        key=open_signing_key(settings.ledger_key_path),
+        **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
+    )
     keep_receipt(settings.data_dir, release.receipt)
 
 

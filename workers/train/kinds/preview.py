@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,13 +26,14 @@ from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
 from service.errors import LedgerCorruption
+from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData
 from workers.recipes.registry import WORK
 from workers.train.drawing import SampleRequest, drawing_work
-from workers.train.evaluating import Images, drawn_images, public_images
+from workers.train.kinds.evaluate import Images, drawn_images, public_images
 from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
 from workers.train.progress import ReportedProgress
 
@@ -65,7 +65,7 @@ class Forecast:
     grid: bytes | None = field(repr=False)
 
 
-def run_preview(context: Context, trainers: Mapping[str, Trainer]) -> None:
+def run(context: Context) -> None:
     """Carry out a preview and end its job.
 
     Raises:
@@ -88,18 +88,9 @@ def run_preview(context: Context, trainers: Mapping[str, Trainer]) -> None:
     else:
         stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
     progress = ReportedProgress(context, (*WORK[plan.recipe](plan, facts), *preview_work(plan, facts)))
-    found = forecast(Rehearsal(plan, facts, stand_in, parts), trainers[plan.recipe], context.device, progress)
+    found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
     results = asdict(found)
-    grid = results.pop("grid")
-    with transaction(context.factory) as session:
-        jobs.finish_preview(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            results=results,
-            grid=grid,
-            now=datetime.now(UTC),
-        )
+    context.end(preview.finish, grid=results.pop("grid"), results=results)
 
 
 def find_stand_in(facts: PublicFacts, look: Callable[[], None] = lambda: None) -> StandIn:

@@ -7,7 +7,6 @@ them: every batch has its own random stream derived from the public seed, and th
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
+from service.jobs.kinds import sample as kind
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context
@@ -29,7 +29,7 @@ from workers.train.progress import ReportedProgress
 STAGE = "sample"  # of reports
 
 
-def run_sampling(context: Context) -> None:
+def run(context: Context) -> None:
     """Write the file of a sample job and end the job.
 
     An attempt that was lost after the file was in place left the same bytes that this one would write: they are kept.
@@ -41,7 +41,7 @@ def run_sampling(context: Context) -> None:
     """
     data_dir, job_id = context.settings.data_dir, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
-        sample = jobs.sample_of(session, job_id)
+        sample = jobs.made_by(session, Sample, job_id)
         release = jobs.get_release(session, sample.release_id)
         names = tuple(session.get_one(Dataset, release.dataset_id).classes)
     directory = artifacts.directory_of(data_dir, sample.id)
@@ -61,18 +61,13 @@ def run_sampling(context: Context) -> None:
             failpoint("sample.before")
             artifacts.publish_directory(staging, directory)
             failpoint("sample.after")
-    with transaction(context.factory) as session:
-        jobs.finish_sample(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            path=path.relative_to(data_dir).as_posix(),
-            sha256=artifacts.digest_file(path),
-            size_bytes=path.stat().st_size,
-            now=datetime.now(UTC),
-        )
-        failpoint("drawn.before")
-    failpoint("drawn.after")
+    context.end(
+        kind.finish,
+        at="drawn",
+        path=path.relative_to(data_dir).as_posix(),
+        sha256=artifacts.digest_file(path),
+        size_bytes=path.stat().st_size,
+    )
 
 
 def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:

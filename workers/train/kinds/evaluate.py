@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +23,10 @@ from privacy.plans.registry import plan_from_json
 from service import artifacts, jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation
 from service.db.session import transaction
 from service.errors import NotFound
-from service.failpoints import failpoint
+from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from workers.evaluation.utility import Utility, train_and_test
 from workers.recipes.interface import Piece, Progress
@@ -41,7 +41,7 @@ _REFERENCE_SHARE, _REFERENCE_MIN = 0.2, 20  # of that work; public images below 
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
-def run_evaluation(context: Context) -> None:
+def run(context: Context) -> None:
     """Measure a release and end the job.
 
     Raises:
@@ -51,7 +51,7 @@ def run_evaluation(context: Context) -> None:
     """
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
-        evaluation = jobs.evaluation_of(session, job_id)
+        evaluation = jobs.made_by(session, Evaluation, job_id)
         release = jobs.get_release(session, evaluation.release_id)
         plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
         account = ledger.get_account(session, release.account_id)
@@ -88,17 +88,8 @@ def run_evaluation(context: Context) -> None:
             "seconds": round(time.monotonic() - began, 1),
         },
     }
-    with transaction(context.factory) as session:
-        jobs.finish_evaluation(
-            session,
-            job_id=job_id,
-            attempt=context.attempt.number,
-            results=results,
-            confusion=measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None,
-            now=datetime.now(UTC),
-        )
-        failpoint("evaluated.before")
-    failpoint("evaluated.after")
+    confusion = measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None
+    context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
 
 
 def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
