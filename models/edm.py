@@ -42,7 +42,7 @@ class EdmConfig:
         blocks: of the U-Net.
         sampling_steps: N of the sampler.
         churn: S_churn of the sampler: how much fresh noise its steps add; 0 is deterministic DDIM.
-        guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 is none.
+        guidance: w of classifier-free guidance (Ho & Salimans 2022, arXiv:2207.12598); 0 turns it off.
         start_latent: numbers in a latent of the generator whose image the sampler starts from; 0: it starts from noise
             alone.
         start_sigma: noise level that is added to that image, and the largest one that the denoiser knows.

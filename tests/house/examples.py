@@ -55,12 +55,8 @@ PYTHON_NOT_RUN = {
 SHOWN = {
     ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
-    (
-        "docs/architecture.md",
-        "text",
-        "service.cli |",
-    ): "tests/house/test_architecture.py compares it with the contracts",
-    ("docs/architecture.md", "text", " client ──POST"): "a drawing",
+    ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
+    ("docs/jobs.md", "text", " client ──POST"): "a drawing",
     ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",

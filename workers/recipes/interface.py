@@ -105,7 +105,7 @@ class CheckpointFolder(Protocol):
         """Let `write` fill a new checkpoint, then put it in the place of the old one: readers see one or the other."""
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint for reading; None when there is none yet.
+        """Open the checkpoint for reading; None before the first one.
 
         Raises:
             CheckpointDamaged: it is not what was written.
@@ -281,7 +281,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """Read the checkpoint of a job, or None when there is none yet.
+    """Read the checkpoint of a job, or None before the first one.
 
     Of several ranks, all call it and rank 0 reads: the others might find what it writes later.
 

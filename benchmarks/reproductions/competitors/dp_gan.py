@@ -29,7 +29,7 @@ from models.networks import with_planes
 from models.public_patterns import public_patterns
 from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.dpgan import DpGanConfig
+from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Means, NothingUseful, Run, TrainingData

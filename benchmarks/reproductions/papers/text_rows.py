@@ -24,7 +24,7 @@ from benchmarks.reproductions.papers.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.networks import initialise
 from privacy.plans.private_steps import StepsConfig
-from workers.recipes.dp_classifier import losses
+from workers.recipes.dp_classifier.loop import losses
 
 _PUBLISHED_EPSILON = 8.0
 _WIDE = 1e3  # a clip that touches no gradient

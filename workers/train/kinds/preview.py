@@ -31,7 +31,7 @@ from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData
-from workers.recipes.registry import WORK
+from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
 from workers.train.kinds.evaluate import Images, drawn_images, public_images
 from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
@@ -87,7 +87,7 @@ def run(context: Context) -> None:
         stand_in = find_stand_in(facts, context.alive)
     else:
         stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
-    progress = ReportedProgress(context, (*WORK[plan.recipe](plan, facts), *preview_work(plan, facts)))
+    progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
     results = asdict(found)
     context.end(preview.finish, grid=results.pop("grid"), results=results)
