@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.bundle import bundle
+from models.program import write_program
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
 from service.cards import TAGS, guarantee, one_line, write_card
@@ -47,7 +47,7 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     try:
         if name == MODEL_CARD_FILE:
             return _model_card(release.name, release.card, description, classes).encode()
-        return bundle(description.get("network"), classes, folder_names(classes)).encode()
+        return write_program(description.get("network"), classes, folder_names(classes)).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 

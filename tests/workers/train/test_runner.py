@@ -12,7 +12,7 @@ import pytest
 import torch
 from sqlalchemy import select, update
 
-from models.generator import load_generator
+from models.released import load_released
 from obscura.wire.words import EntryKind, FailureCode, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
@@ -196,7 +196,7 @@ def test_a_finished_generator_is_not_trained_again(workshop, monkeypatch):
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
-    assert load_generator(directory).config.classes == 10
+    assert load_released(directory).config.classes == 10
 
 
 def test_stopping_cancels_only_when_somebody_asked(workshop):

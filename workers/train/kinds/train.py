@@ -23,7 +23,7 @@ from service.failpoints import failpoint
 from service.storage.files import digest_directory
 from service.storage.interface import key_of, work_key
 from service.storage.journals import journalled
-from workers.recipes.interface import Trainer
+from workers.recipes.interface import Trainer, save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
@@ -124,7 +124,7 @@ def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: R
         outcome = trainer(open_run(replace(training, device=device), public, budget, progress))
     key = f"{work_key(training.job.id)}/{_TRAINED}"
     with training.storage.stage(key) as staging:
-        outcome.save(staging)
+        save_trained(outcome, staging)
         failpoint("trained.before")
         with suppress(Conflict):  # whatever another attempt released was charged to the same hold before it existed
             training.storage.publish(staging, key)
