@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from obscura.wire.words import DecisionAction
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.artifacts import open_regular
 from service.auth import Principal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.decisions import Effect, decide
+from service.storage.files import open_regular
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"

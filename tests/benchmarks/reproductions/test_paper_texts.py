@@ -15,7 +15,7 @@ from benchmarks.reproductions.papers import accuracies, linear_rows, sentences, 
 from benchmarks.reproductions.papers.sentences import LENGTH, Texts, encoded, rated_sentences, read
 from benchmarks.reproductions.papers.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
-from models.networks import initialise
+from models.portable.layers import initialise
 from privacy.gradients.per_sample import check_model, trace_gradients, trainable
 from privacy.plans.private_steps import StepsConfig
 from tests.benchmarks.reproductions.test_orders import pictures

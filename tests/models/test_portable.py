@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from models.standalone import draw, png, read_tensors
+from models.portable.drawing import draw, png, read_tensors
 from tests.models.checks import stream
 from tests.models.test_released import affine
 

@@ -8,15 +8,14 @@ from an old backup has. The lines hold planned numbers only.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from obscura.private_files import flush_directory
+from service.errors import NotFound
+from service.storage.interface import Storage
 
-FOLDER = "journals"
+_SHELF, _SUFFIX = "journals", ".jsonl"
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,19 @@ class Line:
 
 
 class Journal:
-    """The journal of one job, kept open by one attempt.
+    """The journal of one job, written by one attempt. It is there, durably, once this was made.
 
     Args:
-        data_dir: of the service.
+        storage: of the service.
         job_id: of the training.
         attempt: that writes.
         account_id: that pays.
     """
 
-    def __init__(self, data_dir: Path, job_id: str, attempt: int, account_id: str | None = None) -> None:
-        path = journal_path(data_dir, job_id)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str | None = None) -> None:
+        self._storage, self._key = storage, f"{_SHELF}/{job_id}{_SUFFIX}"
         self._attempt, self._account_id = attempt, account_id
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        flush_directory(path.parent)
+        storage.append(self._key, b"")
 
     def write(self, *, stage: str, count: int, price_nano: int) -> None:
         """Append a line; it is on the disk when this returns.
@@ -58,29 +55,17 @@ class Journal:
         """
         line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano, self._account_id))).encode()
         # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
-        written = b"\n" + line + b"\n"
-        if os.write(self._file, written) != len(written):
-            raise OSError("a line of the journal was cut short")
-        os.fsync(self._file)
-
-    def close(self) -> None:
-        """Give the file back."""
-        os.close(self._file)
+        self._storage.append(self._key, b"\n" + line + b"\n")
 
 
-def journal_path(data_dir: Path, job_id: str) -> Path:
-    """Return where the journal of a job lies."""
-    return data_dir / FOLDER / f"{job_id}.jsonl"
-
-
-def read_journal(data_dir: Path, job_id: str) -> Iterator[Line]:
+def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
     """Yield the lines of a job's journal; none when it never charged.
 
     A line that was torn by a crash is passed over: its writer died before anything was released for it.
     """
     try:
-        text = journal_path(data_dir, job_id).read_bytes()
-    except FileNotFoundError:
+        text = storage.open(_SHELF, f"{job_id}{_SUFFIX}").read_bytes()
+    except (NotFound, FileNotFoundError):
         return
     for line in text.split(b"\n"):
         try:
@@ -89,15 +74,16 @@ def read_journal(data_dir: Path, job_id: str) -> Iterator[Line]:
             continue
 
 
-def journalled(data_dir: Path, job_id: str) -> tuple[int, Counter[str]]:
+def journalled(storage: Storage, job_id: str) -> tuple[int, Counter[str]]:
     """Return what a job's releases cost together in nano-units, and how many there are by stage, by its journal."""
     price_nano, counts = 0, Counter[str]()
-    for line in read_journal(data_dir, job_id):
+    for line in read_journal(storage, job_id):
         price_nano += line.price_nano
         counts[line.stage] += line.count
     return price_nano, counts
 
 
-def journalled_jobs(data_dir: Path) -> list[str]:
+def journalled_jobs(storage: Storage) -> list[str]:
     """Return the ids of the jobs that have a journal."""
-    return sorted(path.stem for path in (data_dir / FOLDER).glob("job_*.jsonl"))
+    names = storage.list(_SHELF)
+    return [name.removesuffix(_SUFFIX) for name in names if name.startswith("job_") and name.endswith(_SUFFIX)]

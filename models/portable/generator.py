@@ -11,13 +11,9 @@ public random numbers.
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
-
-from models.released_files import read_description, read_weights, write_released
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,32 +126,3 @@ class Generator(nn.Module):
             drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
             z += self.centres[labels, (drawn >= up_to[:, :-1]).sum(1)]
         return self.decode(self.latent(z, labels), labels)
-
-    def save(self, directory: Path) -> None:
-        """Write weights and shape into an existing directory; see `save_generator`."""
-        save_generator(self, directory)
-
-
-def save_generator(generator: Generator, directory: Path) -> None:
-    """Write weights (safetensors) and shape (JSON) into an existing directory; equal generators give equal bytes."""
-    write_released(directory, generator, dataclasses.asdict(generator.config))
-
-
-def load_generator(directory: Path, which: Literal["final", "warm_start"] = "final") -> Generator:
-    """Read what `save_generator` wrote.
-
-    Args:
-        directory: of the release.
-        which: "warm_start" leaves the bending network at zero.
-
-    Raises:
-        ValueError: the files are damaged, of another format or do not fit each other.
-        FileNotFoundError: one of them is missing.
-    """
-    network, config = read_description(directory)
-    if network is not None:
-        raise ValueError(f"the generator is a {network}; load_released reads any")
-    generator = read_weights(directory, lambda: Generator(GeneratorConfig(**config)))
-    if which == "warm_start":
-        generator.bend.zero_()
-    return generator.eval()

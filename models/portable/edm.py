@@ -9,20 +9,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.generator import GeneratorConfig
-from models.networks import plane, with_planes
-from models.released_files import write_released
-from models.textured import new_generator
-from models.unet import UNet
+from models.portable.generator import GeneratorConfig
+from models.portable.layers import plane, with_planes
+from models.portable.textured import new_generator
+from models.portable.unet import UNet
 
-NETWORK = "edm"
 SIGMA_DATA = 0.5  # Table 1; of images in [-1, 1]
 P_MEAN, P_STD = -1.2, 1.2  # Table 1: ln sigma of the training noise is normal
 SIGMA_MIN, SIGMA_MAX, RHO = 0.002, 80.0, 7.0  # Table 1: the sampler's noise levels
@@ -147,10 +144,6 @@ class EdmDenoiser(nn.Module):
             return found
         any_class = self.denoise(x, sigma, torch.full_like(labels, self.config.classes))
         return found + self.config.guidance * (found - any_class)
-
-    def save(self, directory: Path) -> None:
-        """Write weights and shape into an existing directory."""
-        write_released(directory, self, dataclasses.asdict(self.config), NETWORK)
 
 
 def _with_first(denoiser: nn.Module, state: dict[str, Tensor], *_: Any) -> None:

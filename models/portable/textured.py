@@ -5,10 +5,14 @@ of the mean modulus of two wavelet filters' answers, which is the first order of
 2013). These numbers are close to Gaussian where pixels are not, so a Gaussian over both draws outlines and patterns
 that a Gaussian over pixels blurs. `render` finds an image with the drawn numbers by gradient descent (Angles & Mallat
 2018 train a network to invert a scattering transform). Nothing here is learned, so all of it is public.
+
+The generator draws images and the texture that they should have by the formula of `models.portable.generator`, in which
+the numbers of a texture follow the pixels of v, and makes one image of both.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cache
 
@@ -16,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
+from models.portable.generator import Generator, GeneratorConfig
+from models.sizes import TEXTURE_CELL, TEXTURE_MAPS, texture_size
 
 ORIENTATIONS = TEXTURE_MAPS // 2  # of fine waves, then of coarse ones
 FILTER_UNIT = 2.0**-12  # filters are rounded to integers times this, so that sums of products with pixels are exact
@@ -125,3 +130,28 @@ def _render(images: Tensor, wanted: Tensor) -> Tensor:
         w -= rate * (moment / (1 - _MEMORY**step)) / ((square / (1 - _SQUARES**step)).sqrt() + 1e-8)
         x = torch.sigmoid(w)
     return x
+
+
+@dataclasses.dataclass(frozen=True)
+class TexturedConfig(GeneratorConfig):
+    """The shape of a generator with texture; sides are multiples of 4."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers in v, of an image and of its texture."""
+        return self.pixels + texture_size(self.height, self.width)
+
+
+class TexturedGenerator(Generator):
+    """Draws labelled images; see the module."""
+
+    def decode(self, latents: Tensor, labels: Tensor) -> Tensor:
+        """Map bent latents (n, d) of classes (n,) to images (n, c, h, w) in [0, 1]."""
+        values, config = self.values(latents, labels), self.config
+        images = values[:, : config.pixels].view(-1, config.channels, config.height, config.width)
+        return render(images, values[:, config.pixels :])
+
+
+def new_generator(config: GeneratorConfig, texture: bool) -> Generator:
+    """Return a generator of zeros, for Gaussians of images, or of images and their texture."""
+    return TexturedGenerator(TexturedConfig(**dataclasses.asdict(config))) if texture else Generator(config)

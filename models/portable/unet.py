@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.networks import groups_of, initialise
+from models.portable.layers import groups_of, initialise
 
 _SMALLEST = 7  # pixels a side below which nothing is halved
 _HALVINGS_MAX = 4

@@ -1,12 +1,14 @@
-"""What draws from the files of a release with torch and the standard library alone.
+"""How many images come of one seed: in batches, each with a random stream of its own, and from numbers to pixels.
 
-`models.bundle` copies these functions into `load_generator.py`, beside the network of a release. The service's own code
-reads weights and writes pictures with libraries; tests hold both against each other.
+All of it is part of the format of a sample: changed, it would give other images for the same seed. What reads a
+release's files and writes pictures with torch and the standard library alone stands here as well; the service's own
+code uses libraries for that, and tests hold both against each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import struct
@@ -19,7 +21,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.drawing import batches, to_pixels
+IMAGES_PER_BATCH = 256
+
+
+def batches(count: int, seed: int, chosen: Sequence[int]) -> Iterator[tuple[Tensor, torch.Generator]]:
+    """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
+
+    Args:
+        count: of images.
+        seed: public, 0 <= seed < 2**63.
+        chosen: labels that take turns.
+    """
+    every = torch.tensor(chosen, dtype=torch.int64)
+    for batch, start in enumerate(range(0, count, IMAGES_PER_BATCH)):
+        labels = every[torch.arange(start, min(start + IMAGES_PER_BATCH, count)) % len(every)]
+        digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()
+        yield labels, torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def to_pixels(values: Tensor) -> Tensor:
+    """Turn images (b, c, h, w) in [0, 1] into pixels (b, h, w, c) uint8 on the CPU."""
+    pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+    return pixels.permute(0, 2, 3, 1).contiguous().cpu()
 
 
 def read_config(folder: Path) -> dict[str, Any]:
