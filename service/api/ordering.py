@@ -8,20 +8,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from privacy.plans.plan import Plan
 from privacy.plans.registry import plan_from_json
 from service import jobs
 from service.api.deps import Service
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.disk import require_room
-from service.errors import InvalidInput, ObscuraError
+from service.errors import ObscuraError
 from service.failpoints import failpoint
 from service.jobs.kind import Kind
-from service.settings import Settings
+from service.views.plans import require_extractor
 
 Record = TypeVar("Record")
-_EXTRACTORS_NAMED_MAX = 10
 
 
 def order(
@@ -89,27 +87,3 @@ def require_extractors(service: Service, *planned: Job) -> None:
     for job in planned:
         if job.plan:
             require_extractor(service.settings, plan_from_json(job.plan))
-
-
-def require_extractor(settings: Settings, plan: Plan) -> None:
-    """Let a plan pass whose extractor, a network that the operator provides, is there, or that needs none.
-
-    An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which says what they are. Only workers read
-    them, with torch.
-
-    Args:
-        settings: of this process.
-        plan: an extractor's name has the form of one there, and is no path.
-
-    Raises:
-        InvalidInput: one of its files is missing.
-    """
-    name = plan.config.needed_extractor
-    if not name:
-        return
-    folder = settings.extractors_path
-    if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
-        return
-    known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
-    there = f"there are {', '.join(known[:_EXTRACTORS_NAMED_MAX])}" if known else "so far there are no networks"
-    raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)
