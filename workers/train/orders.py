@@ -43,9 +43,6 @@ class Context:
     """One attempt at a job of any kind, in its process.
 
     Args:
-        settings: of this process.
-        factory: of sessions.
-        attempt: that runs here.
         stop: set when it should stop at its next step.
         device: to compute on.
         alive: shows that the main loop goes on (`workers.supervise.signs`).
@@ -208,7 +205,6 @@ def open_run(training: Training, public: PublicParts, budget: Budget, progress: 
         training: what to train, on which device.
         public: from `public_parts`.
         budget: of the hold, or one that refuses, where another process pays.
-        progress: of the job.
 
     Raises:
         NotFound: the dataset has no content.

@@ -78,7 +78,6 @@ def run(
     """Do the attempt's work and end its job.
 
     Args:
-        settings: of this process.
         attempt: that was claimed for this process.
         stop: set when it should stop at its next step.
         trainers: the recipes by name.
