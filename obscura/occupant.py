@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from obscura.private_files import new_private_file, write_through
+from obscura.private_files import replace_file
 
 _LOCK, _ADDRESS, _ADMIN_KEY = "service.lock", "service.url", "admin.key"
 _TRY_SECONDS = 2.0  # somebody may just look whether it is held
@@ -39,10 +38,7 @@ def announced(data_dir: Path, url: str) -> Iterator[None]:
     """Have the address stand in the data folder, which the caller holds, for the time of a block."""
     content = f"{url}\n".encode("ascii")
     address = data_dir / _ADDRESS
-    fresh = address.with_name(f"{_ADDRESS}.{secrets.token_hex(8)}")
-    with new_private_file(fresh) as file:
-        write_through(file, content)
-    fresh.replace(address)
+    replace_file(address, content)
     try:
         yield
     finally:

@@ -6,24 +6,18 @@ An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which say
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from privacy.plans.plan import Plan
 from service.errors import InvalidInput
+from service.settings import Settings
 
 _FILES_NAMED_MAX = 10
 
 
-def folder_of(data_dir: Path) -> Path:
-    """Return where the operator puts extractors."""
-    return data_dir / "extractors"
-
-
-def require_extractor(data_dir: Path, plan: Plan) -> None:
+def require_extractor(settings: Settings, plan: Plan) -> None:
     """Let a plan pass whose extractor is there, or that needs none.
 
     Args:
-        data_dir: of the service.
+        settings: of this process.
         plan: an extractor's name has the form of one there, and is no path.
 
     Raises:
@@ -32,9 +26,9 @@ def require_extractor(data_dir: Path, plan: Plan) -> None:
     name = plan.config.needed_extractor
     if not name:
         return
-    folder = folder_of(data_dir)
+    folder = settings.extractors_path
     if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
         return
     known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
-    there = f"there are {', '.join(known[:_FILES_NAMED_MAX])}" if known else "there is none so far"
+    there = f"there are {', '.join(known[:_FILES_NAMED_MAX])}" if known else "so far there are no networks"
     raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)

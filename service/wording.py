@@ -11,13 +11,12 @@ import jinja2
 
 from obscura.wire.wording import FILTERS
 from obscura.wire.words import (
-    AdminAction,
-    AdminRequestState,
     Admission,
+    DecisionAction,
+    DecisionState,
     EntryKind,
     HoldState,
     JobState,
-    LimitRequestState,
 )
 from privacy.plans.registry import RECIPES
 
@@ -51,25 +50,22 @@ HOLDS = {
     HoldState.RETURNED: "Returned",
 }
 RECIPE_TITLES = {name: recipe.title for name, recipe in RECIPES.items()}
-LIMIT_REQUESTS = {
-    LimitRequestState.PENDING: "Waits for a second admin",
-    LimitRequestState.APPROVED: "Approved",
-    LimitRequestState.DECLINED: "Declined",
-}
 ADMISSIONS = {
     Admission.MACHINE: "by the operator of the machine",
     Admission.ALONE: "as the second admin",
     Admission.APPROVED: "by two admins",
 }
-ADMIN_ACTIONS = {
-    AdminAction.ADMIT: "Admit",
-    AdminAction.REMOVE: "Remove",
-    AdminAction.REVOKE: "Revoke a key of",
+DECISIONS = {
+    DecisionAction.RAISE: "Raise the limit of",
+    DecisionAction.ADMIT: "Admit",
+    DecisionAction.REMOVE: "Remove",
+    DecisionAction.REVOKE: "Revoke a key of",
 }
-ADMIN_REQUESTS = {
-    AdminRequestState.PENDING: "Waits for another admin",
-    AdminRequestState.APPROVED: "Approved",
-    AdminRequestState.DECLINED: "Declined",
+DECISION_STATES = {
+    DecisionState.PENDING.value: "Waits for another admin",
+    DecisionState.APPROVED.value: "Approved",
+    DecisionState.DECLINED.value: "Declined",
+    "expired": "Expired",
 }
 
 

@@ -50,14 +50,6 @@ class VerificationKind(enum.StrEnum):
     RECENT = "recent"
 
 
-class LimitRequestState(enum.StrEnum):
-    """A request to raise a limit waits for a second admin, who approves or declines it."""
-
-    PENDING = "pending"
-    APPROVED = "approved"
-    DECLINED = "declined"
-
-
 class Visibility(enum.StrEnum):
     """Private datasets belong to an account; public ones cost nothing."""
 
@@ -169,16 +161,17 @@ class Admission(enum.StrEnum):
     APPROVED = "approved"
 
 
-class AdminAction(enum.StrEnum):
-    """What is asked about an admin: to become one, to be none any more, or to lose a key."""
+class DecisionAction(enum.StrEnum):
+    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, or that a key is revoked."""
 
+    RAISE = "raise"
     ADMIT = "admit"
     REMOVE = "remove"
     REVOKE = "revoke"
 
 
-class AdminRequestState(enum.StrEnum):
-    """A request about an admin waits for a second one, who approves or declines it."""
+class DecisionState(enum.StrEnum):
+    """A request waits for a second admin, who approves or declines it."""
 
     PENDING = "pending"
     APPROVED = "approved"

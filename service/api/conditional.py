@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
+from obscura.wire.words import DecisionAction
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.artifacts import open_regular
+from service.auth import Principal
+from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.decisions import Effect, decide
+from service.storage.files import open_regular
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
@@ -43,15 +46,17 @@ def answer(
 def answer_decision(
     service: Service,
     request: Request,
+    admin: Principal,
     request_id: str,
-    decided_by: str | None,
-    decide: Callable[..., Any],
-    show: Callable[[Any, datetime], BaseModel],
+    *,
+    approved: bool,
+    effects: Mapping[DecisionAction, Effect],
+    show: Callable[[Decision, datetime], BaseModel],
 ) -> Response:
     """Approve or decline what another admin has asked for, and send the decided request."""
     with transaction(service.factory) as session:
         now = service.clock()
-        record = show(decide(session, request_id=request_id, decided_by=decided_by, now=now), now)
+        record = show(decide(session, request_id, admin.id, now, effects, approved=approved), now)
     return answer(request, record)
 
 

@@ -23,6 +23,8 @@ from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.key_uses import KeyUses
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import Storage
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -52,6 +54,11 @@ class Service:
     readiness: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)
     )
+
+    @property
+    def storage(self) -> Storage:
+        """Where files are kept."""
+        return storage_of(self.settings)
 
 
 async def running_service(request: Request) -> Service:

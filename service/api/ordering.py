@@ -86,4 +86,4 @@ def require_extractors(service: Service, *planned: Job) -> None:
     """
     for job in planned:
         if job.plan:
-            require_extractor(service.settings.data_dir, plan_from_json(job.plan))
+            require_extractor(service.settings, plan_from_json(job.plan))

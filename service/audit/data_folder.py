@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -18,13 +17,14 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import HoldState
 from service.audit.findings import Finding, FindingCode
-from service.audit.receipts import kept_receipts
+from service.audit.receipts import accounts_with_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
-from service.journals import journalled_jobs, read_journal
+from service.storage.interface import Storage
+from service.storage.journals import journalled_jobs, read_journal
 
 _NAMED_MAX = 500  # jobs in one statement
 
@@ -56,26 +56,26 @@ class DataFolder:
     read: Mapping[str, Journalled] = field(default_factory=dict)
 
 
-def read_data_folder(data_dir: Path, journals: Collection[str] | None = None) -> DataFolder:
+def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
     """Look into a data folder, before the database is asked.
 
     Args:
-        data_dir: of the service.
+        storage: of the service.
         journals: the jobs whose journals are read; None: all.
     """
-    names = frozenset(job_id for job_id in journalled_jobs(data_dir) if is_id(job_id, "job"))
+    names = frozenset(job_id for job_id in journalled_jobs(storage) if is_id(job_id, "job"))
     return DataFolder(
         journals=names,
-        releases=_named(data_dir / "releases", "rel"),
-        samples=_named(data_dir / "samples", "smp"),
-        receipts=frozenset(path.stem for path in kept_receipts(data_dir)),
-        read={job_id: read_whole(data_dir, job_id) for job_id in names if journals is None or job_id in journals},
+        releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
+        samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
+        receipts=frozenset(accounts_with_receipts(storage)),
+        read={job_id: read_whole(storage, job_id) for job_id in names if journals is None or job_id in journals},
     )
 
 
-def read_whole(data_dir: Path, job_id: str) -> Journalled:
+def read_whole(storage: Storage, job_id: str) -> Journalled:
     """Add up the lines of a journal."""
-    lines = list(read_journal(data_dir, job_id))
+    lines = list(read_journal(storage, job_id))
     return Journalled(sum(line.price_nano for line in lines), next((line.account_id for line in lines), None))
 
 
@@ -109,7 +109,7 @@ def unknown_to(session: Session, folder: DataFolder) -> Unknown:
     return Unknown(folder.journals - known, releases, samples, receipts)
 
 
-def find_forgotten(session: Session, data_dir: Path, folder: DataFolder) -> Iterator[Finding]:
+def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
     """Yield journals, releases and samples of jobs that the database does not know, and journals that show more than
     it has charged.
     """
@@ -119,7 +119,7 @@ def find_forgotten(session: Session, data_dir: Path, folder: DataFolder) -> Iter
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
-            journal = read or read_whole(data_dir, job_id)
+            journal = read or read_whole(storage, job_id)
             missing[job_id] = (journal.price_nano, journal)
         elif read is not None:
             account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
@@ -187,7 +187,3 @@ def _accounts(session: Session, ids: Iterable[str | None]) -> dict[str, Row[Any]
     wanted = [account_id for account_id in ids if account_id is not None]
     rows = session.execute(_ACCOUNTS.where(AccountRow.id.in_(wanted)))
     return {row.id: row for row in rows.all()}
-
-
-def _named(folder: Path, prefix: str) -> frozenset[str]:
-    return frozenset(path.name for path in folder.glob(f"{prefix}_*") if is_id(path.name, prefix))

@@ -32,7 +32,7 @@ def find_token(token: str | None, data_dir: Path) -> str:
     """The option or OBSCURA_TOKEN; else the first admin key of a service on this machine.
 
     Raises:
-        CliError: There is none.
+        CliError: No such key can be read.
     """
     if token:
         return token
@@ -79,12 +79,12 @@ def address(target: Target) -> tuple[str, str]:
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
-    """The id of an account given by id or name; NoSuchName where there is none."""
+    """The id of an account given by id or name; NoSuchName where no account has it."""
     return client.find_account(name_or_id).id
 
 
 def resolve_dataset(client: Client, name_or_id: str) -> str:
-    """The id of a dataset given by id or name; NoSuchName where there is none, or several have the name."""
+    """The id of a dataset given by id or name; NoSuchName where no dataset has it, or several."""
     return client.datasets.find(name_or_id).id
 
 

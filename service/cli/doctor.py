@@ -118,7 +118,7 @@ def _database(settings: Settings) -> Finding:
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        return Finding("database", "missing", "there is none yet; a service makes it: obscura up")
+        return Finding("database", "missing", "not there yet; a service makes it: obscura up")
     engine = make_engine(settings.database_url, pool_size=1)
     try:
         with engine.connect() as connection:

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import AccountRequest
-from obscura.wire.words import DatasetState, Visibility
+from obscura.wire.words import DatasetState, DecisionAction, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
@@ -20,10 +20,12 @@ from service.dashboard.access import Admin, Form, Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
 from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
+from service.db.access_tables import Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
+from service.decisions import list_decisions
 from service.errors import NotFound, ObscuraError
 from service.ledger.stops import arming_stops
 from service.views import accounts, datasets, jobs, releases, sweeps
@@ -32,6 +34,7 @@ from service.wording import NONE_SHOWN
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
+REQUESTS_MAX = 8
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
 ACCOUNTS_A_PAGE = 25
 RECENT = 6  # jobs and releases that pages about other things show
@@ -45,9 +48,8 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
         values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
-        values["requests"] = [
-            asked for asked in accounts.newest_limit_requests(session, now) if asked.request.state == "pending"
-        ]
+        raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
+        values["requests"] = [asked for asked in raises if asked.waiting]
         values["stopped"] = bool(arming_stops(session))
         values["release_count"] = session.scalar(select(func.count()).select_from(Release)) or 0
         values["steps"] = None if values["release_count"] else first_steps(session)
@@ -120,12 +122,12 @@ def account(
         shown = accounts.read(session, account_id)
         if isinstance(shown, accounts.DoubtfulAccount):
             raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
-        requests = accounts.newest_limit_requests(session, now, account_id)
+        requests = list_decisions(session, now, Decision.account_id == account_id, limit=REQUESTS_MAX)
         values: dict[str, Any] = {
             "account": shown,
             "stopped": bool(arming_stops(session)),
             "requests": requests,
-            "waiting": sum(asked.request.state == "pending" for asked in requests),
+            "waiting": sum(asked.waiting for asked in requests),
             "now": now,
         }
         match part:

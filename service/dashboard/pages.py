@@ -173,10 +173,10 @@ def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
     environment.globals |= {
         "adjacencies": ADJACENCIES,
-        "admin_action_words": wording.ADMIN_ACTIONS,
-        "admin_request_words": wording.ADMIN_REQUESTS,
         "admission_words": wording.ADMISSIONS,
         "asset_version": asset_version,
+        "decision_state_words": wording.DECISION_STATES,
+        "decision_words": wording.DECISIONS,
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
         "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
@@ -186,7 +186,6 @@ def _templates() -> jinja2.Environment:
         "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,
         "silence": show_silence,
-        "request_words": wording.LIMIT_REQUESTS,
         "state_words": wording.JOB_STATES,
         "units": UNIT_WORDS,
     }

@@ -13,7 +13,6 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from obscura.wire import formats
 from service import jobs, reports, weights
 from service.api.ordering import order
-from service.artifacts import directory_of, find_file
 from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters, account_choices
@@ -22,6 +21,7 @@ from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.jobs.kinds import KINDS
+from service.storage.interface import key_of
 from service.views import releases as views
 from service.views.sweeps import differing
 
@@ -106,7 +106,7 @@ def grid(dashboard: Running, release_id: str) -> FileResponse:
 @router.get("/releases/{release_id}/report")
 def report(dashboard: Running, release_id: str) -> Response:
     """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
-    page = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, reports.PAGE)
+    page = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, reports.PAGE)
     return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
@@ -125,11 +125,11 @@ def release_file(dashboard: Running, release_id: str, name: str) -> Response:
     if name not in DOWNLOADS:
         raise NotFound("There is no such file.")
     if name == reports.DATA:
-        data = reports.read_report(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        data = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{release_id}-{name}"'
         return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
     if name in formats.MADE:
-        made = weights.read_made(dashboard.settings.data_dir, dashboard.factory, release_id, name)
+        made = weights.read_made(dashboard.service.storage, dashboard.factory, release_id, name)
         attachment = f'attachment; filename="{name}"'
         return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
     path = _file(dashboard, release_id, name)
@@ -161,11 +161,7 @@ def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
         sample = session.get(Sample, sample_id)
     if sample is None or sample.path is None:
         raise NotFound("There is no such file.")
-    folder = directory_of(dashboard.settings.data_dir, sample.id)
-    stored = dashboard.settings.data_dir / sample.path
-    path = find_file(dashboard.settings.data_dir, sample.id, stored.name)
-    if stored.parent.resolve() != folder.resolve():
-        raise NotFound("There is no such file.")
+    path = dashboard.service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
 
 
@@ -184,12 +180,12 @@ def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
     """
     with transaction(dashboard.factory, read_only=True) as session:
         jobs.get_release(session, release_id)
-    return find_file(dashboard.settings.data_dir, release_id, name)
+    return dashboard.service.storage.open(key_of(release_id), name)
 
 
 def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
     try:
-        find_file(dashboard.settings.data_dir, release_id, name)
+        dashboard.service.storage.open(key_of(release_id), name)
     except NotFound:
         return False
     return True

@@ -34,11 +34,7 @@ from service.ledger.holds import (
     settle,
 )
 from service.ledger.limits import (
-    REQUEST_LIFETIME,
-    approve_raise,
-    decline_raise,
-    get_limit_request,
-    has_expired,
+    LIMIT_EFFECTS,
     lower_limit,
     request_raise,
     set_frozen,
@@ -56,7 +52,7 @@ from service.ledger.rows import (
 
 __all__ = [
     "EVERYWHERE",
-    "REQUEST_LIFETIME",
+    "LIMIT_EFFECTS",
     "Account",
     "Balance",
     "Entry",
@@ -65,7 +61,6 @@ __all__ = [
     "RateChanged",
     "Unit",
     "affordable_epsilon",
-    "approve_raise",
     "arm",
     "audited_accounts",
     "audited_by_id",
@@ -75,7 +70,6 @@ __all__ = [
     "capture",
     "charge",
     "charge_count",
-    "decline_raise",
     "entries",
     "entry_of_hold",
     "fence",
@@ -83,8 +77,6 @@ __all__ = [
     "filter_of_hold",
     "get_account",
     "get_hold",
-    "get_limit_request",
-    "has_expired",
     "hold",
     "insufficient",
     "lock_account",

@@ -21,7 +21,6 @@ from service.ledger.records import Account, Hold, check_account, check_balances,
 from service.times import to_the_hour, wrong_clock
 
 NANO_MAX = 2**63 - 1
-REASON_CHARACTERS_MAX = 500
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
 
 
@@ -107,7 +106,7 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
     """Return the one entry that holds, captures or returns a hold's budget.
 
     Raises:
-        LedgerCorruption: there is none, or it does not match its hash.
+        LedgerCorruption: it is missing, or does not match its hash.
     """
     entry = statements.entry_of_hold(session, hold_id, kind)
     if entry is None:
@@ -267,17 +266,6 @@ def whole(value: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= NANO_MAX:
         raise InvalidInput(f"{name} must be a whole number of nano-units above 0.")
     return value
-
-
-def short_reason(text: str) -> str:
-    """Return a reason that fits an entry.
-
-    Raises:
-        InvalidInput: it is empty or too long.
-    """
-    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
-        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
-    return text
 
 
 def stale(reserved: Hold, attempt: int) -> StaleAttempt:

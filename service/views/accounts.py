@@ -12,18 +12,18 @@ from itertools import accumulate
 from typing import Self
 
 from sqlalchemy import select, text
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.db.access_tables import Admin
-from service.db.ledger_tables import AccountRow, HoldRow, LimitRequest
+from service.db.access_tables import Decision
+from service.db.ledger_tables import HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
+from service.views.admins import lifetime
 from service.views.rows import ROWS_MAX
 
-REQUESTS_SHOWN = 8
 ENTRIES_A_PAGE = 60
 CHART_POINTS_MAX = 120  # on 640 pixels
 
@@ -232,38 +232,15 @@ def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
     return None if isinstance(paid.payer(account_id), DoubtfulAccount) else [paid.holds[id] for id in ids]
 
 
-def limit_request(row: LimitRequest, now: datetime) -> LimitRequestRecord:
+def limit_request(row: Decision, now: datetime) -> LimitRequestRecord:
     """A request to raise a limit."""
     return record_of(
         LimitRequestRecord,
         row,
-        state="expired" if ledger.has_expired(row, now) else row.state,
-        expires_at=row.requested_at + ledger.REQUEST_LIFETIME,
+        requested_by=row.asked_with,
+        requested_by_admin=row.asked_by,
+        requested_at=row.asked_at,
+        decided_by=row.decided_with,
+        decided_by_admin=row.decided_by,
+        **lifetime(row, now),
     )
-
-
-@dataclass(frozen=True)
-class LimitRequestView:
-    """A request to raise a limit, with the names of the account and of the people who asked and decided."""
-
-    request: LimitRequestRecord
-    account_name: str
-    asked_by: str
-    decided_by: str | None
-
-
-_ASKING, _DECIDING = aliased(Admin), aliased(Admin)
-_LIMIT_REQUESTS = (
-    select(LimitRequest, AccountRow.name, _ASKING.name, _DECIDING.name)
-    .join(AccountRow, AccountRow.id == LimitRequest.account_id)
-    .join(_ASKING, _ASKING.id == LimitRequest.requested_by_admin)
-    .outerjoin(_DECIDING, _DECIDING.id == LimitRequest.decided_by_admin)
-    .order_by(LimitRequest.requested_at.desc(), LimitRequest.id)
-    .limit(REQUESTS_SHOWN)
-)
-
-
-def newest_limit_requests(session: Session, now: datetime, account_id: str | None = None) -> list[LimitRequestView]:
-    """Return the latest requests to raise the limit of an account, or of any, newest first."""
-    query = _LIMIT_REQUESTS if account_id is None else _LIMIT_REQUESTS.where(LimitRequest.account_id == account_id)
-    return [LimitRequestView(limit_request(row, now), *names) for row, *names in session.execute(query)]

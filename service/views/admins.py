@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
 from obscura.wire.schemas import record_of
-from service import admins
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service import admins, decisions
+from service.db.access_tables import Admin, ApiKey, Decision
 
 
 def admin(row: Admin) -> AdminRecord:
@@ -18,15 +19,15 @@ def admin(row: Admin) -> AdminRecord:
     return record_of(AdminRecord, row)
 
 
-def admin_request(row: AdminRequest, now: datetime) -> AdminRequestRecord:
+def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
     """What was asked about a person."""
-    return record_of(
-        AdminRequestRecord,
-        row,
-        introduction=None if row.key_hash is None else f"{row.key_id}:{row.key_hash}",
-        state="expired" if admins.has_expired(row, now) else row.state,
-        expires_at=row.asked_at + admins.REQUEST_LIFETIME,
-    )
+    introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
+    return record_of(AdminRequestRecord, row, introduction=introduction, **lifetime(row, now))
+
+
+def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
+    """What has become of a request by now, and until when it can be decided."""
+    return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
 
 
 def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
@@ -12,9 +10,10 @@ from service.db.dataset_tables import Dataset
 from service.db.session import find
 from service.errors import InvalidInput
 from service.extractors import require_extractor
+from service.settings import Settings
 
 
-def plan(session: Session, data_dir: Path, asked: PlanRequest) -> PlanRecord:
+def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:
     """Return a plan with its price, what it buys, and the account before and after. No data is touched.
 
     Raises:
@@ -22,7 +21,7 @@ def plan(session: Session, data_dir: Path, asked: PlanRequest) -> PlanRecord:
         NotFound: There is no such dataset.
     """
     made = jobs.plan_job(session, **{name: getattr(asked, name) for name in PlanRequest.model_fields})
-    require_extractor(data_dir, made)
+    require_extractor(settings, made)
     account_id = find(session, Dataset, asked.dataset_id).account_id
     if account_id is None:
         raise InvalidInput("Training needs a private dataset, which belongs to an account.")

@@ -28,7 +28,8 @@ from benchmarks.reproductions.competitors.gs_wgan import GsWgan, train_gs_wgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan, release_votes, train_pate_gan, votes_for_real
 from benchmarks.reproductions.competitors.players import members_of
 from benchmarks.small_data import facts_of
-from models.dcgan import DcganGenerator, Discriminator
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganGenerator
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 from privacy.accounting.filter import open_filter
 from privacy.auditing.distinguishing import mu_lower_bound

@@ -17,7 +17,7 @@ from benchmarks.reproductions.papers.private_steps import NEEDS, TABLES
 from models.private_classifier import PrivateClassifier
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
-from privacy.plans.dp_classifier import PRESETS, DpClassifierConfig
+from privacy.plans.dp_classifier.plan import PRESETS, DpClassifierConfig
 from privacy.plans.options import read_options
 from tests.benchmarks.test_orders import pictures
 

@@ -12,7 +12,7 @@ from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, 
 from benchmarks.membership_inference import row_of
 from benchmarks.reproductions.papers.dense_networks import PixelStudent
 from models.public_images import fashion_mnist
-from workers.recipes.teacher_stage import Release
+from workers.recipes.datalens.teacher_stage import Release
 
 
 def test_the_idx_files_of_fashion_mnist_are_read(tmp_path, monkeypatch):

@@ -19,12 +19,12 @@ from obscura.wire.schemas import (
     Page,
     ReasonRequest,
 )
-from service import jobs, ledger
+from service import decisions, jobs, ledger
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.auth import Principal
-from service.db.ledger_tables import LimitRequest
+from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.views import accounts as views
 
@@ -120,7 +120,7 @@ def request_raise(
     with transaction(service.factory) as session:
         now = service.clock()
         wish = {"account_id": account_id, **body.model_dump()}
-        record = views.limit_request(ledger.request_raise(session, **wish, requested_by=admin.id, now=now), now)
+        record = views.limit_request(ledger.request_raise(session, **wish, asked_with=admin.id, now=now), now)
     return answer(request, record, status_code=201, headers={"Location": f"/v1/limit-requests/{record.id}"})
 
 
@@ -147,6 +147,7 @@ def _switch(
 
 limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
 RequestId = Annotated[Identifier, Path()]
+_decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)
 
 
 @limit_router.get("", dependencies=[READ], response_model=Page[LimitRequestRecord], summary="List limit requests")
@@ -157,10 +158,11 @@ def list_limit_requests(
     account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
 ) -> Response:
     """List the requests to raise a limit, decided ones too, newest first."""
-    query, show = select(LimitRequest), partial(views.limit_request, now=service.clock())
+    query = select(Decision).where(Decision.action.in_(ledger.LIMIT_EFFECTS))
+    show = partial(views.limit_request, now=service.clock())
     if account_id is not None:
-        query = query.where(LimitRequest.account_id == account_id)
-    return answer_newest(service, request, page, query, LimitRequest, each(show), moment="requested_at")
+        query = query.where(Decision.account_id == account_id)
+    return answer_newest(service, request, page, query, Decision, each(show), moment="asked_at")
 
 
 @limit_router.get(
@@ -169,7 +171,8 @@ def list_limit_requests(
 def read_limit_request(service: Running, request: Request, request_id: RequestId) -> Response:
     """Read a request: who asked for what and why, and what was decided."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.limit_request(ledger.get_limit_request(session, request_id), service.clock())
+        found = decisions.get_decision(session, request_id, ledger.LIMIT_EFFECTS)
+        record = views.limit_request(found, service.clock())
     return answer(request, record)
 
 
@@ -179,10 +182,10 @@ def approve_raise(service: Running, admin: Admin, request: Request, request_id: 
 
     403 when the same person asked for it, with whichever key.
     """
-    return answer_decision(service, request, request_id, admin.id, ledger.approve_raise, views.limit_request)
+    return _decide(service, request, admin, request_id, approved=True)
 
 
 @limit_router.post("/{request_id}/decline", response_model=LimitRequestRecord, summary="Decline a higher limit")
 def decline_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave the limit as it is. Whoever asked may withdraw the request this way."""
-    return answer_decision(service, request, request_id, admin.id, ledger.decline_raise, views.limit_request)
+    return _decide(service, request, admin, request_id, approved=False)

@@ -57,7 +57,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
-        return plans.plan(session, service.settings.data_dir, body)
+        return plans.plan(session, service.settings, body)
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)

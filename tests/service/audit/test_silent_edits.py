@@ -45,7 +45,6 @@ BELIEVED_BY_NOBODY = {
     "sign_ins": "sessions of people; who can write here can make keys as well",
     "api_keys": "keys of people: docs/ledger.md says that adding one is not found, and so is changing one",
     "admins": "likewise; who asked and who approved a raise stands in the log by id and name",
-    "admin_requests": "likewise",
     "installation": "compared with the data folder: tested in tests/service/test_installation.py",
     "entries": "tested byte by byte in test_verify",
     "checkpoints": "tested in test_forgery",
@@ -64,8 +63,13 @@ UNSEEN = {
     ("jobs", "progress_version"): "likewise",
     ("jobs", "started_at"): "a time that is shown",
     ("datasets", "failure_code"): "of an upload before the one that arrived",
-    ("limit_requests", "decided_at"): "a time that is shown",
-    ("limit_requests", "requested_at"): "entries tell its hour; a request that was approved is not approved again",
+    ("decisions", "decided_at"): "a time that is shown",
+    ("decisions", "asked_at"): "entries tell its hour; a request that was approved is not approved again",
+    ("decisions", "name"): "of requests about admins; a raise has none",
+    ("decisions", "admin_id"): "of requests about admins; a raise has none",
+    ("decisions", "key_id"): "of requests about admins; a raise has none",
+    ("decisions", "key_hash"): "of requests about admins; a raise has none",
+    ("decisions", "keys_revoked"): "of requests about admins; a raise has none",
 }
 # Rows that no entry commits to, and why: (table, what is true of the row, reason).
 UNCOMMITTED = (
@@ -74,7 +78,8 @@ UNCOMMITTED = (
     ("jobs", "kind IN ('sample', 'evaluate') AND state != 'succeeded'", "it is free, and has published nothing"),
     ("samples", "sha256 IS NULL", "likewise"),
     ("evaluations", "finished_at IS NULL", "likewise"),
-    ("limit_requests", "state = 'pending'", "it has raised nothing; approving it is refused to who asked"),
+    ("decisions", "state = 'pending'", "it has raised nothing; approving it is refused to who asked"),
+    ("decisions", "action != 'raise'", "about admins and their keys, whose tables are believed by nobody, see there"),
 )
 
 
@@ -91,7 +96,7 @@ class World(LedgerBook):
                 account_id=self.accounts["patients"],
                 epsilon=20.0,
                 reason="more",
-                requested_by=asking.id,
+                asked_with=asking.id,
                 now=self.tick(),
             )
         self.private = self.upload("patients", PRINTS)

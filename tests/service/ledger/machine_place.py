@@ -15,7 +15,7 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service import jobs, ledger
+from service import decisions, jobs, ledger
 from service.audit.signing import SigningKey
 from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
@@ -30,7 +30,7 @@ KEY = SigningKey(Ed25519PrivateKey.generate())
 THREAD_SECONDS = 120  # beyond every lock timeout
 OF_LEDGER = frozenset(
     {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "record_sample", "lower_limit"}
-    | {"set_frozen", "request_raise", "approve_raise", "decline_raise"}
+    | {"set_frozen", "request_raise"}
 )
 
 
@@ -138,6 +138,10 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         step = hold_at_present_rate if name == "hold" else getattr(ledger, name)
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
+    if name in ("approve_raise", "decline_raise"):
+        approved = name == "approve_raise"
+        decisions.decide(session, **args, now=now, effects=ledger.LIMIT_EFFECTS, approved=approved)
+        return None
     if name in ("submit_training", "submit_sample"):
         kind = {"submit_training": "train", "submit_sample": "sample"}[name]
         job = jobs.submit(session, jobs.KINDS[kind], **args, now=now)

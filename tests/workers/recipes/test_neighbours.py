@@ -33,14 +33,16 @@ from obscura.wire.words import JobState
 from privacy.accounting import certificate
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
-from service import artifacts, ledger
+from service import ledger
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.journals import read_journal
 from service.logs import configure_logging
+from service.storage import storage_of
+from service.storage.interface import key_of
+from service.storage.journals import read_journal
 from service.times import to_the_hour
 from service.views import accounts, datasets, jobs, releases
 from tests.conftest import clear_postgres
@@ -158,7 +160,7 @@ def release_facts(shop: Any, job: Job) -> dict[str, Any]:
         row = session.get_one(Release, job.release_id)
         record = releases.records(session, [row])[0].model_dump(mode="json")
         card, receipt = dict(row.card), dict(row.receipt)
-    folder = artifacts.directory_of(shop.settings.data_dir, row.id)
+    folder = shop.settings.data_dir / key_of(row.id)
     assert all(by_the_hour(datetime.fromtimestamp(path.stat().st_mtime, UTC)) for path in folder.iterdir())
     for path in folder.glob("*.zip"):
         with zipfile.ZipFile(path) as archive:
@@ -238,7 +240,7 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
         "said": plain(told.out + told.err, exactly),
         "seen": seen,
         "ledger": plain(log, by_the_hour_or_as_opened(shop)),
-        "journal": [plain(str(line), by_the_hour) for line in read_journal(shop.settings.data_dir, job_id)],
+        "journal": [plain(str(line), by_the_hour) for line in read_journal(storage_of(shop.settings), job_id)],
         **release_facts(shop, job),
     }
 

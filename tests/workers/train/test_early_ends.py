@@ -16,9 +16,9 @@ from models.released import load_released
 from obscura.wire.words import FAILURES, EarlyEnd, HoldState, JobState
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
-from service.artifacts import digest_directory
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.storage.files import digest_directory
 from service.views import jobs as views
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import TRAINERS

@@ -30,8 +30,8 @@ from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData
-from workers.recipes.registry import WORK
+from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
+from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
 from workers.train.kinds.evaluate import Images, drawn_images, public_images
 from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
@@ -87,7 +87,7 @@ def run(context: Context) -> None:
         stand_in = find_stand_in(facts, context.alive)
     else:
         stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
-    progress = ReportedProgress(context, (*WORK[plan.recipe](plan, facts), *preview_work(plan, facts)))
+    progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
     found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
     results = asdict(found)
     context.end(preview.finish, grid=results.pop("grid"), results=results)
@@ -232,7 +232,7 @@ def cut(
 def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Images:
     """Return images as a release of this would draw them."""
     with tempfile.TemporaryDirectory() as folder:
-        trained.save(Path(folder))
+        save_trained(trained, Path(folder))
         generator = load_released(Path(folder))
     generator.to(device)
     request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)
