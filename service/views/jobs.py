@@ -83,13 +83,10 @@ def record(session: Session, row: Job) -> JobRecord:
 
 def made(session: Session, row: Job) -> Any:
     """What a job makes, or the job itself where that is no row of its own."""
-    shown = _made(session, row)
-    return record(session, row) if shown is None else shown
-
-
-def _made(session: Session, row: Job) -> Any:
     kind = KINDS[row.kind]
-    return kind.show(made_by(session, kind.makes, row.id), row) if kind.makes and kind.show else None
+    if kind.makes is None or kind.show is None:
+        return record(session, row)
+    return kind.show(made_by(session, kind.makes, row.id), row)
 
 
 def event(session: Session, row: Job) -> EventRecord:
@@ -232,7 +229,9 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     if row is None:
         raise NotFound("There is no such job.")
     (shown,) = views(session, [row], now)
-    return replace(shown, made=_made(session, get_job(session, job_id))), row.plan or {}
+    if KINDS[row.kind].makes is not None:
+        shown = replace(shown, made=made(session, get_job(session, job_id)))
+    return shown, row.plan or {}
 
 
 def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
