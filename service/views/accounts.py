@@ -106,7 +106,7 @@ class Payments:
         """Return an account as it is shown.
 
         Raises:
-            NotFound: There is none.
+            NotFound: No account has this id.
         """
         if account_id not in self.accounts:
             raise NotFound("There is no such account.", account_id=account_id)
@@ -123,7 +123,7 @@ def read(session: Session, account_id: str) -> Payer:
     """Return an account, compared with its log.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No account has this id.
     """
     return Payments.read(session, [account_id]).payer(account_id)
 

@@ -230,7 +230,7 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     """Return one job and its plan.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No job has this id.
     """
     row = session.execute(ON_PAGES.add_columns(Job.plan).where(Job.id == job_id)).one_or_none()
     if row is None:

@@ -129,7 +129,7 @@ def view(session: Session, release_id: str) -> WholeRelease:
     """Return one release.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No release has this id.
     """
     query = select(Release).options(_with_job(Release), joinedload(Release.dataset))
     row = session.scalar(query.where(Release.id == release_id))

@@ -93,7 +93,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
     """Return a sweep with its trials in their order.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No sweep has this id.
     """
     row = get_sweep(session, sweep_id)
     rows = _trials(session, [row])
