@@ -13,20 +13,20 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest
+from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.options import values_in_words
-from privacy.plans.plan import Plan, Recipe
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs
 from service.api.ordering import order
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
-from service.auth import Principal
-from service.dashboard import queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
+    Body,
     fresh_once,
     once_of,
     problems_of,
@@ -36,14 +36,16 @@ from service.dashboard.forms import (
     write_options,
 )
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.queries import AccountView
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
-from service.extractors import require_extractor
+from service.jobs.kind import Kind, Order, Reading
+from service.views import accounts, plans, releases
+from service.views.datasets import dataset as dataset_view
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+CHOICES_MAX = 50  # of a field
 FREE_RELEASES = 3  # that are named where nothing more can be trained
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
 FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
@@ -58,23 +60,6 @@ class Wish:
     epsilon: str = ""
     evaluation: str = ""
     options: str = ""
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A plan with its account before and after.
-
-    Attributes:
-        left_share: of the lifetime budget, if all of the price is spent.
-    """
-
-    plan: Plan
-    payer: AccountView
-    price_epsilon: float
-    price_share: float
-    left_share: float
-    left_epsilon: float
-    affordable: bool
 
 
 def asked(
@@ -104,7 +89,7 @@ def asked(
 
 
 def wish_of(job: Job) -> Wish:
-    """Return what a training, or the preview of one, was asked for."""
+    """Return what a job that carries out a plan was asked for."""
     return Wish(
         dataset=job.dataset_id or "",
         recipe=job.recipe,
@@ -129,45 +114,41 @@ def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
     return _page(request, dashboard, wish, "_price.html")
 
 
-@router.post("/jobs")
-def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-    """Ask for the training whose price was shown, or show the page again with what is wrong."""
-    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    return _ordered(request, dashboard, trainer, form, wish, "train")
+def _add_form(kind: Kind, asked: Order) -> None:
+    """Take the form that asks for the job of a plan that is shown."""
+
+    def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+        wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
+        try:
+            key, fields = f"{kind.name} {once_of(form)}", _body(wish, asked.request).model_dump()
+            job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
+        except (ObscuraError, PrivacyError) as error:
+            return _page(request, dashboard, wish, "train.html", error)
+        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+    router.post(asked.path.removeprefix("/v1"))(ask)
 
 
-@router.post("/previews")
-def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-    """Ask for a preview of the plan that is shown, and go to the page of its job."""
-    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    return _ordered(request, dashboard, trainer, form, wish, "preview")
+def _add_picture(kind: Kind, place: Reading) -> None:
+    """Send the picture of what a job has made."""
+
+    def send(request: Request, dashboard: Running, made_id: str) -> Response:
+        return read_picture(dashboard.service, request, kind, made_id)
+
+    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
 
 
-@router.get("/previews/{preview_id}/grid.png")
-def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
-    """Send the picture of what a preview drew."""
-    return read_picture(dashboard.service, request, jobs.KINDS["preview"], preview_id)
+for _kind in jobs.KINDS.values():
+    if _kind.planned and _kind.order is not None:
+        _add_form(_kind, _kind.order)
+    if _kind.reading is not None and _kind.reading.picture:
+        _add_picture(_kind, _kind.reading)
 
 
-def _ordered(
-    request: Request, dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], wish: Wish, kind: str
-) -> Response:
-    """Ask for a job that carries out a plan, and go to its page, or show the plan again with what is wrong."""
-    try:
-        key, fields = once_of(form), _body(wish).model_dump()
-        if kind == "preview":
-            key, fields = f"preview {key}", fields | {"stand_in_dataset_id": None}
-            del fields["evaluation_dataset_id"]
-        job_id = order(dashboard.service, trainer.id, key, jobs.KINDS[kind], fields, lambda _, job: job.id)
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
-
-
-def _body(wish: Wish) -> JobRequest:
-    fields = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
-    fields |= {"evaluation_dataset_id": wish.evaluation}
-    return read_body(JobRequest, fields | {"options": read_options(wish.options)})
+def _body(wish: Wish, schema: type[Body]) -> Body:
+    fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
+    fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
+    return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
 
 def _page(
@@ -177,22 +158,21 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "free": None}
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
         if dataset is not None and dataset.account_id is not None:
-            payer = queries.read_payer(session, dataset.account_id)
+            payer = accounts.read(session, dataset.account_id)
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             wish = _completed(wish, dataset, most)
-            values |= {"public": release_queries.datasets_like(session, dataset), "most": most, "payer": payer}
+            values |= {"public": releases.datasets_like(session, dataset), "most": most, "payer": payer}
             if payer.balance is not None and most == 0:
-                values["free"] = release_queries.list_releases(
-                    session, limit=FREE_RELEASES, account_id=dataset.account_id
-                )
-            elif isinstance(payer, AccountView) and refused is None:
+                of_account = Release.account_id == dataset.account_id
+                values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
+            elif payer.balance is not None and refused is None:
                 try:
-                    values["priced"] = _priced(session, dashboard, payer, _body(wish))
+                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish, JobRequest))
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -227,38 +207,21 @@ def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
     return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
-def _datasets(session: Session, chosen: str) -> list[Dataset]:
+def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
     """Return the newest private datasets that have their images, the chosen one among them in any case."""
     ready = select(Dataset).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
-    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(queries.CHOICES_MAX)))
+    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)))
     if chosen and all(row.id != chosen for row in newest):
         row = session.get(Dataset, chosen)
         if row is None or row.visibility is not Visibility.PRIVATE:
             raise NotFound("There is no such private dataset.")
         newest.insert(0, row)
-    return newest
+    return [dataset_view(row) for row in newest]
 
 
-def _completed(wish: Wish, dataset: Dataset, most: float) -> Wish:
+def _completed(wish: Wish, dataset: DatasetRecord, most: float) -> Wish:
     """Fill in what was left open: the dataset, and an epsilon that the account has left."""
     values: Mapping[str, str] = vars(wish) | {"dataset": dataset.id}
     if not wish.epsilon:
         values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
     return Wish(**values)
-
-
-def _priced(session: Session, dashboard: Dashboard, payer: AccountView, body: JobRequest) -> Priced:
-    plan = jobs.plan_job(session, **body.model_dump(exclude={"evaluation_dataset_id"}))
-    require_extractor(dashboard.settings, plan)
-    balance, account = payer.balance, payer.account
-    after = max(balance.left_nano - plan.price_nano, 0)
-    epsilon_of = ledger.filter_of(account).epsilon_of
-    return Priced(
-        plan=plan,
-        payer=payer,
-        price_epsilon=epsilon_of(plan.price_nano),
-        price_share=plan.price_nano / balance.capacity_nano,
-        left_share=after / balance.capacity_nano,
-        left_epsilon=epsilon_of(after),
-        affordable=not account.frozen and plan.budget_nano <= balance.left_nano,
-    )

@@ -48,7 +48,7 @@ NOT_RUN = {
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
-    "docs/formats.md": "tests/models/test_bundle.py runs that program for every kind of network",
+    "docs/formats.md": "tests/models/test_program.py runs that program for every kind of network",
     "docs/quickstart.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.

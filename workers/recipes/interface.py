@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from models.released import ReleasedGenerator, save_released
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, rank, ranks, release_once
 
@@ -112,11 +113,23 @@ class CheckpointFolder(Protocol):
         """
 
 
-class Trained(Protocol):
-    """What a recipe hands over: a generator, a histogram, a classifier. All of it may be published."""
+@runtime_checkable
+class SavesItself(Protocol):
+    """What is published and is no generator: a histogram, a classifier."""
 
     def save(self, directory: Path) -> None:
-        """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+        """Write it into an existing, empty directory."""
+
+
+Trained = ReleasedGenerator | SavesItself  # what a recipe hands over; all of it may be published
+
+
+def save_trained(trained: Trained, directory: Path) -> None:
+    """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+    if isinstance(trained, SavesItself):
+        trained.save(directory)
+    else:
+        save_released(trained, directory)
 
 
 class Unkept:

@@ -57,8 +57,8 @@ class DataLensConfig(RecipeConfig):
     )
     texture: bool = Field(
         False,
-        description="Release the texture of images along with their coefficients, and draw images that have it "
-        "(`models.texture`). Votes know nothing of it, so it needs a vote_share of 0.",
+        description="Release the texture of images along with their coefficients, and draw images that have it. "
+        "Votes know nothing of it, so it needs a vote_share of 0.",
     )
     texture_waves: int = Field(
         TEXTURE_MAX,

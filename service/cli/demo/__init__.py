@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,20 +30,6 @@ MARKER = "made-by-obscura-demo"
 METHODS = ("logistic_regression", "mlp", "cnn")
 
 
-@dataclass
-class _Clock:
-    """Seconds of each phase."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
-
-    def done(self, phase: str) -> None:
-        """The phase ended now, and the next one begins."""
-        now = time.monotonic()
-        self.seconds[phase] = round(now - self._began, 1)
-        self._began = now
-
-
 def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool = False) -> None:
     """Find real images, onboard them, measure the release, and write `summary.json`.
 
@@ -58,37 +43,37 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
         CliError: The folder is somebody else's, the images cannot be had, or the service does not start.
         JobFailed: A job failed.
     """
-    clock = _Clock()
-    data_dir = _fresh_folder(out)
+    seconds: dict[str, float] = {}
+    began = time.monotonic()
+
+    def done(phase: str) -> None:
+        """The phase ended now, and the next one begins."""
+        seconds[phase] = round(time.monotonic() - began - sum(seconds.values()), 1)
+
+    folder = _fresh_folder(out)
     found = find_images(out.parent / "cache", output.notice, images)
     output.notice(f"Images: {found.name} ({found.source}).")
-    program = f"obscura --data-dir {quoted(data_dir)}"
-    with DemoService(data_dir, log=out / "service.log") as service, Client(service.url, service.token) as client:
-        output.notice(f"\nRunning a service on {data_dir} for the time of this command:\n  $ {program} up")
-        output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {data_dir / 'admin.key'}.")
-        clock.done("setup")
+    program = f"obscura --data-dir {quoted(folder)}"
+    with DemoService(folder, log=out / "service.log") as service, Client(service.url, service.token) as client:
+        output.notice(f"\nRunning a service on {folder} for the time of this command:\n  $ {program} up")
+        output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {folder / 'admin.key'}.")
+        done("setup")
+        beside = f"{program} up, and beside it: "
         walk = Onboarding(
-            client,
-            output,
-            found.folder,
-            found.private,
-            found.flags,
-            program=program,
-            beside=f"{program} up, and beside it: ",
-            options=found.options,
+            client, output, found.folder, found.private, found.flags, program, beside, options=found.options
         )
         account = walk.account(EPSILON, found.delta)
         dataset = walk.declare(account, found.private_at_most)
         plan = walk.plan(dataset, account, EPSILON)
         walk.send(dataset)
-        clock.done("ingest")
+        done("ingest")
         release = walk.train(dataset, EPSILON)
-        clock.done("job")
+        done("job")
         sample = walk.draw(release, COUNT, out / "synthetic")
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
-        clock.done("sample")
+        done("sample")
         release = _measured(walk, found, release)
-        clock.done("evaluation")
+        done("evaluation")
         (out / "privacy_card.json").write_text(json.dumps(release.card(), indent=2) + "\n", "utf-8")
         paths = {
             "download": str(download),
@@ -102,7 +87,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
             "capacity": balance.capacity_nano,
             "spent": balance.spent_nano,
             "spent_epsilon": balance.spent_epsilon,
-            "seconds": clock.seconds,
+            "seconds": seconds,
             "downloaded_images": COUNT,
             "peak_memory_bytes": service.peak_memory_bytes(),
             **paths,
@@ -172,30 +157,30 @@ def _fresh_folder(out: Path) -> Path:
     Raises:
         CliError: The folder holds something that no demo made.
     """
-    data_dir = out / "service"
-    if data_dir.exists():
-        if not (data_dir / MARKER).is_file():
-            raise CliError(f"{data_dir} was not made by a demo: choose another --out.", Exit.USAGE)
-        if running_at(data_dir):
-            raise CliError(f"A demo's service still runs on {data_dir}: stop it first.", Exit.OTHER)
-        shutil.rmtree(data_dir)
+    folder = out / "service"
+    if folder.exists():
+        if not (folder / MARKER).is_file():
+            raise CliError(f"{folder} was not made by a demo: choose another --out.", Exit.USAGE)
+        if running_at(folder):
+            raise CliError(f"A demo's service still runs on {folder}: stop it first.", Exit.OTHER)
+        shutil.rmtree(folder)
         shutil.rmtree(out / "synthetic", ignore_errors=True)
     require_room(out / "synthetic")
-    data_dir.mkdir(parents=True)
-    (data_dir / MARKER).touch()
-    return data_dir
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
+    return folder
 
 
 class DemoService(LocalService):
     """Runs the embedded service for the time of a block.
 
     Args:
-        data_dir: Of the service.
+        folder: Of the service.
         log: Where its output goes.
     """
 
-    def __init__(self, data_dir: Path, *, log: Path) -> None:
-        super().__init__(data_dir, log=log)
+    def __init__(self, folder: Path, *, log: Path) -> None:
+        super().__init__(folder, log=log)
         self._peak_bytes = 0
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._look, name="obscura-demo-memory", daemon=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -25,13 +26,6 @@ def accept(
     session: Session, ask: Ask, *, release_id: str, count: int, classes: Sequence[str] | None, seed: int, format: str
 ) -> Job:
     """Accept the drawing of synthetic images from a release.
-
-    Args:
-        release_id: to draw from.
-        count: of images, at least 1.
-        classes: names to draw, in equal shares; None draws all.
-        seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: one of `obscura.wire.formats`.
 
     Raises:
         InvalidInput: an argument is out of range.
@@ -100,6 +94,11 @@ def finish(
     return sample
 
 
+def show(made: Sample, job: Any) -> SampleRecord:
+    """Return the record of a sample, whose state is its job's; the job may be a row of its columns."""
+    return record_of(SampleRecord, made, state=job.state, failure=failure_of(job))
+
+
 KIND = Kind(
     name="sample",
     many="drawings",
@@ -123,5 +122,5 @@ KIND = Kind(
         description="Read a sample: its state, and its SHA-256 and size once it is there.",
     ),
     record=SampleRecord,
-    show=lambda made, job: record_of(SampleRecord, made, state=job.state, failure=failure_of(job)),
+    show=show,
 )

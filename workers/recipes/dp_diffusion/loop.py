@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.portable.edm import (
+    SIGMA_MAX,
+    EdmConfig,
+    EdmDenoiser,
+    losses,
+    noisy_rows,
+)
 from models.precision import mixed_precision
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise

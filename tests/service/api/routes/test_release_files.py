@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from models.dcgan import DcganConfig, DcganGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import transaction

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from workers.recipes.datalens.student import LatentStudent, fit_field, vote_stddev

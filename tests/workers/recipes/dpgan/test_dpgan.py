@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.dcgan import DcganConfig, DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.layers import with_planes
 from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan.plan import DpGanConfig
