@@ -1,4 +1,4 @@
-"""A service in one process, asked by its own routes: the data folder, "delete" or "state", and the dataset are given."""
+"""A service in one process, asked by its own routes. Given: the data folder, "delete" or "state", and the dataset."""
 
 import sys
 from collections.abc import Sequence
