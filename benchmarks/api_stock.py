@@ -17,13 +17,14 @@ from sqlalchemy import insert, select, text
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
 from service import admins
-from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
 from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, transaction
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
 
 CLASSES = [f"class {number}" for number in range(10)]
 TRIALS = 8
@@ -258,7 +259,8 @@ def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
     drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
     released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
     for identifier, files in ((release_id, released), (sample["id"], drawn)):
-        with staged_directory(data_dir, identifier) as staging:
+        storage = FolderStorage(data_dir)
+        with storage.stage(key_of(identifier)) as staging:
             for name, content in files.items():
                 (staging / name).write_bytes(content)
-            publish_directory(staging, directory_of(data_dir, identifier))
+            storage.publish(staging, key_of(identifier))

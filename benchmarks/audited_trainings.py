@@ -20,7 +20,7 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.auditing.payment_order import Payer, PaymentJournal

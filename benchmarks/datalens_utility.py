@@ -24,7 +24,7 @@ import torch
 from benchmarks.budgets import CountedBudget
 from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES

@@ -138,7 +138,6 @@ class StepsConfig(RecipeConfig):
     )
 
     def check(self) -> None:
-        """As in every recipe."""
         if self.anchors_dataset_id and self.estimator not in _ANCHORED:
             raise InvalidParameter(
                 "anchors_dataset_id", self.anchors_dataset_id, f"{self.estimator} has no anchors; gep and bgep have"

@@ -176,7 +176,7 @@ def require_sha256(text: str) -> None:
     """Let the hexadecimal form of a SHA-256 pass.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it has another form.
     """
     if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
         raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")

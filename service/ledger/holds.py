@@ -1,6 +1,6 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-Invariant numbers (I1-I14) are those of docs/architecture.md. Nothing here commits: what a step promises holds once the
+Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: what a step promises holds once the
 caller's transaction has committed.
 """
 

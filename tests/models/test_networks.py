@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from models.networks import groups_of
+from models.portable.layers import groups_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
 from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering

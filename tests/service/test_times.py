@@ -9,11 +9,12 @@ from pydantic import BaseModel
 
 from obscura.wire.schemas import Minute, to_the_minute
 from obscura.wire.words import EntryKind
-from service import artifacts, ledger
+from service import ledger
 from service.api.routes import routers
-from service.artifacts import directory_of, publish_directory, staged_directory
 from service.db.base import new_id
 from service.db.session import transaction
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
 from service.times import EXACT, to_the_hour
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import approve_raise, make_key
@@ -110,10 +111,11 @@ def test_an_entry_is_never_dated_before_the_one_before_it(factory, open_account)
 
 def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
     identifier = new_id("rel")
-    with staged_directory(tmp_path, identifier) as staging:
+    storage = FolderStorage(tmp_path)
+    with storage.stage(key_of(identifier)) as staging:
         (staging / "generator.json").write_text("{}")
-        publish_directory(staging, directory_of(tmp_path, identifier))
-    written = os.stat(artifacts.find_file(tmp_path, identifier, "generator.json")).st_mtime
+        storage.publish(staging, key_of(identifier))
+    written = os.stat(storage.open(key_of(identifier), "generator.json")).st_mtime
     assert written == to_the_hour(datetime.fromtimestamp(written, UTC)).timestamp()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from privacy.errors import BudgetExceeded
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.train import runner

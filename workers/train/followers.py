@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 import torch
 
+from obscura.private_files import make_private_folder
 from privacy.accounting.events import Event
 from privacy.plans.plan import Recipe
 from service import ledger
@@ -65,13 +66,12 @@ def device_of(rank: int, device: torch.device) -> torch.device:
 
 
 @contextmanager
-def followed(context: Context, processes: int, work: Path) -> Iterator[torch.device]:
+def followed(context: Context, processes: int) -> Iterator[torch.device]:
     """Let the training in the block be that of rank 0 of so many processes, on the device that it is given.
 
     Args:
         context: of the attempt, whose hold is armed.
-        processes: from `processes_wanted`.
-        work: the job's work folder. The processes find each other by a file in a new folder there.
+        processes: from `processes_wanted`. They find each other by a file in a new folder of the job's scratch.
 
     Raises:
         RankLost: a follower died. No error of this training, and no verdict about it: another attempt goes on.
@@ -79,7 +79,9 @@ def followed(context: Context, processes: int, work: Path) -> Iterator[torch.dev
     if processes == 1:
         yield context.device
         return
-    meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=work))  # readable by this user alone
+    scratch = context.settings.work_path / context.attempt.job_id
+    make_private_folder(scratch)
+    meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=scratch))  # readable by this user alone
     followers: list[subprocess.Popen[bytes]] = []
     over, device = threading.Event(), device_of(0, context.device)
     watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)

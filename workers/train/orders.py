@@ -24,13 +24,14 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, LedgerCorruption, NotFound
-from service.extractors import folder_of
 from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import Storage, work_key
 from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
 from workers.recipes.registry import TRAINERS
-from workers.supervise.attempts import Attempt, work_directory
+from workers.supervise.attempts import Attempt
 from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
@@ -75,6 +76,11 @@ class Context:
         if at:
             failpoint(f"{at}.after")
         return ended
+
+    @property
+    def storage(self) -> Storage:
+        """Where files are kept."""
+        return storage_of(self.settings)
 
 
 @dataclass(frozen=True, repr=False)
@@ -189,7 +195,7 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
     """
     name = plan.config.needed_extractor
     try:
-        extractor = read_extractor(folder_of(settings.data_dir), name) if name else None
+        extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
         raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
     return PublicParts(extractor, None if anchors is None else open_dataset(settings, anchors.id)[0])
@@ -227,6 +233,6 @@ def open_run(training: Training, public: PublicParts, budget: Budget, progress: 
         secret=derive_key(training.secret + key, "training", job_id),
         attempt=training.attempt.number,
         progress=progress,
-        checkpoints=SealedFolder(work_directory(settings.data_dir, job_id), key, f"checkpoint {job_id}"),
+        checkpoints=SealedFolder(training.storage, work_key(job_id), key, f"checkpoint {job_id}"),
         device=training.device,
     )

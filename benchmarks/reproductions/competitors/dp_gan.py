@@ -24,8 +24,9 @@ from torch import Tensor
 
 from benchmarks.reproductions.competitors.players import Player
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.dcgan import DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganGenerator
+from models.portable.layers import with_planes
 from models.public_patterns import public_patterns
 from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import SecureNoise

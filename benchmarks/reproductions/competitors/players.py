@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.dcgan import DcganConfig, DcganGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 from privacy.mechanisms.noise import derive_key

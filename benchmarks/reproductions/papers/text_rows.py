@@ -22,7 +22,7 @@ from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.reproductions.papers.sentences import LENGTH, rated_sentences
 from benchmarks.reproductions.papers.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
-from models.networks import initialise
+from models.portable.layers import initialise
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.dp_classifier.loop import losses
 

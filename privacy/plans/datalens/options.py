@@ -57,8 +57,8 @@ class DataLensConfig(RecipeConfig):
     )
     texture: bool = Field(
         False,
-        description="Release the texture of images along with their coefficients, and draw images that have it "
-        "(`models.texture`). Votes know nothing of it, so it needs a vote_share of 0.",
+        description="Release the texture of images along with their coefficients, and draw images that have it. "
+        "Votes know nothing of it, so it needs a vote_share of 0.",
     )
     texture_waves: int = Field(
         TEXTURE_MAX,
@@ -142,7 +142,6 @@ class DataLensConfig(RecipeConfig):
     evaluation_seed: int = Field(0, ge=0, le=2**31 - 1, description="Public seed of the measurement of usefulness.")
 
     def check(self) -> None:
-        """As in every recipe."""
         if (self.images is None) == (self.stddev is None):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
@@ -183,12 +182,10 @@ class DataLensConfig(RecipeConfig):
 
     @property
     def changes_its_start(self) -> bool:
-        """As in every recipe."""
         return self.warm_start and self.vote_share > 0
 
     @property
     def drawing_seconds(self) -> float:
-        """As in every recipe."""
         return 3e-3 if self.texture else 8e-4
 
     def moments(self, facts: PublicFacts) -> MomentVotesConfig:

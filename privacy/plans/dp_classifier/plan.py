@@ -36,7 +36,6 @@ class DpClassifierConfig(StepsConfig):
     )
 
     def check(self) -> None:
-        """As in every recipe."""
         super().check()
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a classifier sees one view of each record")

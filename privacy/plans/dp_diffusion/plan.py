@@ -39,7 +39,7 @@ class DpDiffusionConfig(StepsConfig):
         0.1, ge=0, le=0.9, description="Share of the rows whose label is left out in training, which guidance needs."
     )
     guidance: float = Field(
-        0.0, ge=0, le=10, description="w of classifier-free guidance in drawing, which needs a label_drop; 0 is none."
+        0.0, ge=0, le=10, description="w of classifier-free guidance in drawing, which needs a label_drop; 0: off."
     )
     sampling_steps: int = Field(50, ge=2, le=1000, description="N, steps in which an image is drawn.")
     churn: float = Field(
@@ -80,7 +80,6 @@ class DpDiffusionConfig(StepsConfig):
     )
 
     def check(self) -> None:
-        """As in every recipe."""
         super().check()
         if self.guidance > 0 and self.label_drop == 0:
             raise InvalidParameter(
@@ -102,7 +101,6 @@ class DpDiffusionConfig(StepsConfig):
 
     @property
     def drawing_seconds(self) -> float:
-        """As in every recipe."""
         return 5e-3 * self.sampling_steps
 
     def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[DataLensConfig, int]:

@@ -40,7 +40,6 @@ class DpGanConfig(StepsConfig):
     )
 
     def check(self) -> None:
-        """As in every recipe."""
         super().check()
         if self.multiplicity != 1:
             raise InvalidParameter("multiplicity", self.multiplicity, "a discriminator sees one view of each record")
@@ -53,7 +52,6 @@ class DpGanConfig(StepsConfig):
 
     @property
     def drawing_seconds(self) -> float:
-        """As in every recipe."""
         return 4e-4
 
 

@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 # openclipart-png at 64 x 64 (luma of three channels; where there is one channel, a third). Luma and the two chroma
 # planes are those of LUMA_CHROMA; the latter hold these parts of luma's power.
 POWER, OFFSET, PLANES = 0.02, 0.25, (1.0, 0.08, 0.035)
-# Likewise of a texture (`models.texture`), seen as waves over the cells and over the orientations. The mean square of
+# Likewise of texture (`portable.textured`), seen as waves over the cells and over the orientations. The mean square of
 # such a number, as a share of the number of cells, is TEXTURE_POWER / (TEXTURE_OFFSET + rows^2 + columns^2), times a
 # part for the sum or the difference of fine and coarse waves, and one for the harmonic over orientations. Fitted to the
 # same pictures at 28 x 28.

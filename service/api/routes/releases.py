@@ -18,8 +18,7 @@ from obscura.wire.job_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
-from service import artifacts, jobs, reports, weights
-from service.api import job_views
+from service import jobs, reports, weights
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
@@ -28,6 +27,9 @@ from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.jobs.kinds import evaluate
+from service.storage.files import digest_file
+from service.storage.interface import key_of
+from service.views import releases as views
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -44,15 +46,15 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    query = narrowed(job_views.RELEASES, Release, account_id=account_id)
-    return answer_newest(service, request, page, query, Release, job_views.releases)
+    query = narrowed(views.RELEASES, Release, account_id=account_id)
+    return answer_newest(service, request, page, query, Release, views.records)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = views.records(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -109,7 +111,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
     `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
     if name in formats.MADE:
-        made = weights.read_made(service.settings.data_dir, service.factory, release_id, name)
+        made = weights.read_made(service.storage, service.factory, release_id, name)
         return answer_bytes(request, made, "text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
@@ -139,9 +141,7 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
 
 def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     _require_generator(service, release_id, name)
-    return answer_bytes(
-        request, reports.read_report(service.settings.data_dir, service.factory, release_id, name), media_type
-    )
+    return answer_bytes(request, reports.read_report(service.storage, service.factory, release_id, name), media_type)
 
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
@@ -157,8 +157,8 @@ def _require_generator(service: Service, release_id: str, name: str) -> Release:
 
 def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     release = _require_generator(service, release_id, name)
-    path = artifacts.find_file(service.settings.data_dir, release.id, name)
-    return send_file(request, path, sha256=artifacts.digest_file(path), media_type=media_type)
+    path = service.storage.open(key_of(release.id), name)
+    return send_file(request, path, sha256=digest_file(path), media_type=media_type)
 
 
 sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
@@ -192,7 +192,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
     packing = formats.PACKINGS[sample.format.value]
-    path = artifacts.find_file(service.settings.data_dir, sample.id, sample.path.rpartition("/")[2])
+    path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return send_file(
         request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"
     )

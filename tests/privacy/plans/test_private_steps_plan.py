@@ -9,8 +9,9 @@ import dp_accounting.pld
 import pytest
 from torch import nn
 
-from models.dcgan import DcganConfig, Discriminator
-from models.edm import EdmConfig, EdmDenoiser
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig
+from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent

@@ -27,6 +27,7 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
+from service.storage.folder import FolderStorage
 from tests.service.people import approve_raise, make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
@@ -181,7 +182,7 @@ class LedgerBook:
             key=self.key,
         )
         if keep:
-            keep_receipt(self.data_dir, release.receipt)
+            keep_receipt(FolderStorage(self.data_dir), release.receipt)
         return release.receipt
 
     def train(self, account: str, *, keep: bool = True) -> dict[str, Any]:
@@ -253,7 +254,7 @@ class LedgerBook:
     def checkpoint(self) -> Checkpoint:
         heads = self.verify().heads
         made = self.do(write_checkpoint, heads=heads, key=self.key)
-        keep_checkpoint(self.data_dir, made, trusted_keys(self.key_path))
+        keep_checkpoint(FolderStorage(self.data_dir), made, trusted_keys(self.key_path))
         return made
 
     def releases(self) -> list[Release]:

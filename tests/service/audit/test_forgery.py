@@ -18,6 +18,7 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import transaction
+from service.storage.folder import FolderStorage
 from tests.service.audit.book import EVENT, LedgerBook
 from tests.service.audit.forgery import Change, rewritten
 
@@ -34,7 +35,7 @@ def patients(book: LedgerBook) -> str:
 
 @pytest.fixture
 def kept(book: LedgerBook) -> Signed:
-    found = read_checkpoint_file(book.data_dir, trusted_keys(book.key_path))
+    found = read_checkpoint_file(FolderStorage(book.data_dir), trusted_keys(book.key_path))
     assert found is not None
     return found
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from obscura.client.local_service import running_at
-from service.artifacts import directory_of
 from service.db.base import new_id
+from service.storage.interface import key_of
 from tests.service.cli.conftest import START_SECONDS, Shell, environment
 
 MARK = "ins_" + "a" * 20
@@ -36,7 +36,7 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
 
 def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path, warm: str) -> None:
     data_dir = tmp_path / "service"
-    release = directory_of(data_dir, new_id("rel"))
+    release = data_dir / key_of(new_id("rel"))
     release.mkdir(parents=True, mode=0o700)
     (data_dir / "installation").write_text(f"{MARK}\n")
     (data_dir / "admin.key").write_text("what its database knows\n")

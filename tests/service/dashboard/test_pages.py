@@ -12,12 +12,12 @@ from sqlalchemy import select
 from obscura.wire import wording
 from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import ledger
-from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
+from service.storage.interface import key_of
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
@@ -159,10 +159,10 @@ def test_the_report_is_served_under_a_policy_of_its_own(site, stock):
 
 def test_only_published_files_are_served(site, stock):
     client, orphan, page = site.client(), new_id("rel"), f"/releases/{stock.release}"
-    folder = directory_of(site.settings.data_dir, orphan)
+    folder = site.settings.data_dir / key_of(orphan)
     folder.mkdir(parents=True)
     (folder / "grid.png").write_bytes(b"unpublished")
-    own = directory_of(site.settings.data_dir, stock.release)
+    own = site.settings.data_dir / key_of(stock.release)
     (own / "secret.txt").write_text("x")
     (own / "report.json").symlink_to(site.settings.data_dir / "datasets")
     names = ("secret.txt", "report.json", "generator.safetensors", "..%2f..%2fobscura.db")

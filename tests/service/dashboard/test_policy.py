@@ -11,7 +11,6 @@ from sqlalchemy import select
 from obscura.wire.words import DatasetState, DecisionAction, HoldState, JobState
 from service import jobs, ledger
 from service.admins import introduce
-from service.artifacts import directory_of
 from service.auth import create_key
 from service.datasets.vault import key_path, write_key
 from service.db.access_tables import Admin, ApiKey, Decision
@@ -19,6 +18,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
 from service.sealing import new_key
+from service.storage.interface import key_of
 from service.times import to_the_hour
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
@@ -188,7 +188,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
 def sealed(site: Any, stock: Any) -> str:
     """The usual dataset with a key and files."""
     write_key(key_path(site.settings, stock.dataset), new_key())
-    directory_of(site.settings.data_dir, stock.dataset).mkdir(parents=True)
+    (site.settings.data_dir / key_of(stock.dataset)).mkdir(parents=True)
     return stock.dataset
 
 
@@ -204,7 +204,7 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, seale
     assert key_path(site.settings, sealed).exists()
     assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
     assert not key_path(site.settings, sealed).exists()
-    assert not directory_of(site.settings.data_dir, sealed).exists()
+    assert not (site.settings.data_dir / key_of(sealed)).exists()
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.job(stock.running).cancel_requested
     assert site.row(Dataset, sealed).state is DatasetState.DELETING

@@ -95,7 +95,7 @@ def answers(client: TestClient) -> dict[str, Any]:
             ask(f"samples/{job['sample_id']}")
             ask(f"samples/{job['sample_id']}/content")
     for release in items["releases"]:
-        for part in RELEASE_PARTS:  # where there is none, the problem document
+        for part in RELEASE_PARTS:  # where a release lacks it, the problem document
             ask(f"releases/{release['id']}/{part}")
     return found
 

@@ -1,7 +1,7 @@
 """What the ledger promises, as plain dictionaries without a database, a lock or a clock.
 
 Every method takes the arguments of the production function of the same name, changes the dictionaries or raises
-`Refused` with the code of the error that the caller must see. It is written from docs/architecture.md, one rule a line,
+`Refused` with the code of the error that the caller must see. It is written from docs/states.md, one rule a line,
 and shares no code with what it judges but the filter, which has tests of its own. `made` hands in the identifiers that
 production chose.
 """

@@ -14,7 +14,7 @@ import pytest
 from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
 from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise.attempts import Attempt
-from workers.supervise.supervisor import Patience, log_path, runner_environment, supervise
+from workers.supervise.supervisor import Patience, runner_environment, supervise
 
 CANARY = "canary-0815-patient-jones"
 
@@ -197,7 +197,7 @@ def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop
     supervise_here(workshop, attempt, tiny_runner, impatient)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
-    path = log_path(workshop.settings.data_dir, attempt)
+    path = workshop.settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     assert path.stat().st_mode & 0o777 == 0o600
     assert "tiny_runner.py" in path.read_text()
     assert CANARY not in path.read_text()

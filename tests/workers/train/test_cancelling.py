@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.edm import EdmConfig, EdmDenoiser
+from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from obscura.wire.words import JobState
 from service.datasets.vault import open_dataset

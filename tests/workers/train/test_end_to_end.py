@@ -6,8 +6,8 @@ import numpy as np
 
 from obscura.wire.words import JobState
 from service import jobs, queue
-from service.artifacts import digest_directory
 from service.db.job_tables import Sample
+from service.storage.files import digest_directory
 from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
 

@@ -68,7 +68,7 @@ def read_histogram(directory: Path) -> Mapping[str, Any]:
 
     Raises:
         ValueError: the file has another format.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the folder holds no histogram.
     """
     document: dict[str, Any] = json.loads((directory / HISTOGRAM_FILE).read_text(encoding="utf-8"))
     if document.pop("format", None) != _FORMAT:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.textured import new_generator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
-from models.textured import new_generator
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens.moment_votes import planned_rounds
 from privacy.plans.datalens.options import DataLensConfig

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.generator import Generator
+from models.portable.generator import Generator
 from workers.recipes.datalens.teacher_stage import Release
 
 # Prior variances of a mean vote (as a share of the teachers) that the evidence chooses from; 0 is "no signal".

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, losses, noisy_rows
+from models.portable.edm import (
+    SIGMA_MAX,
+    EdmConfig,
+    EdmDenoiser,
+    losses,
+    noisy_rows,
+)
 from models.precision import mixed_precision
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
@@ -217,7 +223,7 @@ def _release_central(
         All of them at full size (n, c, h, w) uint8, and their labels (n,).
 
     Raises:
-        BudgetExceeded: there is none, and none can be paid for.
+        BudgetExceeded: nothing was released so far, and nothing can be paid for.
     """
     facts, event = run.facts, poisson_event(run.plan.stage(CENTRAL))
     release = CentralConfig(

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.dcgan import DcganConfig, DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.layers import with_planes
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts

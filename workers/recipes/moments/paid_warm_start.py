@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED, WARM_START, warm_start_event

@@ -1,6 +1,6 @@
 """Texture of private images: each record's numbers depend on that record alone, to the last bit.
 
-The same numbers as `models.texture.texture`, in another arithmetic. Filters and pixels are integers, so that sums of
+The same numbers as `portable.textured.texture`, in another arithmetic. Filters and pixels are integers, so that sums of
 their products are exact in whatever order they are added; squares, sums of two and roots are rounded as IEEE 754 says,
 wherever in a block a number stands; moduli are rounded to integers before they are added; and logarithms, which
 libraries round as they like, come from one table.
@@ -17,9 +17,17 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
+from models.portable.textured import (
+    CENTRE,
+    FILTER_UNIT,
+    LOG_FLOOR,
+    MODULUS_FLOOR,
+    ORIENTATIONS,
+    SCALE,
+    filters,
+)
 from models.sizes import TEXTURE_CELL as CELL
 from models.sizes import texture_size
-from models.texture import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.detail import texture_waves
 from privacy.plans.plan import PublicFacts

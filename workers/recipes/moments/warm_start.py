@@ -1,7 +1,7 @@
 """Warm start: one noisy Gaussian per class, from a few integer releases, before the first vote.
 
 Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
-of a picture and noise is small; where the plan says so, their texture follows (`models.texture`). Released are (1)
+of a picture and noise is small; where the plan says so, their texture follows (`portable.textured`). Released are (1)
 counts and means by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the
 principal components, (3) where there are clusters, their counts and centres in those components
 (`clusters`), (4) each class's covariance there, around its centres. Each is then shrunk as far as the known noise

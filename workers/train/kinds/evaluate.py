@@ -20,7 +20,7 @@ from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
-from service import artifacts, jobs, ledger
+from service import jobs, ledger
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
@@ -28,6 +28,7 @@ from service.db.session import transaction
 from service.errors import NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
+from service.storage.interface import key_of
 from workers.evaluation.utility import Utility, train_and_test
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
@@ -61,8 +62,8 @@ def run(context: Context) -> None:
     test = public_images(*open_dataset(context.settings, dataset.id))
     work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)
     progress = ReportedProgress(context, work)
-    directory = artifacts.directory_of(context.settings.data_dir, release.id)
     try:
+        directory = context.storage.open(key_of(release.id))
         if evaluation.samples is None:
             measured = measure_classifier(directory, test, device=context.device, progress=progress)
         else:
@@ -71,8 +72,8 @@ def run(context: Context) -> None:
             measured = measure_generator(
                 directory, test, request, warm_start=warm_start, device=context.device, progress=progress
             )
-    except (FileNotFoundError, ValueError):
-        if directory.is_dir():
+    except (NotFound, FileNotFoundError, ValueError):
+        if release.id in context.storage.list("releases"):
             raise
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
     results = {

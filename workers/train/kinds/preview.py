@@ -30,7 +30,7 @@ from service.jobs.kinds import preview
 from service.jobs.planning import facts_of
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData
+from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
 from workers.recipes.registry import work_of
 from workers.train.drawing import SampleRequest, drawing_work
 from workers.train.kinds.evaluate import Images, drawn_images, public_images
@@ -232,7 +232,7 @@ def cut(
 def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Images:
     """Return images as a release of this would draw them."""
     with tempfile.TemporaryDirectory() as folder:
-        trained.save(Path(folder))
+        save_trained(trained, Path(folder))
         generator = load_released(Path(folder))
     generator.to(device)
     request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)

@@ -7,19 +7,19 @@ them: every batch has its own random stream derived from the public seed, and th
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from models.released import ReleasedGenerator, load_released
 from obscura.wire.formats import PACKINGS
-from service import artifacts, jobs
+from service import jobs
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from service.errors import NotFound
 from service.failpoints import failpoint
 from service.jobs.kinds import sample as kind
+from service.storage.files import digest_file
+from service.storage.interface import Storage, key_of
 from workers.recipes.interface import Piece
 from workers.train.drawing import SampleRequest
 from workers.train.orders import Context
@@ -39,33 +39,33 @@ def run(context: Context) -> None:
         StaleAttempt: another attempt has taken over.
         NotFound: the release's files are gone.
     """
-    data_dir, job_id = context.settings.data_dir, context.attempt.job_id
+    storage, job_id = context.storage, context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
         sample = jobs.made_by(session, Sample, job_id)
         release = jobs.get_release(session, sample.release_id)
         names = tuple(session.get_one(Dataset, release.dataset_id).classes)
-    directory = artifacts.directory_of(data_dir, sample.id)
-    path = directory / f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
-    if not path.is_file():
+    key, name = key_of(sample.id), f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
+    if sample.id not in storage.list("samples"):
         progress = ReportedProgress(context, [Piece(STAGE, sample.count, 1.0)])
 
         def tell(drawn: int) -> None:
             progress(stage=STAGE, step=drawn, steps=sample.count)
 
-        generator = _load(data_dir, release)
+        generator = _load(storage, release)
         # On the CPU and on one thread, so that additions keep their order and equal seeds give equal bytes.
         torch.set_num_threads(1)
-        with artifacts.staged_directory(data_dir, sample.id) as staging:
+        with storage.stage(key) as staging:
             file = SampleFile(sample.format, release.name, release.card)
-            write_sample(staging / path.name, generator, _request_of(sample, names), file, tell)
+            write_sample(staging / name, generator, _request_of(sample, names), file, tell)
             failpoint("sample.before")
-            artifacts.publish_directory(staging, directory)
+            storage.publish(staging, key)
             failpoint("sample.after")
+    path = storage.open(key, name)
     context.end(
         kind.finish,
         at="drawn",
-        path=path.relative_to(data_dir).as_posix(),
-        sha256=artifacts.digest_file(path),
+        path=f"{key}/{name}",
+        sha256=digest_file(path),
         size_bytes=path.stat().st_size,
     )
 
@@ -75,8 +75,8 @@ def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
     return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen)
 
 
-def _load(data_dir: Path, release: Release) -> ReleasedGenerator:
+def _load(storage: Storage, release: Release) -> ReleasedGenerator:
     try:
-        return load_released(artifacts.directory_of(data_dir, release.id))
+        return load_released(storage.open(key_of(release.id)))
     except (OSError, ValueError):
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None

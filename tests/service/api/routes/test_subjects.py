@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
-from models.generator import Generator
+from models.portable.generator import Generator
 from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
 from workers.recipes.datalens import loop as datalens

@@ -25,9 +25,9 @@ from privacy.plans.class_histogram.plan import COUNTS, SENSITIVITY
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs, ledger
-from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.errors import Conflict, InvalidInput
+from service.storage.files import digest_directory
 from tests.workers.small_trainings import Purse
 from workers.recipes.class_histogram.loop import ClassHistogram, count_classes, read_histogram, train
 from workers.recipes.interface import Run, TrainingData

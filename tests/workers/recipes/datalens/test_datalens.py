@@ -14,8 +14,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from models.generator import Generator, load_generator, save_generator
-from models.textured import TexturedGenerator
+from models.portable.generator import Generator
+from models.portable.textured import TexturedGenerator
+from models.released import load_released, save_released
 from privacy.accounting.events import GaussianEvent
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
@@ -26,6 +27,7 @@ from privacy.plans.datalens.plan import VOTES
 from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
+from service.storage.folder import FolderStorage
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
@@ -75,7 +77,7 @@ class Reports:
 
 
 def work_in(directory: Path) -> SealedFolder:
-    return SealedFolder(directory, bytes(32), "test")
+    return SealedFolder(FolderStorage(directory), "work", bytes(32), "test")
 
 
 @pytest.fixture(scope="module")
@@ -400,8 +402,8 @@ def test_the_warm_start_alone_asks_no_teacher(train: Callable[..., Generator]) -
 
 def test_the_warm_start_can_be_released_without_the_votes(train: Callable[..., Generator], tmp_path: Path) -> None:
     generator = train(plan(), checkpoints=work_in(tmp_path / "both"))
-    save_generator(generator, tmp_path)
-    warm = load_generator(tmp_path, which="warm_start")
+    save_released(generator, tmp_path)
+    warm = load_released(tmp_path, which="warm_start")
     alone = train(plan(), Purse(closed=(VOTES,)), checkpoints=work_in(tmp_path / "alone"))
     for name, tensor in alone.state_dict().items():
         assert torch.equal(warm.state_dict()[name], tensor)

@@ -1,4 +1,4 @@
-"""The student finds a field in noisy votes, finds none where there is none, and goes on from a checkpoint."""
+"""The student finds a field in noisy votes, finds nothing in noise alone, and goes on from a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from workers.recipes.datalens.student import LatentStudent, fit_field, vote_stddev

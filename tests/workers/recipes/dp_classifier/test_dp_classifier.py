@@ -21,11 +21,10 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import STEPS, StepsConfig
 from service import jobs
-from service.artifacts import digest_directory
 from service.db.session import transaction
 from service.errors import Conflict
-from service.extractors import folder_of
 from service.jobs import FailureCode
+from service.storage.files import digest_directory
 from tests.models.small_extractors import extractor, write_extractor
 from tests.workers.small_trainings import (
     DIGITS,
@@ -224,7 +223,7 @@ def test_a_paid_job_becomes_a_classifier_that_anybody_can_load(workshop: Any) ->
 
 def test_a_job_publishes_its_extractor_with_the_classifier(workshop: Any) -> None:
     workshop = workshop
-    write_extractor(folder_of(workshop.settings.data_dir))
+    write_extractor(workshop.settings.extractors_path)
     job_id = ask(workshop, **PRETRAINED)
     published = published_by(workshop, job_id)
     directory = workshop.settings.data_dir / published.artifact_dir

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
+from models.portable.edm import SIGMA_MAX, EdmConfig, EdmDenoiser, noisy_rows
 from obscura.wire.words import ReleaseKind
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.dcgan import DcganConfig, DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.layers import with_planes
 from obscura.wire.words import ReleaseKind
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan, PublicFacts
-from service.artifacts import digest_directory
+from service.storage.files import digest_directory
 from tests.workers.small_trainings import (
     DIGITS,
     FACTS,

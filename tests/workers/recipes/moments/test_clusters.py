@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from models.generator import Generator, GeneratorConfig
-from models.textured import TexturedGenerator
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.textured import TexturedGenerator
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise

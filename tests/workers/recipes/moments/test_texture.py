@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from models.texture import FILTER_UNIT, filters, texture
+from models.portable.textured import FILTER_UNIT, filters, texture
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.plan import PublicFacts
 from workers.recipes.moments.texture import LARGEST, texture_basis, texture_coefficients
