@@ -48,6 +48,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Leave nothing frozen: libraries count at the end what nobody has collected."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def warm() -> Iterator[str]:
     """A program that is called as Python is, and has everything imported; see warm.py."""

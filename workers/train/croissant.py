@@ -56,13 +56,7 @@ _CONTEXT: Mapping[str, Any] = {
 
 
 def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """Describe class folders of PNG files: records `images` with `image` and `folder`, which `classes` explains.
-
-    Args:
-        title: of the sample.
-        card: the privacy card of its generator.
-        names: of the classes, in label order.
-    """
+    """Describe class folders of PNG files: records `images` with `image` and `folder`, which `classes` explains."""
     files = {"@type": "cr:FileSet", "@id": "pictures", "encodingFormat": "image/png", "includes": "*/*.png"}
     image = _field("images/image", "sc:ImageObject", {"fileSet": {"@id": "pictures"}} | _extract("content"))
     path = {"fileSet": {"@id": "pictures"}} | _extract("fullpath") | {"transform": {"regex": "^([^/]+)"}}
@@ -71,15 +65,7 @@ def describe_folders(title: str, card: Mapping[str, Any], names: Sequence[str]) 
 
 
 def describe_parquet(title: str, card: Mapping[str, Any], names: Sequence[str], path: str, sha256: str) -> bytes:
-    """Describe a Parquet file: records `images` with `image` and `label`, which `classes` explains.
-
-    Args:
-        title: of the sample.
-        card: the privacy card of its generator.
-        names: of the classes, in label order.
-        path: of the Parquet file beside the description.
-        sha256: of that file.
-    """
+    """Describe a Parquet file: records `images` with `image` and `label`, which `classes` explains."""
     files = {
         "@type": "cr:FileObject",
         "@id": "table",
