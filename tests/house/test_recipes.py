@@ -28,7 +28,7 @@ def parameters(path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("package", ["recipes", "train"])
 def test_no_function_takes_more_than_six_parameters(package):
-    found = [pair for path in sorted((WORKERS / package).glob("*.py")) for pair in parameters(path)]
+    found = [pair for path in sorted((WORKERS / package).rglob("*.py")) for pair in parameters(path)]
     assert len(found) > 80
     assert {name: count for name, count in found if count > PARAMETERS_MAX} == {}
 
