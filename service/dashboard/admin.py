@@ -15,6 +15,7 @@ from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS}
@@ -59,9 +60,9 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
     now = dashboard.clock()
     newest_keys = select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
     with transaction(dashboard.factory, read_only=True) as session:
-        people, keys = admins.admins(session), session.scalars(newest_keys).all()
+        people = [views.admin(row) for row in admins.admins(session)]
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
-        makers = admins.makers(session, keys)
+        keys = views.keys(session, session.scalars(newest_keys).all())
     return page(
         request,
         "admins.html",
@@ -70,7 +71,6 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         requests=requests,
         keys=keys,
         keys_shown_max=RECENT_KEYS,
-        makers=makers,
         now=now,
     )
 

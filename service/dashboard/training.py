@@ -13,18 +13,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest
+from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.options import values_in_words
-from privacy.plans.plan import Plan, Recipe
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
+from service import jobs
 from service.api.ordering import order
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
 from service.auth import Principal
-from service.dashboard import queries, release_queries
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
     fresh_once,
@@ -36,14 +36,15 @@ from service.dashboard.forms import (
     write_options,
 )
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.queries import AccountView
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
-from service.extractors import require_extractor
+from service.views import accounts, plans, releases
+from service.views.datasets import dataset as dataset_view
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+CHOICES_MAX = 50  # of a field
 FREE_RELEASES = 3  # that are named where nothing more can be trained
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
 FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
@@ -58,23 +59,6 @@ class Wish:
     epsilon: str = ""
     evaluation: str = ""
     options: str = ""
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A plan with its account before and after.
-
-    Attributes:
-        left_share: of the lifetime budget, if all of the price is spent.
-    """
-
-    plan: Plan
-    payer: AccountView
-    price_epsilon: float
-    price_share: float
-    left_share: float
-    left_epsilon: float
-    affordable: bool
 
 
 def asked(
@@ -177,22 +161,21 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "free": None}
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
         if dataset is not None and dataset.account_id is not None:
-            payer = queries.read_payer(session, dataset.account_id)
+            payer = accounts.read(session, dataset.account_id)
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             wish = _completed(wish, dataset, most)
-            values |= {"public": release_queries.datasets_like(session, dataset), "most": most, "payer": payer}
+            values |= {"public": releases.datasets_like(session, dataset), "most": most, "payer": payer}
             if payer.balance is not None and most == 0:
-                values["free"] = release_queries.list_releases(
-                    session, limit=FREE_RELEASES, account_id=dataset.account_id
-                )
-            elif isinstance(payer, AccountView) and refused is None:
+                of_account = Release.account_id == dataset.account_id
+                values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
+            elif payer.balance is not None and refused is None:
                 try:
-                    values["priced"] = _priced(session, dashboard, payer, _body(wish))
+                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish))
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -227,38 +210,21 @@ def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
     return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
-def _datasets(session: Session, chosen: str) -> list[Dataset]:
+def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
     """Return the newest private datasets that have their images, the chosen one among them in any case."""
     ready = select(Dataset).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
-    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(queries.CHOICES_MAX)))
+    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)))
     if chosen and all(row.id != chosen for row in newest):
         row = session.get(Dataset, chosen)
         if row is None or row.visibility is not Visibility.PRIVATE:
             raise NotFound("There is no such private dataset.")
         newest.insert(0, row)
-    return newest
+    return [dataset_view(row) for row in newest]
 
 
-def _completed(wish: Wish, dataset: Dataset, most: float) -> Wish:
+def _completed(wish: Wish, dataset: DatasetRecord, most: float) -> Wish:
     """Fill in what was left open: the dataset, and an epsilon that the account has left."""
     values: Mapping[str, str] = vars(wish) | {"dataset": dataset.id}
     if not wish.epsilon:
         values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
     return Wish(**values)
-
-
-def _priced(session: Session, dashboard: Dashboard, payer: AccountView, body: JobRequest) -> Priced:
-    plan = jobs.plan_job(session, **body.model_dump(exclude={"evaluation_dataset_id"}))
-    require_extractor(dashboard.settings, plan)
-    balance, account = payer.balance, payer.account
-    after = max(balance.left_nano - plan.price_nano, 0)
-    epsilon_of = ledger.filter_of(account).epsilon_of
-    return Priced(
-        plan=plan,
-        payer=payer,
-        price_epsilon=epsilon_of(plan.price_nano),
-        price_share=plan.price_nano / balance.capacity_nano,
-        left_share=after / balance.capacity_nano,
-        left_epsilon=epsilon_of(after),
-        affordable=not account.frozen and plan.budget_nano <= balance.left_nano,
-    )

@@ -7,7 +7,6 @@ from obscura.wire.words import HoldState, Unit
 from service.db.ledger_tables import EVERYWHERE
 from service.ledger.accounts import (
     Balance,
-    accounts,
     affordable_epsilon,
     audited_accounts,
     audited_by_id,
@@ -46,9 +45,7 @@ from service.ledger.rows import (
     entry_of_hold,
     filter_of_hold,
     get_account,
-    get_accounts,
     get_hold,
-    get_holds,
     lock_account,
     require_clock,
 )
@@ -63,7 +60,6 @@ __all__ = [
     "HoldState",
     "RateChanged",
     "Unit",
-    "accounts",
     "affordable_epsilon",
     "arm",
     "audited_accounts",
@@ -80,9 +76,7 @@ __all__ = [
     "filter_of",
     "filter_of_hold",
     "get_account",
-    "get_accounts",
     "get_hold",
-    "get_holds",
     "hold",
     "insufficient",
     "lock_account",

@@ -81,30 +81,6 @@ def get_hold(session: Session, hold_id: str) -> Hold:
     return reserved
 
 
-def get_accounts(session: Session, ids: Collection[str]) -> dict[str, Account]:
-    """Return accounts by their ids, read only, each checked against the head of its log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the balances of one contradict its log.
-    """
-    found = statements.account_rows(session, sorted(ids)) if ids else []
-    for account, head in found:
-        check_account(account, head)
-    return {account.id: account for account, _ in found}
-
-
-def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
-    """Return holds by their ids, read only, each checked against the log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the row of one contradicts the log or itself.
-    """
-    found = statements.hold_rows(session, sorted(ids)) if ids else []
-    for reserved, last in found:
-        check_hold(reserved, last)
-    return {reserved.id: reserved for reserved, _ in found}
-
-
 def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
     """Return holds by their ids, each with what the log says against it, if anything: one query, however many."""
     audited: dict[str, tuple[Hold, LedgerCorruption | None]] = {}

@@ -21,7 +21,7 @@ def storage_of(settings: Settings) -> Storage:
     """Return the storage that the operator has chosen.
 
     Raises:
-        InvalidInput: there is none of that name.
+        InvalidInput: no storage has that name.
     """
     make = BACKENDS.get(settings.storage)
     if make is None:

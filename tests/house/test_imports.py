@@ -55,7 +55,7 @@ def test_every_contract_is_kept():
         ("library-stands-alone", "obscura/client/transport.py", "import service.ledger"),
         ("library-stands-alone", "obscura/wire/schemas.py", "import privacy.accounting.events"),
         ("confined-reader", "obscura/pictures/header.py", "import httpx"),
-        ("wire-alone", "service/api/views.py", "import obscura.client"),
+        ("wire-alone", "service/views/accounts.py", "import obscura.client"),
         ("layers", "service/ledger/holds.py", "import service.audit.findings"),
         ("second-opinion", "service/audit/replay.py", "import service.ledger.rows"),
         ("ledger-tables", "service/jobs/planning.py", "import service.db.ledger_tables"),

@@ -23,7 +23,10 @@ def parameters(path: Path) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef):
             given = node.args
             names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            yield f"{path.name}: {node.name}", len([name for name in names if name not in ("self", "cls")])
+            yield (
+                f"{path.parent.name}/{path.name}: {node.name}",
+                len([name for name in names if name not in ("self", "cls")]),
+            )
 
 
 @pytest.mark.parametrize("package", ["recipes", "train"])

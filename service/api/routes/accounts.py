@@ -20,13 +20,13 @@ from obscura.wire.schemas import (
     ReasonRequest,
 )
 from service import decisions, jobs, ledger
-from service.api import views
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.auth import Principal
 from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
 AccountId = Annotated[Identifier, Path()]
@@ -45,17 +45,16 @@ def list_accounts(service: Running, request: Request, page: Paging) -> Response:
     """List the accounts with their balances, oldest first."""
     after = decode_cursor(page.cursor, [str])[0] if page.cursor else None
     with transaction(service.factory, read_only=True) as session:
-        rows = ledger.accounts(session, after=after, limit=page.limit + 1)
-        shown = [views.account(row) for row in rows[: page.limit]]
-    cursor = encode_cursor([shown[-1].id]) if len(rows) > page.limit else None
-    return answer(request, Page[AccountRecord](items=shown, next_cursor=cursor))
+        payers, last = views.page(session, after=after, limit=page.limit)
+        shown = [views.sound(payer) for payer in payers]
+    return answer(request, Page[AccountRecord](items=shown, next_cursor=last and encode_cursor([last])))
 
 
 @router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
 def read_account(service: Running, request: Request, account_id: AccountId) -> Response:
     """Read an account: limit, spent, held and left."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.account(ledger.get_account(session, account_id))
+        record = views.sound(views.read(session, account_id))
     return answer(request, record)
 
 

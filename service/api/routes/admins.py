@@ -21,13 +21,13 @@ from obscura.wire.admin_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth
-from service.api import views
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
 from service.db.access_tables import ApiKey, Decision
 from service.db.session import transaction
+from service.views import admins as views
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
 AdminId = Annotated[str, Path(max_length=64)]

@@ -21,8 +21,7 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import JobState
 from privacy.plans.registry import RECIPES
-from service import auth, jobs, ledger
-from service.api import job_views, views
+from service import auth, jobs
 from service.api.conditional import answer
 from service.api.deps import (
     PROBLEMS,
@@ -40,11 +39,11 @@ from service.api.deps import (
 from service.api.events import EventStream, Snapshot, follow
 from service.api.ordering import accepting, require_extractors
 from service.api.pages import answer_newest, narrowed
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.session import find, transaction
+from service.db.session import transaction
 from service.errors import InvalidInput
-from service.extractors import require_extractor
+from service.views import jobs as views
+from service.views import plans, sweeps
 
 if TYPE_CHECKING:
     RecipeName = str
@@ -58,12 +57,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
-        plan = jobs.plan_job(session, **body.model_dump())
-        require_extractor(service.settings, plan)
-        account_id = find(session, Dataset, body.dataset_id).account_id
-        if account_id is None:
-            raise InvalidInput("Training needs a private dataset, which belongs to an account.")
-        return views.plan(plan, ledger.get_account(session, account_id), body)
+        return plans.plan(session, service.settings, body)
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
@@ -88,15 +82,15 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List the jobs, newest first, all or those of an account, a state, a recipe."""
-    query = narrowed(job_views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
-    return answer_newest(service, request, page, query, Job, job_views.jobs)
+    query = narrowed(views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
+    return answer_newest(service, request, page, query, Job, views.records)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
 def read_job(service: Running, request: Request, job_id: JobId) -> Response:
     """Read a job: its state, its planned and charged budget, and what it made."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.job(session, jobs.get_job(session, job_id))
+        record = views.record(session, jobs.get_job(session, job_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 
@@ -132,7 +126,7 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
-        record = job_views.job(session, job)
+        record = views.record(session, job)
     return answer(request, record)
 
 
@@ -142,7 +136,7 @@ def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
         if auth.find_usable(session, key_id, now=service.clock()) is None:
             return None
         job = jobs.get_job(session, job_id)
-        return Snapshot(job.progress_version, job_views.event(session, job))
+        return Snapshot(job.progress_version, views.event(session, job))
 
 
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
@@ -175,7 +169,7 @@ def list_sweeps(service: Running, request: Request, page: Paging, account_id: Of
     """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
     return answer_newest(
-        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, job_views.sweeps
+        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, sweeps.records
     )
 
 
@@ -205,4 +199,4 @@ def _trial(body: SweepRequest, position: int) -> jobs.Trial:
 
 
 def _record(session: Session, sweep: Sweep) -> SweepRecord:
-    return job_views.sweeps(session, [sweep])[0]
+    return sweeps.records(session, [sweep])[0]

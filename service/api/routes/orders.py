@@ -9,7 +9,6 @@ from sqlalchemy.orm.interfaces import ORMOption
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from service import jobs
-from service.api import job_views
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Service, Trainer
 from service.api.ordering import order
@@ -18,6 +17,7 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.errors import NotFound
 from service.jobs.kind import Kind, Order, Reading
+from service.views import jobs as views
 
 ReleaseId = Annotated[Identifier, Path()]
 
@@ -61,7 +61,7 @@ def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
         return ordered(service, principal.id, request, key, body.model_dump() | {"release_id": release_id})
 
     def ordered(service: Service, by: str, request: Request, key: str, fields: dict[str, Any]) -> Response:
-        record: Any = order(service, by, key, kind, fields, job_views.made)
+        record: Any = order(service, by, key, kind, fields, views.made)
         job_id = record.id if kind.makes is None else record.job_id
         place = f"/v1/jobs/{job_id}" if kind.reading is None else f"{kind.reading.path}/{record.id}"
         return answer(request, record, status_code=202, headers={"Location": place})
@@ -85,7 +85,7 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
 
     def read(service: Running, request: Request, made_id: MadeId) -> Response:
         with transaction(service.factory, read_only=True) as session:
-            record: Any = job_views.made(session, _find(session, kind, made_id)[1])
+            record: Any = views.made(session, _find(session, kind, made_id)[1])
         return answer(request, record, headers={} if record.state in FINAL_STATES else {"Retry-After": "2"})
 
     def picture(service: Running, request: Request, made_id: MadeId) -> Response:

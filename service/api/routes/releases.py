@@ -19,7 +19,6 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
-from service.api import job_views
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
@@ -30,6 +29,7 @@ from service.errors import NotFound
 from service.jobs.kinds import evaluate
 from service.storage.files import digest_file
 from service.storage.interface import key_of
+from service.views import releases as views
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -46,15 +46,15 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    query = narrowed(job_views.RELEASES, Release, account_id=account_id)
-    return answer_newest(service, request, page, query, Release, job_views.releases)
+    query = narrowed(views.RELEASES, Release, account_id=account_id)
+    return answer_newest(service, request, page, query, Release, views.records)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = views.records(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 

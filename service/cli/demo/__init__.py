@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,20 +30,6 @@ MARKER = "made-by-obscura-demo"
 METHODS = ("logistic_regression", "mlp", "cnn")
 
 
-@dataclass
-class _Clock:
-    """Seconds of each phase."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
-
-    def done(self, phase: str) -> None:
-        """The phase ended now, and the next one begins."""
-        now = time.monotonic()
-        self.seconds[phase] = round(now - self._began, 1)
-        self._began = now
-
-
 def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool = False) -> None:
     """Find real images, onboard them, measure the release, and write `summary.json`.
 
@@ -58,7 +43,13 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
         CliError: The folder is somebody else's, the images cannot be had, or the service does not start.
         JobFailed: A job failed.
     """
-    clock = _Clock()
+    seconds: dict[str, float] = {}
+    began = time.monotonic()
+
+    def done(phase: str) -> None:
+        """The phase ended now, and the next one begins."""
+        seconds[phase] = round(time.monotonic() - began - sum(seconds.values()), 1)
+
     data_dir = _fresh_folder(out)
     found = find_images(out.parent / "cache", output.notice, images)
     output.notice(f"Images: {found.name} ({found.source}).")
@@ -66,29 +57,23 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
     with DemoService(data_dir, log=out / "service.log") as service, Client(service.url, service.token) as client:
         output.notice(f"\nRunning a service on {data_dir} for the time of this command:\n  $ {program} up")
         output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {data_dir / 'admin.key'}.")
-        clock.done("setup")
+        done("setup")
+        beside = f"{program} up, and beside it: "
         walk = Onboarding(
-            client,
-            output,
-            found.folder,
-            found.private,
-            found.flags,
-            program=program,
-            beside=f"{program} up, and beside it: ",
-            options=found.options,
+            client, output, found.folder, found.private, found.flags, program, beside, options=found.options
         )
         account = walk.account(EPSILON, found.delta)
         dataset = walk.declare(account, found.private_at_most)
         plan = walk.plan(dataset, account, EPSILON)
         walk.send(dataset)
-        clock.done("ingest")
+        done("ingest")
         release = walk.train(dataset, EPSILON)
-        clock.done("job")
+        done("job")
         sample = walk.draw(release, COUNT, out / "synthetic")
         download = sample.download(out / "synthetic-images.zip")  # its SHA-256 is checked
-        clock.done("sample")
+        done("sample")
         release = _measured(walk, found, release)
-        clock.done("evaluation")
+        done("evaluation")
         (out / "privacy_card.json").write_text(json.dumps(release.card(), indent=2) + "\n", "utf-8")
         paths = {
             "download": str(download),
@@ -102,7 +87,7 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
             "capacity": balance.capacity_nano,
             "spent": balance.spent_nano,
             "spent_epsilon": balance.spent_epsilon,
-            "seconds": clock.seconds,
+            "seconds": seconds,
             "downloaded_images": COUNT,
             "peak_memory_bytes": service.peak_memory_bytes(),
             **paths,

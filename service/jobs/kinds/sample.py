@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -100,6 +101,11 @@ def finish(
     return sample
 
 
+def show(made: Sample, job: Any) -> SampleRecord:
+    """Return the record of a sample, whose state is its job's; the job may be a row of its columns."""
+    return record_of(SampleRecord, made, state=job.state, failure=failure_of(job))
+
+
 KIND = Kind(
     name="sample",
     many="drawings",
@@ -123,5 +129,5 @@ KIND = Kind(
         description="Read a sample: its state, and its SHA-256 and size once it is there.",
     ),
     record=SampleRecord,
-    show=lambda made, job: record_of(SampleRecord, made, state=job.state, failure=failure_of(job)),
+    show=show,
 )

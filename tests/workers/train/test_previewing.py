@@ -20,7 +20,7 @@ from tests.workers.conftest import OPTIONS, on_either_database
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
-from workers.train import previewing
+from workers.train.kinds import preview as previewing
 from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
 
 

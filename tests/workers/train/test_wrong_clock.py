@@ -12,7 +12,7 @@ from service.errors import ClockRefused
 from service.ledger import record_fact
 from workers.supervise.app import make_app
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
-from workers.train import training
+from workers.train.kinds import train as training
 
 WRONG = (datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC))
 

@@ -1,4 +1,4 @@
-"""Pages about datasets and releases, and the forms that delete images, draw new ones, and evaluate."""
+"""Pages about releases, alone and side by side, their files, and the forms that draw from them and measure them."""
 
 from __future__ import annotations
 
@@ -9,89 +9,25 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
-from sqlalchemy import select
 
 from obscura.wire import formats
-from obscura.wire.words import DatasetState
 from service import jobs, reports, weights
 from service.api.ordering import order
 from service.auth import Principal
-from service.dashboard import job_queries, queries, release_queries
-from service.dashboard.access import Dashboard, Form, Running, Trainer, find_uploader, find_viewer
-from service.dashboard.filters import DATASET_STATES, Filters, account_choices
+from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.filters import Filters, account_choices
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
-from service.datasets import deletion
-from service.db.dataset_tables import Dataset
-from service.db.job_tables import Release
-from service.db.ledger_tables import AccountRow
-from service.db.session import find, transaction
+from service.db.job_tables import Release, Sample
+from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
-from service.ingest.formats import FORMATS
 from service.jobs.kinds import KINDS
 from service.storage.interface import key_of
+from service.views import releases as views
+from service.views.sweeps import differing
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
-
-
-@router.get("/datasets")
-def dataset_list(
-    request: Request,
-    dashboard: Running,
-    filters: Annotated[Filters, Depends()],
-    before: Annotated[str | None, Query(max_length=64)] = None,
-) -> HTMLResponse:
-    """Show the datasets, newest first, narrowed to what was asked for."""
-    limit = release_queries.RELEASES_A_PAGE
-    narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
-    with transaction(dashboard.factory, read_only=True) as session:
-        query = select(Dataset).where(*narrowed, *job_queries.older_than(session, Dataset, before))
-        newest = query.order_by(Dataset.created_at.desc(), Dataset.id.desc()).limit(limit + 1)
-        rows = session.scalars(newest).all()
-        accounts = account_choices(session)
-    return page(
-        request,
-        "datasets.html",
-        datasets=rows[:limit],
-        filters=asdict(filters),
-        list_path=filters.address("/datasets"),
-        account_choices=accounts,
-        states=DATASET_STATES,
-        before=before,
-        older_than=rows[limit - 1].id if len(rows) > limit else None,
-    )
-
-
-@router.get("/datasets/{dataset_id}")
-def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
-    """Show what was declared about a dataset, its jobs, and what deleting it would do."""
-    now = dashboard.clock()
-    with transaction(dashboard.factory, read_only=True) as session:
-        row = find(session, Dataset, dataset_id)
-        values: dict[str, Any] = {
-            "dataset": row,
-            "account": None if row.account_id is None else session.get_one(AccountRow, row.account_id),
-            "jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS, dataset_id=dataset_id),
-            "needing": deletion.jobs_needing(session, dataset_id),
-            "formats": FORMATS,
-        }
-    return page(request, "dataset.html", **values)
-
-
-@router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
-def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
-    """Destroy the key of the images, and then the files. What was spent stays spent."""
-    if form.get("sure") != "yes":
-        raise InvalidInput("Confirm that the images are to be destroyed for ever.")
-    deletion.delete(
-        dashboard.settings,
-        dashboard.factory,
-        dataset_id,
-        cancel_jobs=form.get("cancel_jobs") == "yes",
-        now=dashboard.clock(),
-    )
-    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
-
-
+RELEASES_A_PAGE = 30
+COMPARED_MAX = 4  # beside each other
 # The files of a release that may be fetched by name; the rest of its folder is not served.
 DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
 _KEPT = {"Cache-Control": "private, max-age=3600"}
@@ -105,16 +41,14 @@ def release_list(
     before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
-    limit = release_queries.RELEASES_A_PAGE
     narrowed = filters.conditions(Release, ("q", "account"))
     with transaction(dashboard.factory, read_only=True) as session:
-        rows = release_queries.list_releases(session, *narrowed, limit=limit + 1, before=before)
+        shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=before)
         accounts = account_choices(session)
-    older_than = rows[limit - 1].release.id if len(rows) > limit else None
     return page(
         request,
         "releases.html",
-        releases=rows[:limit],
+        releases=shown,
         filters=asdict(filters),
         list_path=filters.address("/releases"),
         account_choices=accounts,
@@ -123,28 +57,34 @@ def release_list(
     )
 
 
+@router.get("/compare")
+def compare(
+    request: Request,
+    dashboard: Running,
+    release: Annotated[list[str], Query(min_length=1, max_length=COMPARED_MAX)],
+) -> HTMLResponse:
+    """Show up to four releases side by side: price, options, accuracies with the chance level, grids."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        compared = [views.view(session, release_id) for release_id in dict.fromkeys(release)]
+    measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))
+    options = differing([one.options for one in compared])
+    return page(request, "compare.html", compared=compared, measures=measures, options=options)
+
+
 @router.get("/releases/{release_id}")
 def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
     """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
     with transaction(dashboard.factory, read_only=True) as session:
-        view = release_queries.read_release(session, release_id)
-        row = view.release
-        samples = release_queries.list_samples(session, release_id)
-        evaluations = release_queries.list_evaluations(session, release_id)
-        public = release_queries.datasets_like(session, row.dataset)
-        hold_id = row.job.hold_id
-        payers, holds = queries.read_payers(session, [row.account_id], [] if hold_id is None else [hold_id])
-    payer, hold = payers[row.account_id], next(iter(holds.values()), None)
-    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, row.id, name)}
+        view = views.view(session, release_id)
+        samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
+        public = views.datasets_like(session, view.dataset)
+    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, release_id, name)}
     if "generator.json" in present:
         present |= set(formats.MADE)
     return page(
         request,
         "release.html",
-        release=row,
-        summary=view.summary,
-        payer=payer,
-        used_share=None if hold is None else hold.captured_nano / payer.account.promised_nano,
+        view=view,
         samples=samples,
         evaluations=evaluations,
         public=public,
@@ -152,7 +92,6 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         downloads=[name for name in DOWNLOADS if name in present],
         packings=formats.PACKINGS,
         samples_max=dashboard.settings.samples_max,
-        chance=1 / len(row.dataset.classes),
         url=str(request.base_url).rstrip("/"),
     )
 
@@ -219,8 +158,9 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
 def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
     """Serve a finished drawing as a download."""
     with transaction(dashboard.factory, read_only=True) as session:
-        sample = release_queries.read_sample(session, sample_id)
-    assert sample.path is not None
+        sample = session.get(Sample, sample_id)
+    if sample is None or sample.path is None:
+        raise NotFound("There is no such file.")
     path = dashboard.service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
 

@@ -17,7 +17,7 @@ from benchmarks.reproductions.papers import pictures, scores, topagg_steps
 from benchmarks.reproductions.papers.datalens import DC_GAN, DEFAULT, PAPER
 from benchmarks.small_data import Folder, channels_first
 from privacy.gradients.topagg import norm_top_k
-from tests.benchmarks.test_orders import pictures as drawings
+from tests.benchmarks.reproductions.test_orders import pictures as drawings
 
 
 def test_the_inception_score_counts_the_classes_that_are_told_apart() -> None:

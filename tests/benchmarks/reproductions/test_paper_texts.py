@@ -18,7 +18,7 @@ from benchmarks.step_runs import Labelled, make_steps, percent_right
 from models.portable.layers import initialise
 from privacy.gradients.per_sample import check_model, trace_gradients, trainable
 from privacy.plans.private_steps import StepsConfig
-from tests.benchmarks.test_orders import pictures
+from tests.benchmarks.reproductions.test_orders import pictures
 from workers.recipes.dp_classifier.loop import losses
 
 VECTORS = torch.cat([torch.zeros(1, 10), torch.randn(40, 10, generator=torch.Generator().manual_seed(0))])

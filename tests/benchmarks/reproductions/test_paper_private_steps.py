@@ -19,7 +19,7 @@ from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
 from privacy.plans.dp_classifier.plan import PRESETS, DpClassifierConfig
 from privacy.plans.options import read_options
-from tests.benchmarks.test_orders import pictures
+from tests.benchmarks.reproductions.test_orders import pictures
 
 KEYS = {"paper", "table", "method", "dataset", "epsilon", "setting", "ours", "sd", "seeds", "published", "seconds"}
 

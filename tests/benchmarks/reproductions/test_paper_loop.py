@@ -11,6 +11,7 @@ import torch
 from benchmarks.reproductions.papers import datalens, dense_networks, loop, loop_rows, rungs
 from benchmarks.reproductions.papers.published_networks import LATENT, PublishedGenerator, PublishedTeachers
 from benchmarks.small_data import Folder
+from workers.recipes.datalens.teacher_stage import Release
 
 
 def folder() -> Folder:
@@ -139,6 +140,19 @@ def test_figures_have_a_row_for_each_rung(monkeypatch: pytest.MonkeyPatch) -> No
     assert [row["method"] for row in rows] == ["one discriminator", rungs.Rung(count=4).described()]
     found = loop_rows.figure_loop("fashion-mnist", "quick")
     assert [(row["published"], row["seeds"]) for row in found] == [(0.6478, 3), (0.5567, 3)]
+
+
+def test_the_dense_student_moves_towards_its_targets() -> None:
+    torch.manual_seed(0)
+    student, labels, gaps = dense_networks.PixelStudent(3), torch.arange(30) % 3, list[float]()
+    for _ in range(40):
+        images = student.propose(labels).detach()
+        assert images.shape == (30, 784)
+        assert 0 <= images.min() <= images.max() <= 1
+        gaps.append(float((1 - images).square().mean()))
+        direction = torch.ones_like(images)
+        student.learn([Release(images, labels, direction * 100, direction, images + direction)])
+    assert gaps[-1] < 0.2 * gaps[0]
 
 
 def test_dense_networks_are_run_at_both_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 from privacy.accounting.filter import open_filter
 from privacy.auditing.distinguishing import mu_lower_bound
 from privacy.errors import BudgetExceeded
-from tests.benchmarks.test_orders import pictures
+from tests.benchmarks.reproductions.test_orders import pictures
 from workers.recipes.interface import Means, NothingUseful
 
 SURE, MU = 1 - 1e-7, 1.5

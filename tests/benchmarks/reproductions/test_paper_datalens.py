@@ -10,8 +10,8 @@ from benchmarks.reproductions.competitors.g_pate import GPate
 from benchmarks.reproductions.competitors.gs_wgan import GsWgan
 from benchmarks.reproductions.competitors.pate_gan import PateGan
 from benchmarks.reproductions.papers import datalens, rungs, small_epsilons
-from tests.benchmarks.test_orders import pictures
-from tests.benchmarks.test_paper_loop import folder
+from tests.benchmarks.reproductions.test_orders import pictures
+from tests.benchmarks.reproductions.test_paper_loop import folder
 
 TINY = {
     "DC-GAN without privacy": DcGan(steps=2, batch=4, features=4, latent=4),

@@ -1,68 +1,82 @@
-"""Opening an account, and bringing images: the forms, and an upload's body from a form or from the page's script."""
+"""Pages about datasets, and the forms that declare them, bring their images, and delete these.
+
+An upload's body comes from a form, or from the page's script.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
-from obscura.wire.schemas import AccountRequest, DatasetRequest, Identifier
+from obscura.wire.schemas import DatasetRequest, Identifier
+from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
-from service import ledger
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body
 from service.auth import Scope
-from service.dashboard import queries
 from service.dashboard.access import (
-    Admin,
     Dashboard,
     Form,
     Reader,
     Running,
     Uploader,
+    find_uploader,
     find_viewer,
     require_acting,
     require_same_origin,
 )
-from service.dashboard.forms import FieldsRefused, do_once, fresh_once, once_of, problems_of, read_body
+from service.dashboard.filters import DATASET_STATES, Filters, account_choices
+from service.dashboard.forms import FieldsRefused, do_once, once_of, read_body
 from service.dashboard.multipart import FileForm
-from service.dashboard.pages import PageRoute, SignInNeeded, page, wants_problem
-from service.datasets import receiving, states
+from service.dashboard.pages import PageRoute, SignInNeeded, form_page, page, wants_problem
+from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent, UploadRefused
 from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import AccountRow
 from service.db.session import find, transaction
-from service.errors import ObscuraError
+from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
+from service.views import jobs
+from service.views.datasets import dataset as dataset_view
+from service.views.rows import ROWS_MAX, newest
 
-PUBLIC = "public"  # chosen in the place of an account
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+DATASETS_A_PAGE = 30
+RECENT_JOBS = 6
+PUBLIC = "public"  # chosen in the place of an account
 
 
-@router.get("/accounts/new")
-def new_account(request: Request) -> HTMLResponse:
-    """Show the form that opens an account."""
-    return _form(request, "account_new.html")
-
-
-@router.post("/accounts")
-def open_account(request: Request, dashboard: Running, admin: Admin, form: Form) -> Response:
-    """Open an account, or show the form again with what is wrong at its fields."""
-    try:
-        once = once_of(form)
-        terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}
-        body = read_body(AccountRequest, terms).model_dump()
-        now = dashboard.clock()
-        with transaction(dashboard.factory) as session:
-            account_id = do_once(
-                session, admin.id, once, body, lambda: ledger.open_account(session, **body, now=now).id, now
-            )
-    except (ObscuraError, PrivacyError) as error:
-        return _form(request, "account_new.html", error, form)
-    return RedirectResponse(f"/accounts/{account_id}", status_code=303)
+@router.get("/datasets")
+def dataset_list(
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """Show the datasets, newest first, narrowed to what was asked for."""
+    narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
+    with transaction(dashboard.factory, read_only=True) as session:
+        query = select(Dataset).where(*narrowed)
+        rows, older_than = newest(session, query, Dataset, limit=DATASETS_A_PAGE, before=before)
+        accounts = account_choices(session)
+    return page(
+        request,
+        "datasets.html",
+        datasets=[dataset_view(row) for row in rows],
+        filters=asdict(filters),
+        list_path=filters.address("/datasets"),
+        account_choices=accounts,
+        states=DATASET_STATES,
+        before=before,
+        older_than=older_than,
+    )
 
 
 @router.get("/datasets/new")
@@ -97,6 +111,37 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
         if wants_problem(request):
             raise
         return _dataset_form(request, dashboard, form, error)
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+@router.get("/datasets/{dataset_id}")
+def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
+    """Show what was declared about a dataset, its jobs, and what deleting it would do."""
+    using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = find(session, Dataset, dataset_id)
+        values: dict[str, Any] = {
+            "dataset": dataset_view(row),
+            "account": None if row.account_id is None else session.get_one(AccountRow, row.account_id),
+            "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
+            "needing": deletion.jobs_needing(session, dataset_id),
+            "formats": FORMATS,
+        }
+    return page(request, "dataset.html", **values)
+
+
+@router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
+def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
+    """Destroy the key of the images, and then the files. What was spent stays spent."""
+    if form.get("sure") != "yes":
+        raise InvalidInput("Confirm that the images are to be destroyed for ever.")
+    deletion.delete(
+        dashboard.settings,
+        dashboard.factory,
+        dataset_id,
+        cancel_jobs=form.get("cancel_jobs") == "yes",
+        now=dashboard.clock(),
+    )
     return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
 
 
@@ -151,10 +196,8 @@ def _whose(chosen: str) -> dict[str, str | None]:
 
 def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:
     with transaction(dashboard.factory, read_only=True) as session:
-        dataset = find(session, Dataset, dataset_id)
-    return page(
-        request, "upload_refused.html", status_code=422, dataset=dataset, message=error.message, formats=FORMATS
-    )
+        shown = dataset_view(find(session, Dataset, dataset_id))
+    return page(request, "upload_refused.html", status_code=422, dataset=shown, message=error.message, formats=FORMATS)
 
 
 def _dataset_form(
@@ -164,27 +207,5 @@ def _dataset_form(
     error: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
     with transaction(dashboard.factory, read_only=True) as session:
-        accounts = session.execute(select(*queries.ACCOUNT_CHOICES).limit(queries.ROWS_MAX)).all()
-    return _form(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)
-
-
-def _form(
-    request: Request,
-    template: str,
-    error: ObscuraError | PrivacyError | None = None,
-    values: Mapping[str, str] | None = None,
-    **more: Any,
-) -> HTMLResponse:
-    """Show a form, empty or as it was sent, with what is wrong with it."""
-    fields, message = problems_of(error) if error is not None else ({}, "")
-    status = 200 if error is None else 422
-    return page(
-        request,
-        template,
-        status_code=status,
-        values=values or {},
-        wrong=fields,
-        message=message,
-        once=fresh_once(),
-        **more,
-    )
+        accounts = session.execute(select(AccountRow.id, AccountRow.name, AccountRow.unit).limit(ROWS_MAX)).all()
+    return form_page(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)
