@@ -58,7 +58,7 @@ def test_every_place_that_draws_noise_is_audited():
         "privacy/mechanisms/record_count.py",
         "privacy/gradients/release.py",  # every gradient estimator
         "workers/recipes/class_histogram/loop.py",
-        "workers/recipes/moments/paid_warm_start.py",  # hands on what the warm start asks for
+        "workers/recipes/moments/warm_start.py",  # hands on what the warm start asks for
         "workers/recipes/moments/released_sums.py",  # of the warm start
     }
     root = Path(__file__).resolve().parents[2]
