@@ -166,10 +166,10 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
         found.held_nano = int(session.scalar(select(func.sum(AccountRow.held_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
     for job_id in journalled_jobs(storage_of(settings)):
-        released_nano, made = journalled(storage_of(settings), job_id)
-        found.journalled_nano += released_nano
-        beyond = any(made[stage] > count for stage, count in counted.get(job_id, {}).items())
-        found.undercharged += released_nano > captured.get(job_id, 0) or beyond
+        shown = journalled(storage_of(settings), job_id)
+        found.journalled_nano += shown.price_nano
+        beyond = any(shown.counts[stage] > count for stage, count in counted.get(job_id, {}).items())
+        found.undercharged += shown.price_nano > captured.get(job_id, 0) or beyond
     found.captured_nano = sum(captured.values())
 
 

@@ -344,7 +344,7 @@ def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[l
         charged = {row.job_id: row.charged_nano for row in holds}
         told = {row.id: row.spent_nano for row in accounts}
         storage = FolderStorage(world.data_dir)
-        shown = {job_id: journalled(storage, job_id)[0] for job_id in journalled_jobs(storage)}
+        shown = {job_id: journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage)}
         short = sum(nano > charged.get(job_id, 0) for job_id, nano in shown.items())
         return codes, short + sum(nano > told.get(account_id, 0) for account_id, nano in spent.items())
     finally:

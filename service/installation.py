@@ -14,7 +14,7 @@ from datetime import datetime
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from service.audit.data_folder import DataFolder, Unknown, read_data_folder, unknown_to
+from service.audit.data_folder import DataFolder, read_data_folder, unknown_to
 from service.audit.findings import Finding, FindingCode
 from service.db.access_tables import Admin, Installation
 from service.db.base import is_id, new_id
@@ -23,7 +23,6 @@ from service.db.session import SessionFactory, among, transaction
 from service.errors import NotFound
 from service.settings import Settings
 from service.storage import storage_of
-from service.storage.files import open_regular
 from service.storage.interface import Storage
 
 FILE = "installation"
@@ -120,7 +119,7 @@ def _finding(what: str) -> Finding:
     return Finding(FindingCode.INSTALLATION_MISMATCH, f"{what}; {_UNTIL_THEN}")
 
 
-def _counted(unknown: Unknown) -> str:
+def _counted(unknown: DataFolder) -> str:
     parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
     told = " and ".join(f"{len(names)} {noun}" for noun, names in parts.items() if names)
     return f"The data folder holds {told} that the database does not know"
@@ -142,7 +141,6 @@ def _knows_all(session: Session, settings: Settings) -> bool:
 def _read(storage: Storage, name: str) -> str | None:
     """Return what a file of ours says; what cannot be understood is nobody's id."""
     try:
-        with open_regular(storage.open("", name)) as file:
-            return file.read(_ID_CHARACTERS_MAX).decode("ascii", "replace").strip()
+        return storage.read("", name)[:_ID_CHARACTERS_MAX].decode("ascii", "replace").strip()
     except NotFound:
         return None

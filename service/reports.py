@@ -21,7 +21,6 @@ from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
 from service.jobs.kinds.evaluate import finished_evaluations
-from service.storage.files import open_regular
 from service.storage.interface import Storage, key_of
 from service.wording import open_templates
 
@@ -48,8 +47,7 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
         release = get_release(session, release_id)
         classes = session.get_one(Dataset, release.dataset_id).classes
         evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
-    with open_regular(storage.open(key_of(release_id), name)) as file:
-        base = file.read()
+    base = storage.read(key_of(release_id), name)
     return (_page if name == PAGE else _data)(base, evaluations, classes)
 
 

@@ -102,6 +102,11 @@ class Settings(BaseSettings):
         ]
 
     @property
+    def local_path(self) -> Path:
+        """This machine's own folder: an SQLite database, keys, logs, locks, scratch; the folder storage is in it."""
+        return self.data_dir
+
+    @property
     def work_path(self) -> Path:
         """The scratch folders of jobs on this machine; what lies there may be private."""
         return self.data_dir / "work"

@@ -13,13 +13,11 @@ from typing import Any
 from models.program import write_program
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
-from service.cards import TAGS, guarantee, one_line, write_card
+from service.cards import TAGS, folder_names, guarantee, one_line, write_card
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
-from service.folder_names import folder_names
 from service.jobs import get_release
-from service.storage.files import open_regular
 from service.storage.interface import Storage, key_of
 
 _NETWORKS = {None: "one Gaussian a class, bent by a small network", "dcgan": "DCGAN", "edm": "EDM diffusion model"}
@@ -42,8 +40,7 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
         classes = session.get_one(Dataset, release.dataset_id).classes
     if release.kind is not ReleaseKind.GENERATOR:
         raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
-    with open_regular(storage.open(key_of(release_id), "generator.json")) as file:
-        description = json.load(file)
+    description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:
             return _model_card(release.name, release.card, description, classes).encode()

@@ -15,9 +15,9 @@ from service.db.job_tables import Job
 from service.db.session import transaction
 from service.disk import require_room
 from service.errors import ObscuraError
-from service.extractors import require_extractor
 from service.failpoints import failpoint
 from service.jobs.kind import Kind
+from service.views.plans import require_extractor
 
 Record = TypeVar("Record")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -24,17 +24,9 @@ from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
 from service.storage.interface import Storage
-from service.storage.journals import journalled_jobs, read_journal
+from service.storage.journals import Journalled, journalled, journalled_jobs
 
 _NAMED_MAX = 500  # jobs in one statement
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """What a journal shows: how much was released for, and of which account's budget, where its lines say so."""
-
-    price_nano: int
-    account_id: str | None
 
 
 @dataclass(frozen=True)
@@ -55,6 +47,9 @@ class DataFolder:
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.releases or self.samples or self.receipts)
+
 
 def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
     """Look into a data folder, before the database is asked.
@@ -69,14 +64,8 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
         releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
         samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
         receipts=frozenset(accounts_with_receipts(storage)),
-        read={job_id: read_whole(storage, job_id) for job_id in names if journals is None or job_id in journals},
+        read={job_id: journalled(storage, job_id) for job_id in names if journals is None or job_id in journals},
     )
-
-
-def read_whole(storage: Storage, job_id: str) -> Journalled:
-    """Add up the lines of a journal."""
-    lines = list(read_journal(storage, job_id))
-    return Journalled(sum(line.price_nano for line in lines), next((line.account_id for line in lines), None))
 
 
 def jobs_with_open_holds(session: Session) -> Collection[str]:
@@ -85,20 +74,7 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
     return set(session.scalars(select(HoldRow.job_id).where(is_open)))
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """What a database does not know of a data folder."""
-
-    journals: frozenset[str]
-    releases: frozenset[str]
-    samples: frozenset[str]
-    receipts: frozenset[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.samples or self.receipts)
-
-
-def unknown_to(session: Session, folder: DataFolder) -> Unknown:
+def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
     """Return what is there of jobs, samples and accounts that the database has no row of."""
     known = among(session, select(Job.id), Job.id, sorted(folder.journals))
     releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
@@ -106,7 +82,7 @@ def unknown_to(session: Session, folder: DataFolder) -> Unknown:
         releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
     samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
     receipts = folder.receipts - among(session, select(AccountRow.id), AccountRow.id, sorted(folder.receipts))
-    return Unknown(folder.journals - known, releases, samples, receipts)
+    return DataFolder(folder.journals - known, releases, samples, receipts)
 
 
 def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
@@ -119,12 +95,12 @@ def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> It
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
-            journal = read or read_whole(storage, job_id)
+            journal = read or journalled(storage, job_id)
             missing[job_id] = (journal.price_nano, journal)
         elif read is not None:
             account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
             if read.price_nano > charged_nano:
-                missing[job_id] = (read.price_nano - charged_nano, Journalled(read.price_nano, account_id))
+                missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
     together: Counter[str | None] = Counter()
     for missing_nano, journal in missing.values():
         together[journal.account_id] += missing_nano

@@ -20,23 +20,12 @@ from service.cli.profiles import DEFAULT, read_profiles
 from service.settings import Settings
 
 
-def find_url(url: str | None, data_dir: Path) -> str:
-    """The option or OBSCURA_URL; else the address that a service on this machine has written down; else the default."""
-    if url:
-        return url
-    settings = Settings(data_dir=data_dir)
-    return address_of(settings.data_dir) or f"http://{settings.host}:{settings.port}"
-
-
-def find_token(token: str | None, data_dir: Path) -> str:
-    """The option or OBSCURA_TOKEN; else the first admin key of a service on this machine.
+def _first_key(path: Path) -> str:
+    """The first admin key of a service on this machine.
 
     Raises:
         CliError: No such key can be read.
     """
-    if token:
-        return token
-    path = Settings(data_dir=data_dir).admin_key_path
     try:
         return path.read_text("ascii").strip()
     except OSError:
@@ -45,6 +34,11 @@ def find_token(token: str | None, data_dir: Path) -> str:
             "up. To use one elsewhere: obscura login URL",
             Exit.AUTH,
         ) from None
+
+
+def _address_here(settings: Settings) -> str:
+    """The address that a service on this machine has written down; else the default."""
+    return address_of(settings.local_path) or f"http://{settings.host}:{settings.port}"
 
 
 def address(target: Target) -> tuple[str, str]:
@@ -66,16 +60,16 @@ def address(target: Target) -> tuple[str, str]:
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
-    elif not Settings(data_dir=target.data_dir).admin_key_path.exists():
+    elif not target.settings().admin_key_path.exists():
         chosen = kept.get(DEFAULT)
-    url = target.url or (chosen.url if chosen else find_url(None, target.data_dir))
+    url = target.url or (chosen.url if chosen else _address_here(target.settings()))
     if target.token:
         return url, target.token
     if chosen is not None and chosen.url == url.rstrip("/"):
         return url, chosen.token
     if not is_here(url):
         raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
-    return url, find_token(None, target.data_dir)
+    return url, _first_key(target.settings().admin_key_path)
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
@@ -110,8 +104,17 @@ class Target:
 
     url: str | None
     token: str | None
-    data_dir: Path
+    folder: Path
     profile: str | None = None
+
+    def settings(self, **given: Any) -> Settings:
+        """The settings of a service on this machine; options that are None are left out.
+
+        Raises:
+            pydantic.ValidationError: they contradict each other, or the environment does.
+        """
+        options = {name: value for name, value in given.items() if value is not None}
+        return Settings(data_dir=self.folder, **options)
 
 
 @contextmanager

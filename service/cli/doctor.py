@@ -37,8 +37,8 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
     """Check Python, packages, service, database, who trains, and disk. Exit code 1 when something is bad."""
     target: Target = context.obj
     with reporting(as_json) as output:
-        settings = Settings(data_dir=target.data_dir)
-        found = [_python(), *_extras(), _service(target), *_kept(settings), _disk(settings.data_dir)]
+        settings = target.settings()
+        found = [_python(), *_extras(), _service(target), *_kept(settings), _disk(settings.local_path)]
         if as_json:
             output.rows([asdict(finding) for finding in found], (), "doctor")
         for finding in found:
@@ -92,17 +92,19 @@ def _service(target: Target) -> Finding:
 
 def _kept(settings: Settings) -> Iterator[Finding]:
     """The data folder of a service on this machine: its database, and who trains."""
-    if not settings.data_dir.is_dir():
-        yield Finding("data folder", "missing", f"{settings.data_dir} is not there; a service makes it: obscura up")
+    if not settings.local_path.is_dir():
+        yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
         return
-    mine = os.access(settings.data_dir, os.R_OK | os.W_OK | os.X_OK)
-    open_to_others = settings.data_dir.stat().st_mode & 0o077
+    mine = os.access(settings.local_path, os.R_OK | os.W_OK | os.X_OK)
+    open_to_others = settings.local_path.stat().st_mode & 0o077
     if not mine:
-        yield Finding("data folder", "bad", f"{settings.data_dir} is not yours to write: choose another --data-dir")
+        yield Finding("data folder", "bad", f"{settings.local_path} is not yours to write: choose another --data-dir")
     elif open_to_others:
-        yield Finding("data folder", "bad", f"{settings.data_dir} is open to others: chmod -R go= {settings.data_dir}")
+        yield Finding(
+            "data folder", "bad", f"{settings.local_path} is open to others: chmod -R go= {settings.local_path}"
+        )
     else:
-        yield Finding("data folder", "ok", str(settings.data_dir.resolve()))
+        yield Finding("data folder", "ok", str(settings.local_path))
     yield _database(settings)
     yield _trainer(settings)
 
@@ -141,7 +143,7 @@ def _trainer(settings: Settings) -> Finding:
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", "a service here could not train: pip install 'obscura[worker]'")
-    running = running_at(settings.data_dir)
+    running = running_at(settings.local_path)
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
     return Finding("supervisor", "ok", f"trains beside the service at {running}")

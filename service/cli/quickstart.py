@@ -120,7 +120,7 @@ def _named(target: Target) -> Iterator[Client]:
 @contextmanager
 def _here(target: Target, output: Output) -> Iterator[Client]:
     """The service on this machine, which is started where none runs."""
-    with LocalService(target.data_dir) as service, Client(service.url, service.token) as client:
+    with LocalService(target.folder) as service, Client(service.url, service.token) as client:
         if service.process is not None:
-            output.notice(f"\nRunning a service on {target.data_dir} for the time of this command:\n  $ obscura up")
+            output.notice(f"\nRunning a service on {target.folder} for the time of this command:\n  $ obscura up")
         yield client

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.words import JobState
@@ -14,7 +13,7 @@ from service import jobs
 from service.api.events import EventStream, Snapshot, follow
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
-from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters, account_choices
+from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
@@ -30,28 +29,24 @@ def job_list(
     request: Request,
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
-    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
     now = dashboard.clock()
     narrowed = filters.conditions(Job, ("state", "account", "recipe"), states=list(JobState))
-    whole = before is None and not narrowed
+    first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
-        active = views.unfinished(session, now, *narrowed) if before is None else []
-        searches = sweeps.newest_views(session) if whole else []
-        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=before)
-        accounts = account_choices(session)
+        active = views.unfinished(session, now, *narrowed) if first else []
+        searches = sweeps.newest_views(session) if first and not narrowed else []
+        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
+        shown = filters.shown(session, "/jobs")
     return page(
         request,
         "jobs.html",
-        filters=asdict(filters),
-        list_path=filters.address("/jobs"),
-        account_choices=accounts,
+        **shown,
         states=JOB_STATE_CHOICES,
         recipe_choices=RECIPE_CHOICES,
         jobs=[*active, *ended],
         sweeps=searches,
-        before=before,
         older_than=older_than,
     )
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from service.errors import InvalidInput
+from service.storage.files import open_regular
 
 _IDENTIFIER = re.compile(r"(?:ds|rel|smp)_[a-z2-7]{20}")
 _SHELVES = {"ds": "datasets", "rel": "releases", "smp": "samples"}
@@ -83,6 +84,15 @@ class Storage(ABC):
     @abstractmethod
     def remove(self, key: str) -> None:
         """Remove a file or folder, if it is there, and all that is below it. It vanishes under its key at once."""
+
+    def read(self, key: str, file: str) -> bytes:
+        """Return a small file of a folder.
+
+        Raises:
+            NotFound: there is no such plain file.
+        """
+        with open_regular(self.open(key, file)) as opened:
+            return opened.read()
 
     def write(self, key: str, content: bytes) -> None:
         """Publish a small file."""

@@ -64,8 +64,8 @@ def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
     A line that was torn by a crash is passed over: its writer died before anything was released for it.
     """
     try:
-        text = storage.open(_SHELF, f"{job_id}{_SUFFIX}").read_bytes()
-    except (NotFound, FileNotFoundError):
+        text = storage.read(_SHELF, f"{job_id}{_SUFFIX}")
+    except NotFound:
         return
     for line in text.split(b"\n"):
         try:
@@ -74,13 +74,23 @@ def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
             continue
 
 
-def journalled(storage: Storage, job_id: str) -> tuple[int, Counter[str]]:
-    """Return what a job's releases cost together in nano-units, and how many there are by stage, by its journal."""
-    price_nano, counts = 0, Counter[str]()
-    for line in read_journal(storage, job_id):
-        price_nano += line.price_nano
+@dataclass(frozen=True)
+class Journalled:
+    """What a journal shows: what its releases cost together in nano-units, how many there are by stage, and of which
+    account's budget, where its lines say so.
+    """
+
+    price_nano: int
+    counts: Counter[str]
+    account_id: str | None
+
+
+def journalled(storage: Storage, job_id: str) -> Journalled:
+    """Add up the lines of a job's journal."""
+    lines, counts = list(read_journal(storage, job_id)), Counter[str]()
+    for line in lines:
         counts[line.stage] += line.count
-    return price_nano, counts
+    return Journalled(sum(line.price_nano for line in lines), counts, next((line.account_id for line in lines), None))
 
 
 def journalled_jobs(storage: Storage) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from privacy.plans.plan import Plan
 from service import jobs, ledger
 from service.db.dataset_tables import Dataset
 from service.db.session import find
 from service.errors import InvalidInput
-from service.extractors import require_extractor
 from service.settings import Settings
+
+_EXTRACTORS_NAMED_MAX = 10
 
 
 def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:
@@ -62,3 +64,27 @@ def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord
             affordable=affordable,
         ),
     )
+
+
+def require_extractor(settings: Settings, plan: Plan) -> None:
+    """Let a plan pass whose extractor, a network that the operator provides, is there, or that needs none.
+
+    An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which says what they are. Only workers read
+    them, with torch.
+
+    Args:
+        settings: of this process.
+        plan: an extractor's name has the form of one there, and is no path.
+
+    Raises:
+        InvalidInput: one of its files is missing.
+    """
+    name = plan.config.needed_extractor
+    if not name:
+        return
+    folder = settings.extractors_path
+    if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
+        return
+    known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
+    there = f"there are {', '.join(known[:_EXTRACTORS_NAMED_MAX])}" if known else "so far there are no networks"
+    raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)

@@ -141,7 +141,7 @@ class Scene:
         return len(list(read_journal(storage_of(self.shop.settings), job_id)))
 
     def journalled_nano(self, job_id: str) -> int:
-        return journalled(storage_of(self.shop.settings), job_id)[0]
+        return journalled(storage_of(self.shop.settings), job_id).price_nano
 
     def files(self, job_id: str) -> set[str]:
         """Which of a training's files there are: `checkpoint`, `trained`, `artifact`, and `release` for its row."""

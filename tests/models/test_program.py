@@ -20,7 +20,7 @@ from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator
 from models.program import PROGRAMS, write_program
 from models.released import NETWORKS, ReleasedGenerator, save_released
-from service.folder_names import folder_names
+from service.cards import folder_names
 from tests.models.checks import stream
 from tests.models.test_released import affine, dcgan, edm, textured
 from workers.train.drawing import SampleRequest, draw

@@ -50,13 +50,13 @@ def run_demo(out: Path, output: Output, *, images: str | None = None, keep: bool
         """The phase ended now, and the next one begins."""
         seconds[phase] = round(time.monotonic() - began - sum(seconds.values()), 1)
 
-    data_dir = _fresh_folder(out)
+    folder = _fresh_folder(out)
     found = find_images(out.parent / "cache", output.notice, images)
     output.notice(f"Images: {found.name} ({found.source}).")
-    program = f"obscura --data-dir {quoted(data_dir)}"
-    with DemoService(data_dir, log=out / "service.log") as service, Client(service.url, service.token) as client:
-        output.notice(f"\nRunning a service on {data_dir} for the time of this command:\n  $ {program} up")
-        output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {data_dir / 'admin.key'}.")
+    program = f"obscura --data-dir {quoted(folder)}"
+    with DemoService(folder, log=out / "service.log") as service, Client(service.url, service.token) as client:
+        output.notice(f"\nRunning a service on {folder} for the time of this command:\n  $ {program} up")
+        output.notice(f"The dashboard is at {service.url}/, the key to sign in with in {folder / 'admin.key'}.")
         done("setup")
         beside = f"{program} up, and beside it: "
         walk = Onboarding(
@@ -157,30 +157,30 @@ def _fresh_folder(out: Path) -> Path:
     Raises:
         CliError: The folder holds something that no demo made.
     """
-    data_dir = out / "service"
-    if data_dir.exists():
-        if not (data_dir / MARKER).is_file():
-            raise CliError(f"{data_dir} was not made by a demo: choose another --out.", Exit.USAGE)
-        if running_at(data_dir):
-            raise CliError(f"A demo's service still runs on {data_dir}: stop it first.", Exit.OTHER)
-        shutil.rmtree(data_dir)
+    folder = out / "service"
+    if folder.exists():
+        if not (folder / MARKER).is_file():
+            raise CliError(f"{folder} was not made by a demo: choose another --out.", Exit.USAGE)
+        if running_at(folder):
+            raise CliError(f"A demo's service still runs on {folder}: stop it first.", Exit.OTHER)
+        shutil.rmtree(folder)
         shutil.rmtree(out / "synthetic", ignore_errors=True)
     require_room(out / "synthetic")
-    data_dir.mkdir(parents=True)
-    (data_dir / MARKER).touch()
-    return data_dir
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
+    return folder
 
 
 class DemoService(LocalService):
     """Runs the embedded service for the time of a block.
 
     Args:
-        data_dir: Of the service.
+        folder: Of the service.
         log: Where its output goes.
     """
 
-    def __init__(self, data_dir: Path, *, log: Path) -> None:
-        super().__init__(data_dir, log=log)
+    def __init__(self, folder: Path, *, log: Path) -> None:
+        super().__init__(folder, log=log)
         self._peak_bytes = 0
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._look, name="obscura-demo-memory", daemon=True)

@@ -47,13 +47,6 @@ def accept(
 ) -> Job:
     """Accept a training: its price is held from now on.
 
-    Args:
-        dataset_id: a private dataset that is ready.
-        recipe: name of a training loop.
-        epsilon: what the job may spend at the account's delta, > 0 and finite.
-        options: of the recipe.
-        evaluation_dataset_id: a public dataset like it to measure the release on, or None.
-
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such dataset.

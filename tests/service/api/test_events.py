@@ -127,4 +127,4 @@ def test_there_is_nothing_to_follow_without_a_job(served):
 
 
 def wait_for_streams(served: Any, count: int) -> None:
-    wait_until(lambda: served.app.state.service.streams._open.total() == count)
+    wait_until(lambda: served.app.state.service.streams._taken.total() == count)

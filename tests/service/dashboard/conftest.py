@@ -18,8 +18,8 @@ from privacy.accounting.events import GaussianEvent
 from service import dashboard, ledger
 from service.api import problems
 from service.api.deps import Service
-from service.api.events import StreamLimits, StreamSlots
-from service.api.uploading import UploadLimits, UploadSlots
+from service.api.events import StreamLimits, stream_slots
+from service.api.uploading import UploadLimits, upload_slots
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import HoldRow
@@ -219,9 +219,9 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             settings=settings,
             engine=engine,
             factory=app.state.factory,
-            streams=StreamSlots(StreamLimits(poll_seconds=0.05)),
+            streams=stream_slots(StreamLimits(poll_seconds=0.05)),
             clock=lambda: now + timedelta(minutes=5),
-            uploads=UploadSlots(UploadLimits()),
+            uploads=upload_slots(UploadLimits()),
             ring=lambda: site.rung.append(1),
             key_uses=KeyUses(app.state.factory),
             disks=DiskProbe(settings),

@@ -35,7 +35,7 @@ def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
     assert seen is not None
     assert client.get(f"/jobs/{stock.done}/events", headers={"Last-Event-ID": seen[1]}).status_code == 204
     assert client.get("/jobs/job_x/events").status_code == 404
-    assert site.app.state.service.streams._open.total() == 0
+    assert site.app.state.service.streams._taken.total() == 0
 
 
 def test_lists_are_narrowed_and_keep_their_filters_from_page_to_page(site, stock, open_account, declare_dataset):

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ import pytest
 from service.errors import Conflict, InvalidInput, NotFound
 from service.storage.files import digest_directory
 from service.storage.interface import Storage, key_of
-from service.storage.journals import Journal, journalled, journalled_jobs, read_journal
+from service.storage.journals import Journal, Journalled, journalled, journalled_jobs, read_journal
 from service.storage.trash import put_away, remove_for_good, waiting_since
 from service.times import to_the_hour
 
@@ -135,7 +136,7 @@ class StorageContract:
                 act()
 
     def test_a_journal_grows_line_by_line_and_survives_a_torn_one(self, storage):
-        assert (journalled_jobs(storage), journalled(storage, "job_a")) == ([], (0, {}))
+        assert (journalled_jobs(storage), journalled(storage, "job_a")) == ([], Journalled(0, Counter(), None))
         Journal(storage, "job_a", 1).write(stage="votes", count=5, price_nano=70)
         storage.append("journals/job_a.jsonl", b'\n{"attempt": 1, "stage": "vo')
         Journal(storage, "job_a", 2, "acc_b").write(stage="votes", count=1, price_nano=14)
@@ -143,7 +144,7 @@ class StorageContract:
             (line.attempt, line.count, line.price_nano, line.account_id) for line in read_journal(storage, "job_a")
         ]
         assert lines == [(1, 5, 70, None), (2, 1, 14, "acc_b")]
-        assert journalled(storage, "job_a") == (84, {"votes": 6})
+        assert journalled(storage, "job_a") == Journalled(84, Counter(votes=6), None)
         Journal(storage, "job_b", 1)
         assert journalled_jobs(storage) == ["job_a", "job_b"]
 
@@ -152,7 +153,7 @@ class StorageContract:
         process.start()
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        assert journalled(storage, "job_a") == (300, {"votes": 30})
+        assert journalled(storage, "job_a") == Journalled(300, Counter(votes=30), None)
 
     def test_moving_takes_everything_below_a_key_along(self, storage):
         publish(storage, {"model": b"1"}, "work/job_a/trained")

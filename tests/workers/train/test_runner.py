@@ -225,7 +225,7 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
-    assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id)[0] == 0
+    assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id).price_nano == 0
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
@@ -241,7 +241,7 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
         budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
     assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.price_nano
     assert workshop.hold(job_id).charged_nano == votes.price_nano
-    assert journalled(storage_of(workshop.settings), job_id)[0] == votes.price_nano
+    assert journalled(storage_of(workshop.settings), job_id).price_nano == votes.price_nano
 
 
 WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100, "epochs": 2.0, "epsilon": 4.0}
@@ -258,7 +258,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
         assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.price_nano == first.plan.price_nano
-        assert journalled(storage_of(workshop.settings), job_id) == (steps.price_nano, {steps.name: made})
+        assert told(workshop, job_id) == (steps.price_nano, {steps.name: made})
     workshop.give_back(job_id)
     context = workshop.context(workshop.claim(job_id))
     second = workshop.do(read_training, attempt=context.attempt)
@@ -267,7 +267,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):
             budget.charge(replace(steps.event, count=count), steps.name)
-    assert journalled(storage_of(workshop.settings), job_id) == (steps.price_nano, {steps.name: 31})
+    assert told(workshop, job_id) == (steps.price_nano, {steps.name: 31})
 
 
 def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
@@ -278,6 +278,12 @@ def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     assert workshop.work(job_id) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
+
+
+def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
+    """What a job's journal tells: what its releases cost, and how many there are by stage."""
+    found = journalled(storage_of(workshop.settings), job_id)
+    return found.price_nano, dict(found.counts)
 
 
 def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
@@ -293,7 +299,10 @@ def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path):
     write_journal(tmp_path, "job_a", 2, count=1, price_nano=14)
     lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(FolderStorage(tmp_path), "job_a")]
     assert lines == [(1, 5, 70), (2, 1, 14)]
-    assert (journalled(FolderStorage(tmp_path), "job_a")[0], journalled(FolderStorage(tmp_path), "job_b")[0]) == (84, 0)
+    assert (
+        journalled(FolderStorage(tmp_path), "job_a").price_nano,
+        journalled(FolderStorage(tmp_path), "job_b").price_nano,
+    ) == (84, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 

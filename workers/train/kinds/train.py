@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from service.errors import Conflict, LedgerCorruption
 from service.failpoints import failpoint
 from service.storage.files import digest_directory
 from service.storage.interface import key_of, work_key
-from service.storage.journals import journalled
+from service.storage.journals import Journalled, journalled
 from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
@@ -75,7 +74,7 @@ def publish(context: Context, release_id: str) -> None:
     released = journalled(storage, job_id)
 
     def publish_paid(session: Session, **facts: Any) -> Release:
-        _require_charged(session, job_id, *released)
+        _require_charged(session, job_id, released)
         return jobs.publish(session, **facts)
 
     release = context.end(
@@ -90,7 +89,7 @@ def publish(context: Context, release_id: str) -> None:
     keep_receipt(storage, release.receipt)
 
 
-def _require_charged(session: Session, job_id: str, released_nano: int, made: Counter[str]) -> None:
+def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
     """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
 
     Raises:
@@ -99,11 +98,11 @@ def _require_charged(session: Session, job_id: str, released_nano: int, made: Co
     hold_id = jobs.get_job(session, job_id).hold_id
     charged_nano = 0 if hold_id is None else ledger.get_hold(session, hold_id).charged_nano
     told = {} if hold_id is None else ledger.released(session, hold_id)
-    if released_nano > charged_nano or any(made[stage] > count for stage, count in told.items()):
+    if released.price_nano > charged_nano or any(released.counts[stage] > count for stage, count in told.items()):
         raise LedgerCorruption(
             "The journal of this job shows releases for which the ledger has no charge.",
             job_id=job_id,
-            released_nano=released_nano,
+            released_nano=released.price_nano,
             charged_nano=charged_nano,
         )
 
