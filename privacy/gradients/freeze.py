@@ -83,6 +83,6 @@ class Freezing:
         if estimator.active is not None:
             frozen = ~estimator.active.cpu()
             deviation = estimator.noise_multiplier * self.config.clip / estimator.expected_batch
-            stream = torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + 500_009 + step)
-            flat[frozen] = torch.randn(int(frozen.sum()), generator=stream) * deviation
+            generator = torch.Generator().manual_seed(self.config.initial_seed * 1_000_003 + 500_009 + step)
+            flat[frozen] = torch.randn(int(frozen.sum()), generator=generator) * deviation
         self.released_sum = flat if self.released_sum is None else self.released_sum + flat

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 
 from privacy.errors import InvalidParameter
-from privacy.gradients import release as release_module
+from privacy.gradients import integers as release_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.integers import noisy_sum
