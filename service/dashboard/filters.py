@@ -33,13 +33,17 @@ class Filters:
     recipe: Text = ""
     before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
+    def address(self, path: str) -> str:
+        """Return the address of a list narrowed like this."""
+        chosen = {name: value for name, value in self._texts().items() if value}
+        return f"{path}?{urlencode(chosen)}" if chosen else path
+
     def shown(self, session: Session, path: str) -> dict[str, Any]:
         """Return what every list on a page shows of this: what was chosen, what else could be, and where it stands."""
-        chosen = {name: value for name, value in self._texts().items() if value}
         choices = select(AccountRow.id, AccountRow.name).order_by(AccountRow.name).limit(ROWS_MAX)
         return {
             "filters": self._texts(),
-            "list_path": f"{path}?{urlencode(chosen)}" if chosen else path,
+            "list_path": self.address(path),
             "account_choices": [(row.id, row.name) for row in session.execute(choices)],
             "before": self.before,
         }

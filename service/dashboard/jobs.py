@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,7 +9,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.words import JobState
 from service import jobs
-from service.api.events import EventStream, Snapshot, follow
+from service.api.events import Snapshot
+from service.api.routes.jobs import stream_events
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
 from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
@@ -63,7 +63,6 @@ def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
 @router.get("/jobs/{job_id}/events")
 def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str) -> Response:
     """Tell the page's script when there is something new to show of a job, as the API's event stream does."""
-    service, by = dashboard.service, viewer.principal.id if viewer.principal else "this machine"
 
     def read() -> Snapshot | None:
         if viewer.principal is not None and not still_signed_in(request, dashboard):
@@ -72,13 +71,8 @@ def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str
             job = jobs.get_job(session, job_id)
             return Snapshot(job.progress_version, views.event(session, job))
 
-    first = read()
-    seen = request.headers.get("last-event-id")
-    if first is None or (first.final and first.id == seen):
-        return Response(status_code=204)
-    service.streams.take(by)
-    events = follow(read, last_event_id=seen, limits=service.streams.limits, stopping=service.stopping)
-    return EventStream(events, on_close=partial(service.streams.give_back, by))
+    by = viewer.principal.id if viewer.principal else "this machine"
+    return stream_events(dashboard.service, by, read, request.headers.get("last-event-id"))
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])
