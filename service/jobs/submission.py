@@ -40,7 +40,6 @@ def submit(
     """Accept a job of a kind. Nothing is written unless everything is right.
 
     Args:
-        kind: one of `service.jobs.kinds`.
         idempotency_key: the same key and order give the same job; None makes a new job each time.
         samples_max: the service's limit.
         order: what `accept` of the kind takes.
