@@ -12,7 +12,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from obscura import occupant
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 

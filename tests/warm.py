@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-MAINS = ("service.cli", "workers.train.runner")
+MAINS = ("obscura.cli", "workers.train.runner")
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
 
@@ -213,7 +213,7 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
 def main(program: str, address: str) -> None:
     """Import everything and wait for orders."""
     sys.executable = program  # so that what a forked service starts is warm, too
-    for name in (*MAINS, "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
+    for name in (*MAINS, "service.main", "obscura.cli.app", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

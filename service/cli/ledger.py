@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.connection import Json, Target
-from service.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.connection import Json, Target
+from obscura.cli.console import CliError, Exit, Output, reporting
 from service.settings import Settings
 
 if TYPE_CHECKING:

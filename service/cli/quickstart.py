@@ -14,6 +14,9 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Target, Yes, address
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
 from obscura.client import Account, Client, Dataset, JobFailed
 from obscura.client.client import RECIPE
 from obscura.client.contents import require_room
@@ -25,10 +28,7 @@ from obscura.preparing import Package, prepare, read_choices
 from obscura.preparing.choices import SIDE_USUAL
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.wording import odds_sentence, show_epsilon
-from service.cli.connection import Target, Yes, address
-from service.cli.console import CliError, Exit, Output, reporting
 from service.cli.counting import DELTA, counted_bound
-from service.cli.jobs import LABELS, confirm, follow, show_preview, somebody_there
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 

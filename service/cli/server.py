@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from obscura.extras import MissingExtra
-from service.cli.connection import Json, Target
-from service.cli.console import CliError, Exit, reporting
+from obscura.cli.connection import Json, Target
+from obscura.cli.console import CliError, Exit, reporting
+from obscura.extras import WORKER, MissingExtra
 from service.settings import Settings
 
 
@@ -38,7 +38,7 @@ def up(
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         if settings.mode == "embedded" and find_spec("torch") is None:
-            raise MissingExtra("torch", "worker")  # it would take jobs and could train none of them
+            raise MissingExtra("It", "torch", WORKER)  # it would take jobs and could train none of them
         from service.cli.serving import serve
 
         if while_stdin_is_open:

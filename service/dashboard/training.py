@@ -13,10 +13,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest, PreviewRecord, PreviewRequest
-from obscura.wire.wording import show_epsilon
+from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import DatasetState, JobKind, Visibility
 from privacy.errors import PrivacyError
-from privacy.plans.options import values_in_words
 from privacy.plans.plan import Plan, Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs, ledger

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import follow, show_plan
 from obscura.client import Client, Dataset, Release
 from obscura.client.client import RECIPE
 from obscura.client.local_service import running_at
@@ -17,10 +19,8 @@ from obscura.preparing import Package
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.schemas import AccountRecord
 from obscura.wire.wording import show_epsilon, show_percent, show_words
-from service.cli.console import CliError, Exit, Output
 from service.cli.demo.images import DemoImages, find_images
 from service.cli.demo.service import DemoService
-from service.cli.jobs import follow, show_plan
 from service.settings import Settings
 
 ACCOUNT, EPSILON = "demo", 1.0

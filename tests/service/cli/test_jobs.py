@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from obscura.cli.console import CliError, Exit
+from obscura.cli.jobs import confirm, price_of_nothing
 from obscura.client import Job
-from service.cli.console import CliError, Exit
-from service.cli.jobs import confirm, price_of_nothing
 
 
 def job(**changes: Any) -> Job:

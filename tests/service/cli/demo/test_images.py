@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from service.cli.console import CliError
+from obscura.cli.console import CliError
 from service.cli.demo import images as demo_images
 from service.cli.demo.images import DEBIAN_FOLDER, find_images, is_fashion_mnist
 from service.cli.demo.service import resident_bytes

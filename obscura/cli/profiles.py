@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import AuthError, Client
 from obscura.private_files import make_private, make_private_folder, new_private_file, write_through
-from service.cli.console import CliError, Exit, reporting
 
 DEFAULT = "default"
 

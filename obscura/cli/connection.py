@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,20 +13,19 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.hints import is_here
+from obscura.cli.profiles import DEFAULT, read_profiles
 from obscura.client import Client
-from obscura.occupant import address_of
-from service.cli.console import CliError, Exit, Output, reporting
-from service.cli.hints import is_here
-from service.cli.profiles import DEFAULT, read_profiles
-from service.settings import Settings
+from obscura.occupant import address_of, admin_key_path
 
 
 def find_url(url: str | None, data_dir: Path) -> str:
     """The option or OBSCURA_URL; else the address that a service on this machine has written down; else the default."""
     if url:
         return url
-    settings = Settings(data_dir=data_dir)
-    return address_of(settings.data_dir) or f"http://{settings.host}:{settings.port}"
+    host, port = os.environ.get("OBSCURA_HOST", "127.0.0.1"), os.environ.get("OBSCURA_PORT", "8420")
+    return address_of(data_dir) or f"http://{host}:{port}"
 
 
 def find_token(token: str | None, data_dir: Path) -> str:
@@ -36,7 +36,7 @@ def find_token(token: str | None, data_dir: Path) -> str:
     """
     if token:
         return token
-    path = Settings(data_dir=data_dir).admin_key_path
+    path = admin_key_path(data_dir)
     try:
         return path.read_text("ascii").strip()
     except OSError:
@@ -66,7 +66,7 @@ def address(target: Target) -> tuple[str, str]:
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
-    elif not Settings(data_dir=target.data_dir).admin_key_path.exists():
+    elif not admin_key_path(target.data_dir).exists():
         chosen = kept.get(DEFAULT)
     url = target.url or (chosen.url if chosen else find_url(None, target.data_dir))
     if target.token:
