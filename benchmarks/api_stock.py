@@ -17,13 +17,14 @@ from sqlalchemy import insert, select, text
 from benchmarks.ledger_log import fill, leave_armed, open_accounts
 from privacy.accounting.events import GaussianEvent
 from service import admins
-from service.artifacts import directory_of, publish_directory, staged_directory
-from service.db.access_tables import ApiKey
+from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Preview, Release, Sample, Sweep
-from service.db.ledger_tables import HoldRow, LimitRequest
+from service.db.ledger_tables import HoldRow
 from service.db.session import SessionFactory, transaction
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
 
 CLASSES = [f"class {number}" for number in range(10)]
 TRIALS = 8
@@ -108,7 +109,7 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
         for table, rows in (
             (ApiKey, [_key(number, now) for number in range(200)]),
             (Dataset, [*datasets.values(), _dataset(None, now)]),
-            (LimitRequest, requests),
+            (Decision, requests),
             (Sweep, sweeps),
             (Job, trainings),
             (Job, [*(job for job, _ in drawings), preview_job]),
@@ -170,8 +171,8 @@ def _dataset(account_id: str | None, now: datetime) -> dict[str, Any]:
 
 def _request(account_id: str, key_id: str, admin_id: str, now: datetime) -> dict[str, Any]:
     facts = {"id": new_id("lim"), "account_id": account_id, "epsilon_before": 8.0, "epsilon": 9.0, "reason": "more"}
-    facts |= {"requested_by": key_id, "requested_by_admin": admin_id}
-    return facts | {"state": "pending", "requested_at": now}
+    facts |= {"action": "raise", "asked_by": admin_id, "asked_with": key_id}
+    return facts | {"state": "pending", "asked_at": now}
 
 
 def _sweep(account_id: str, dataset_id: str, now: datetime) -> dict[str, Any]:
@@ -258,7 +259,8 @@ def _files(data_dir: Path, release_id: str, sample: dict[str, Any]) -> None:
     drawn = {Path(sample["path"]).name: bytes(PICTURE_BYTES)}
     released = {name: content.encode() for name, content in FILES.items()} | {"grid.png": bytes(PICTURE_BYTES)}
     for identifier, files in ((release_id, released), (sample["id"], drawn)):
-        with staged_directory(data_dir, identifier) as staging:
+        storage = FolderStorage(data_dir)
+        with storage.stage(key_of(identifier)) as staging:
             for name, content in files.items():
                 (staging / name).write_bytes(content)
-            publish_directory(staging, directory_of(data_dir, identifier))
+            storage.publish(staging, key_of(identifier))

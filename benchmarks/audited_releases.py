@@ -25,13 +25,14 @@ from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from privacy.mechanisms.record_count import count_event, noisy_count
 from privacy.plans.budget import PlanBudget
-from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
-from privacy.plans.dp_diffusion import DpDiffusionConfig
+from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
+from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes import class_histogram, released_sums
-from workers.recipes.central_images import CentralConfig, release_central_images
+from workers.recipes.class_histogram import loop as class_histogram
+from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.moments import released_sums
 from workers.recipes.units import Units
 
 _CLIP = 1.0

@@ -21,9 +21,8 @@ from privacy.accounting.events import PoissonGaussianEvent
 from privacy.auditing.payment_order import PaymentJournal
 from privacy.gradients import estimator as estimators
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.plan import PublicFacts
-from privacy.plans.private_steps import StepsConfig
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import Means, TrainingData
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.recipes.units import Units

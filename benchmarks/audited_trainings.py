@@ -20,22 +20,24 @@ from scipy.linalg import hadamard
 from sklearn.datasets import load_digits
 
 from benchmarks.fetching import fetched_fashion_mnist
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.auditing.payment_order import Payer, PaymentJournal
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise, derive_key
-from privacy.plans.datalens import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
-from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.moment_votes import MomentRound
+from privacy.plans.datalens.moment_votes import MomentRound
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import Plan, PublicFacts
-from workers.recipes import coefficients, datalens, moment_votes, warm_start
+from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import moment_votes
+from workers.recipes.datalens.student import LatentStudent
+from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.released_sums import quantised
-from workers.recipes.student import LatentStudent
-from workers.recipes.teacher_stage import Release
-from workers.recipes.warm_start import NoiseScales
+from workers.recipes.moments import coefficients, warm_start
+from workers.recipes.moments.released_sums import quantised
+from workers.recipes.moments.warm_start import NoiseScales
 
 Array = npt.NDArray[np.float64]
 _GREY, _AMPLITUDE = 64, 63

@@ -25,7 +25,8 @@ from privacy.gradients.per_sample import Traces
 from privacy.gradients.rgp import Rgp, carriers_of
 from privacy.mechanisms import sampling
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes import central_images, private_steps
+from workers.recipes import private_steps
+from workers.recipes.dp_diffusion import central_images
 
 
 def present(traces: Traces) -> int:

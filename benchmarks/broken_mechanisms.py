@@ -22,8 +22,9 @@ from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.auditing.payment_order import Payer
 from privacy.mechanisms import partition
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes import class_histogram, released_sums
+from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.interface import TrainingData
+from workers.recipes.moments import released_sums
 
 BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums
 SHARED = 4  # teachers that see each record

@@ -15,7 +15,6 @@ import numpy as np
 from sqlalchemy import func, select
 
 from obscura.wire.words import ENDED, DatasetState, EntryKind, HoldState
-from service.artifacts import digest_directory
 from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
@@ -23,10 +22,11 @@ from service.db.ledger_tables import AccountRow, EntryRow, HoldRow
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import Conflict, NotFound
 from service.inspection import inspect_ledger
-from service.journals import journalled, journalled_jobs
 from service.ledger.stops import arming_stops
 from service.settings import Settings
-from workers.supervise.attempts import work_root
+from service.storage import storage_of
+from service.storage.files import digest_directory
+from service.storage.journals import journalled, journalled_jobs
 
 
 @dataclass
@@ -165,11 +165,11 @@ def _look_at_charges(found: Audit, settings: Settings, factory: SessionFactory) 
         states = session.scalars(select(HoldRow.state)).all()
         found.held_nano = int(session.scalar(select(func.sum(AccountRow.held_nano))) or 0)
     found.holds_open = sum(state in (HoldState.HELD, HoldState.ARMED) for state in states)
-    for job_id in journalled_jobs(settings.data_dir):
-        released_nano, made = journalled(settings.data_dir, job_id)
-        found.journalled_nano += released_nano
-        beyond = any(made[stage] > count for stage, count in counted.get(job_id, {}).items())
-        found.undercharged += released_nano > captured.get(job_id, 0) or beyond
+    for job_id in journalled_jobs(storage_of(settings)):
+        shown = journalled(storage_of(settings), job_id)
+        found.journalled_nano += shown.price_nano
+        beyond = any(shown.counts[stage] > count for stage, count in counted.get(job_id, {}).items())
+        found.undercharged += shown.price_nano > captured.get(job_id, 0) or beyond
     found.captured_nano = sum(captured.values())
 
 
@@ -187,4 +187,4 @@ def _look_at_files(found: Audit, settings: Settings, factory: SessionFactory) ->
     found.releases_changed = sum(
         name not in folders or digest_directory(folders[name]) != sha256 for name, sha256 in releases.items()
     )
-    found.work_left = sum(path.name not in live for path in work_root(settings.data_dir).glob("job_*"))
+    found.work_left = sum(path.name not in live for path in settings.work_path.glob("job_*"))

@@ -33,12 +33,13 @@ from benchmarks.chaos_services import ATTEMPTS_MAX, HEARTBEAT_SECONDS, LEASE_SEC
 from obscura.client import Client
 from obscura.errors import ObscuraClientError
 from scripts.with_services import free_port
-from service.artifacts import digest_directory
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import make_engine, make_session_factory, transaction
-from service.journals import journalled, journalled_jobs
 from service.ledger.stops import arming_stops
 from service.settings import Settings
+from service.storage.files import digest_directory
+from service.storage.folder import FolderStorage
+from service.storage.journals import journalled, journalled_jobs
 
 KINDS = ("older database", "older database and receipts", "no database", "wrong database", "full disk", "kill")
 DRILLS = 50
@@ -342,7 +343,8 @@ def judge(world: World, database: Path | None, spent: dict[str, int]) -> tuple[l
             codes = sorted({stop.code for stop in arming_stops(session)})
         charged = {row.job_id: row.charged_nano for row in holds}
         told = {row.id: row.spent_nano for row in accounts}
-        shown = {job_id: journalled(world.data_dir, job_id)[0] for job_id in journalled_jobs(world.data_dir)}
+        storage = FolderStorage(world.data_dir)
+        shown = {job_id: journalled(storage, job_id).price_nano for job_id in journalled_jobs(storage)}
         short = sum(nano > charged.get(job_id, 0) for job_id, nano in shown.items())
         return codes, short + sum(nano > told.get(account_id, 0) for account_id, nano in spent.items())
     finally:

@@ -24,10 +24,10 @@ import torch
 from benchmarks.budgets import CountedBudget
 from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens import VOTES
-from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test

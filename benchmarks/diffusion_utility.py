@@ -25,17 +25,17 @@ from torch import Tensor
 
 from benchmarks.generator_runs import DELTA
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first, facts_of
-from models.edm import EdmDenoiser, losses
-from models.released import load_released
+from models.portable.edm import EdmDenoiser, losses
+from models.released import load_released, save_released
 from privacy.accounting.filter import open_filter
 from privacy.plans.budget import PlanBudget
-from privacy.plans.dp_diffusion import DpDiffusionConfig
+from privacy.plans.dp_diffusion.plan import DpDiffusionConfig
 from privacy.plans.plan import Plan
 from privacy.plans.private_steps import STEPS, poisson_event
 from privacy.plans.registry import build_plan
 from workers.evaluation.grid import write_grid
 from workers.evaluation.utility import train_and_test
-from workers.recipes.dp_diffusion import noise_rows, train
+from workers.recipes.dp_diffusion.loop import noise_rows, train
 from workers.recipes.interface import Cancelled, Run, TrainingData
 
 CHECKPOINT, SECRET, LOG = "checkpoint.pt", "secret", "pieces.json"
@@ -132,7 +132,7 @@ def piece(folder: Path, data: Folder, plan: Plan, minutes: float, device: torch.
     if denoiser is None:
         return None
     (folder / "released").mkdir(exist_ok=True)
-    denoiser.save(folder / "released")
+    save_released(denoiser, folder / "released")
     return clock
 
 

@@ -39,8 +39,7 @@ from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
-from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.private_steps import StepsConfig
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.interface import Means
 from workers.recipes.passes import pass_size
 from workers.recipes.private_steps import PrivateSteps, Task

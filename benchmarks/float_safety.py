@@ -31,8 +31,7 @@ from privacy.gradients.freeze import random_mask
 from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
-from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.private_steps import ESTIMATORS, StepsConfig
+from privacy.plans.private_steps import ESTIMATORS, FreezeSchedule, StepsConfig
 from workers.recipes.interface import Means
 from workers.recipes.private_steps import PrivateSteps, Task
 

@@ -29,11 +29,11 @@ from benchmarks.ledger_databases import database
 from service import admins, auth
 from service.api.events import StreamLimits
 from service.cli.serving import listen, server_config
-from service.db.access_tables import ApiKey
+from service.db.access_tables import ApiKey, Decision
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release, Sample, Sweep
-from service.db.ledger_tables import AccountRow, LimitRequest
+from service.db.ledger_tables import AccountRow
 from service.db.session import SessionFactory, transaction
 from service.logs import configure_logging
 from service.main import create_app, utc_now
@@ -53,7 +53,7 @@ KINDS: dict[str, Any] = {
     "sweep_id": Sweep,
     "release_id": Release,
     "sample_id": Sample,
-    "request_id": LimitRequest,
+    "request_id": Decision,
     "key_id": ApiKey,
 }
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.budgets import NoLedger
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens_defaults import UNITS_PER_TEACHER_MIN
+from privacy.plans.datalens.defaults import UNITS_PER_TEACHER_MIN
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.evaluation.utility import train_and_test

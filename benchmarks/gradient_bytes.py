@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from models.networks import WideResNet, initialise
+from models.portable.layers import initialise
+from models.private_classifier import WideResNet
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.integers import Sums, exact_sums, squares, whole

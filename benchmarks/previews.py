@@ -28,7 +28,7 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.registry import TRAINERS
-from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
 
 TRUTH = Path("docs/research/small_folders.json")
 ALIKE = ("fashion_3000", "fashion_10000")  # whose stand-in is of the same kind

@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.generator_runs import DELTA, OURS, PRIOR, TODAY, accuracy_of, draw, samples_of, tiled, train
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first
-from privacy.plans.datalens_config import DataLensConfig
+from privacy.plans.datalens.options import DataLensConfig
 
 REAL = "real"
 ROWS: Mapping[str, tuple[float, ...]] = {

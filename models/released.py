@@ -1,20 +1,30 @@
-"""Any generator that was released, whatever its network: what can be done with it, and how it is loaded."""
+"""A released generator of any network: what can be done with it, and its two files.
+
+They are its weights (safetensors) and a description (JSON) of the network that they fit. The networks themselves stand
+in `models.portable`, which needs torch alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from models import dcgan, edm, textured
-from models.dcgan import DcganConfig, DcganGenerator
-from models.edm import EdmConfig, EdmDenoiser
-from models.generator import load_generator
-from models.released_files import read_description, read_weights
-from models.textured import TexturedConfig, TexturedGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.portable.edm import EdmConfig, EdmDenoiser
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.textured import TexturedConfig, TexturedGenerator
+
+WEIGHTS_FILE = "generator.safetensors"
+CONFIG_FILE = "generator.json"
+_FORMAT = 1
 
 
 class ReleasedGenerator(Protocol):
@@ -40,12 +50,27 @@ class ReleasedGenerator(Protocol):
     def to(self, device: torch.device) -> Any:
         """Move the weights to a device, in place."""
 
-    def save(self, directory: Path) -> None:
-        """Write the release's files into an existing directory."""
+
+# Each network and its shape, by "network" in a release's description, which the affine generator's has not.
+NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
+    None: (Generator, GeneratorConfig),
+    "dcgan": (DcganGenerator, DcganConfig),
+    "edm": (EdmDenoiser, EdmConfig),
+    "textured": (TexturedGenerator, TexturedConfig),
+}
+
+
+def save_released(generator: Any, directory: Path) -> None:
+    """Write a generator's weights and shape into an existing directory; equal generators give equal bytes."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(generator.state_dict().items())}
+    (directory / WEIGHTS_FILE).write_bytes(save(tensors))
+    kind = next(name for name, (network, _) in NETWORKS.items() if network is type(generator))
+    document = {"format": _FORMAT, "config": dataclasses.asdict(generator.config)} | ({"network": kind} if kind else {})
+    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_released(directory: Path, which: Literal["final", "warm_start"] = "final") -> ReleasedGenerator:
-    """Read a released generator of any kind; "network" in its description says which, none means the affine one.
+    """Read a released generator of any network.
 
     Args:
         directory: of the release.
@@ -55,35 +80,24 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
         ValueError: the files are damaged, of another format, of an unknown network or do not fit each other.
         FileNotFoundError: one of them is missing.
     """
-    network, config = read_description(directory)
-    if network is None:
-        return load_generator(directory, which)
-    if network not in _NETWORKS:
-        raise ValueError(f"the generator is a {network!r}; this program reads {', '.join(_NETWORKS)}")
-    if which != "final":
-        raise ValueError(f"a {network} generator has no warm start of its own")
-    return _NETWORKS[network](directory, config)
-
-
-def _dcgan(directory: Path, config: Mapping[str, Any]) -> DcganGenerator:
-    return read_weights(directory, lambda: DcganGenerator(DcganConfig(**config))).eval()
-
-
-def _edm(directory: Path, config: Mapping[str, Any]) -> EdmDenoiser:
-    return read_weights(directory, lambda: EdmDenoiser(EdmConfig(**config))).eval()
-
-
-def _textured(directory: Path, config: Mapping[str, Any]) -> TexturedGenerator:
-    return read_weights(directory, lambda: TexturedGenerator(TexturedConfig(**config))).eval()
-
-
-_NETWORKS: Mapping[str, Callable[[Path, Mapping[str, Any]], ReleasedGenerator]] = {
-    dcgan.NETWORK: _dcgan,
-    edm.NETWORK: _edm,
-    textured.NETWORK: _textured,
-}
-
-
-def known_networks() -> set[str | None]:
-    """Return the kinds of network that `load_released` reads, by "network" in their description."""
-    return {None, *_NETWORKS}
+    document = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != _FORMAT:
+        raise ValueError(f"the generator has format {found!r}; this program reads {_FORMAT}")
+    kind = document.get("network")
+    if kind not in NETWORKS:
+        raise ValueError(f"the generator is a {kind!r}; this program reads {', '.join(filter(None, NETWORKS))}")
+    if kind is not None and which != "final":
+        raise ValueError(f"a {kind} generator has no warm start of its own")
+    network, shape = NETWORKS[kind]
+    if not isinstance(document.get("config"), dict):
+        raise ValueError("the generator's description has no configuration")
+    try:
+        generator = network(shape(**document["config"]))
+        generator.load_state_dict(load_file(directory / WEIGHTS_FILE))
+    except (KeyError, TypeError, RuntimeError, SafetensorError):
+        raise ValueError("the generator's weights do not fit its configuration") from None
+    if which == "warm_start":
+        generator.bend.zero_()
+    loaded: ReleasedGenerator = generator.eval()
+    return loaded

@@ -15,7 +15,7 @@ CLASSIFIER_LAYERS: Mapping[str, int] = {
     "pretrained_linear": 1,
 }
 
-TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels to a side of what `models.texture` describes together; numbers of each
+TEXTURE_CELL, TEXTURE_MAPS = 4, 16  # pixels to a side of a cell of `models.portable.textured`; numbers of each
 
 
 def texture_size(height: int, width: int) -> int:
@@ -24,13 +24,13 @@ def texture_size(height: int, width: int) -> int:
 
 
 def discriminator_layers(height: int, width: int) -> int:
-    """Return the layers with parameters of `models.dcgan.Discriminator`."""
+    """Return the layers with parameters of `models.discriminator.Discriminator`."""
     halvings = 1 + sum(-(-min(height, width) // 2**count) >= 4 for count in (2, 3, 4))
     return 2 * halvings + 1  # a convolution each, norms after all but the first, and two for the logit
 
 
 def denoiser_layers(height: int, width: int, blocks: int) -> int:
-    """Return the layers with parameters of `models.unet.UNet`, with so many residual blocks at each size."""
+    """Return the layers with parameters of `models.portable.unet.UNet`, with so many residual blocks at each size."""
     halvings = sum(min(height, width) >= 7 * 2**count for count in (1, 2, 3, 4))
     sizes = halvings + 1
     down = 5 * blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut

@@ -44,7 +44,7 @@ class JobFailed(ObscuraClientError):
     Attributes:
         job_id: The job.
         state: "failed" or "cancelled".
-        code: Failure code of the closed set, or the state when there is none.
+        code: Failure code of the closed set, or the state of a job that was cancelled.
     """
 
     def __init__(self, job_id: str, state: str, code: str, message: str) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from obscura.private_files import new_private_file, write_through
+from obscura.private_files import replace_file
 
 _LOCK, _ADDRESS, _ADMIN_KEY = "service.lock", "service.url", "admin.key"
 _TRY_SECONDS = 2.0  # somebody may just look whether it is held
@@ -24,9 +23,9 @@ _LOOK_SECONDS = 0.05
 
 
 @contextmanager
-def occupied(data_dir: Path) -> Iterator[bool]:
+def occupied(folder: Path) -> Iterator[bool]:
     """Hold the data folder for the time of a block; yields whether it is held, or another service has it."""
-    descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "rb") as lock:
         deadline = time.monotonic() + _TRY_SECONDS
         while not (held := _try(lock, fcntl.LOCK_EX)) and time.monotonic() < deadline:
@@ -35,14 +34,11 @@ def occupied(data_dir: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def announced(data_dir: Path, url: str) -> Iterator[None]:
+def announced(folder: Path, url: str) -> Iterator[None]:
     """Have the address stand in the data folder, which the caller holds, for the time of a block."""
     content = f"{url}\n".encode("ascii")
-    address = data_dir / _ADDRESS
-    fresh = address.with_name(f"{_ADDRESS}.{secrets.token_hex(8)}")
-    with new_private_file(fresh) as file:
-        write_through(file, content)
-    fresh.replace(address)
+    address = folder / _ADDRESS
+    replace_file(address, content)
     try:
         yield
     finally:
@@ -51,25 +47,25 @@ def announced(data_dir: Path, url: str) -> Iterator[None]:
                 address.unlink()
 
 
-def is_occupied(data_dir: Path) -> bool:
+def is_occupied(folder: Path) -> bool:
     """Whether a service holds the data folder."""
-    with suppress(OSError), open(data_dir / _LOCK, "rb") as lock:
+    with suppress(OSError), open(folder / _LOCK, "rb") as lock:
         return not _try(lock, fcntl.LOCK_SH)
     return False
 
 
-def address_of(data_dir: Path) -> str | None:
+def address_of(folder: Path) -> str | None:
     """Return the address of the service that runs on a data folder; None where none does, or it has just begun."""
-    if not is_occupied(data_dir):
+    if not is_occupied(folder):
         return None
     with suppress(OSError):
-        return (data_dir / _ADDRESS).read_text("ascii").strip() or None
+        return (folder / _ADDRESS).read_text("ascii").strip() or None
     return None
 
 
-def admin_key_path(data_dir: Path) -> Path:
+def admin_key_path(folder: Path) -> Path:
     """Where the first admin key is written, readable by its owner alone."""
-    return data_dir / _ADMIN_KEY
+    return folder / _ADMIN_KEY
 
 
 def _try(lock: IO[bytes], kind: int) -> bool:

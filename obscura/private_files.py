@@ -6,6 +6,7 @@ The database holds the secrets that seed the noise, and the data folder images, 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -39,6 +40,33 @@ def write_through(file: BinaryIO, content: bytes) -> None:
     file.write(content)
     file.flush()
     os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a private file in place, whole and durably, of one that may be there."""
+    fresh = _write_beside(path, content)
+    fresh.replace(path)
+    flush_directory(path.parent)
+
+
+def make_file_once(path: Path, content: bytes) -> None:
+    """Put a private file in place, whole and durably, unless there is one: another process may have been faster."""
+    fresh = _write_beside(path, content)
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        return
+    finally:
+        fresh.unlink()
+    flush_directory(path.parent)
+
+
+def _write_beside(path: Path, content: bytes) -> Path:
+    make_private_folder(path.parent)
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    with new_private_file(fresh) as file:
+        write_through(file, content)
+    return fresh
 
 
 def flush_directory(directory: Path) -> None:

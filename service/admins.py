@@ -1,4 +1,4 @@
-"""Admins are people: who is one, and how two of them decide about a third. Takes a session, never commits.
+"""Admins are people: who is one, and what two of them decide about a third. Takes a session, never commits.
 
 The operator's machine names the first. That one names the second alone; from then on, whoever one admin wants to admit
 or remove, or whose key one wants revoked, needs the approval of another, so that nobody alone can become two, or the
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -20,16 +20,14 @@ from sqlalchemy.orm import Session
 
 from obscura.private_files import new_private_file, write_through
 from obscura.wire.ids import introduce
-from obscura.wire.words import AdminAction, AdminRequestState, Admission
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.auth import Scope, is_usable, remember_key, revoke
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.session import find
-from service.errors import Conflict, Forbidden, InvalidInput, NotFound, require_name
-from service.ledger.limits import require_admitted_before
-from service.ledger.rows import short_reason
+from service.decisions import acting_key, ask
+from service.errors import Conflict, InvalidInput, NotFound, require_name, short_reason
 
-REQUEST_LIFETIME = timedelta(days=7)
 ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000
 FIRST_NAME = "first admin"
@@ -58,9 +56,7 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     The file is on disk before the caller commits, so no key exists whose token nobody has.
 
     Args:
-        session: in a writing transaction.
         path: of the file; replaced if it holds the token of a key that was never committed.
-        now: aware.
 
     Returns:
         True when one was made; False when somebody holds a valid admin key already.
@@ -80,116 +76,91 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
 
 
 def ask_admission(
-    session: Session, *, name: str, introduction: str, reason: str, asked_by: str | None, now: datetime
-) -> Admin | AdminRequest:
+    session: Session, *, name: str, introduction: str, reason: str, asked_with: str, now: datetime
+) -> Admin | Decision:
     """Ask for a person to be admitted. The second of an installation is admitted at once.
 
     Args:
-        session: in a writing transaction.
         name: of the person; unique for ever.
         introduction: of the token that the person made, `key_...:SHA-256`.
-        reason: kept with the request.
-        asked_by: id of the admin who asks.
-        now: aware.
+        asked_with: id of an admin's key.
 
     Raises:
         InvalidInput: a bad name, introduction or reason.
         Conflict: the name or the key is taken, there are too many, or a request for that name waits.
-        Forbidden: whoever asks is no admin.
+        Forbidden: the key is no admin's.
     """
-    asking = _acting(session, asked_by)
+    asking = acting_key(session, asked_with)
     key_id, key_hash = _read(introduction)
     require_name(name, "An admin's name")
     reason = short_reason(reason)
     _require_free(session, name, key_id)
     if session.scalar(select(func.count()).select_from(Admin)) == 1:
-        admin = _add(session, name, Admission.ALONE, now, asked_by=asking.id)
+        admin = _add(session, name, Admission.ALONE, now, asked_by=str(asking.admin_id))
         _give_key(session, admin, introduction, now)
         return admin
-    return _ask(session, AdminAction.ADMIT, name, asking, reason, now, admin_id=None, key_id=key_id, key_hash=key_hash)
+    terms = {"name": name, "key_id": key_id, "key_hash": key_hash}
+    return ask(session, DecisionAction.ADMIT, name, asking=asking, reason=reason, now=now, **terms)
 
 
-def ask_removal(session: Session, *, admin_id: str, reason: str, asked_by: str | None, now: datetime) -> AdminRequest:
+def ask_removal(session: Session, *, admin_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
     """Ask for an admin, or oneself, to be removed. Another one must approve; the one who is to go may be that one.
 
     Raises:
         InvalidInput: there is no reason.
         NotFound: no such admin.
         Conflict: the admin was removed already, or too few would be left.
-        Forbidden: whoever asks is no admin.
+        Forbidden: the key is no admin's.
     """
-    asking, admin = _acting(session, asked_by), find(session, Admin, admin_id)
+    asking, admin = acting_key(session, asked_with), find(session, Admin, admin_id)
     _require_removable(session, admin)
-    return _ask(session, AdminAction.REMOVE, admin.name, asking, short_reason(reason), now, admin_id=admin.id)
+    terms = {"name": admin.name, "admin_id": admin.id}
+    return ask(session, DecisionAction.REMOVE, admin.name, asking=asking, reason=reason, now=now, **terms)
 
 
-def ask_revocation(session: Session, *, key_id: str, reason: str, asked_by: str | None, now: datetime) -> AdminRequest:
+def ask_revocation(session: Session, *, key_id: str, reason: str, asked_with: str, now: datetime) -> Decision:
     """Ask for another admin's key to be revoked, with all that it made. The one whose key it is may approve.
 
     Raises:
         InvalidInput: there is no reason.
         NotFound: no such key.
         Conflict: it was revoked already, or whoever asks may revoke it alone.
-        Forbidden: whoever asks is no admin.
+        Forbidden: the key that asks is no admin's.
     """
-    asking, key = _acting(session, asked_by), session.get(ApiKey, key_id)
+    asking, key = acting_key(session, asked_with), session.get(ApiKey, key_id)
     if key is None:
         raise NotFound("There is no such key.", key_id=key_id)
     if key.revoked_at is not None:
         raise Conflict("This key was revoked already.", key_id=key.id)
-    if key.admin_id is None or key.admin_id == asking.id:
+    if key.admin_id is None or key.admin_id == asking.admin_id:
         raise Conflict("You can revoke this key yourself, at once: `obscura keys revoke`.", key_id=key.id)
     owner = find(session, Admin, key.admin_id)
-    facts = {"admin_id": owner.id, "key_id": key.id}
-    return _ask(session, AdminAction.REVOKE, owner.name, asking, short_reason(reason), now, **facts)
+    terms = {"name": owner.name, "admin_id": owner.id, "key_id": key.id}
+    return ask(session, DecisionAction.REVOKE, owner.name, asking=asking, reason=reason, now=now, **terms)
 
 
-def approve(session: Session, *, request_id: str, decided_by: str | None, now: datetime) -> AdminRequest:
-    """Do what another admin has asked for. Approving twice changes nothing.
-
-    Raises:
-        NotFound: no such request.
-        Forbidden: the same person asked for it, or whoever approves is no admin, or was none when it was asked for.
-        Conflict: it was decided already, has expired, who asked was removed, or it can no longer be done.
-    """
-    request, deciding = _lock_request(session, request_id), _acting(session, decided_by)
-    if request.state is AdminRequestState.APPROVED and request.decided_by == deciding.id:
-        return request
-    if request.state is not AdminRequestState.PENDING:
-        raise Conflict(f"This request was {request.state.value} already.", request_id=request.id)
-    if now - request.asked_at >= REQUEST_LIFETIME:
-        raise Conflict(f"This request is older than {REQUEST_LIFETIME.days} days. Make a new one.")
-    if request.asked_by == deciding.id:
-        raise Forbidden("It takes two people: you asked for this, so another admin must approve it.")
-    require_admitted_before(deciding, request.asked_at)
-    if find(session, Admin, request.asked_by).removed_at is not None:
-        raise Conflict("The admin who asked for this was removed since.")
-    if request.action is AdminAction.ADMIT:
-        _require_free(session, request.name, str(request.key_id), besides=request.id)
-        admin = _add(session, request.name, Admission.APPROVED, now, asked_by=request.asked_by, approved_by=deciding.id)
-        _give_key(session, admin, f"{request.key_id}:{request.key_hash}", now)
-        request.admin_id = admin.id
-    elif request.action is AdminAction.REMOVE:
-        request.keys_revoked = _remove(session, find(session, Admin, str(request.admin_id)), now)
-    else:
-        request.keys_revoked = revoke(session, ApiKey.id == request.key_id, now=now)
-    return _decide(session, request, AdminRequestState.APPROVED, deciding.id, now)
+def _admit(session: Session, decision: Decision, approving: ApiKey, now: datetime) -> None:
+    name, key_id = str(decision.name), str(decision.key_id)
+    _require_free(session, name, key_id, besides=decision.id)
+    people = {"asked_by": decision.asked_by, "approved_by": str(approving.admin_id)}
+    admin = _add(session, name, Admission.APPROVED, now, **people)
+    _give_key(session, admin, f"{key_id}:{decision.key_hash}", now)
+    decision.admin_id = admin.id
 
 
-def decline(session: Session, *, request_id: str, decided_by: str | None, now: datetime) -> AdminRequest:
-    """Decline a request, or withdraw one's own. Declining twice changes nothing.
+def _remove(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
+    """Remove a person with all their keys and all that these made."""
+    admin = find(session, Admin, str(decision.admin_id))
+    _require_removable(session, admin)
+    admin.removed_at = now
+    decision.keys_revoked = revoke(session, ApiKey.admin_id == admin.id, now=now)
 
-    Raises:
-        NotFound: no such request.
-        Forbidden: whoever declines is no admin.
-        Conflict: it was approved already.
-    """
-    request, deciding = _lock_request(session, request_id), _acting(session, decided_by)
-    if request.state is AdminRequestState.APPROVED:
-        raise Conflict("This request was approved already.", request_id=request.id)
-    if request.state is AdminRequestState.DECLINED:
-        return request
-    return _decide(session, request, AdminRequestState.DECLINED, deciding.id, now)
+
+def _revoke(session: Session, decision: Decision, _approving: ApiKey, now: datetime) -> None:
+    decision.keys_revoked = revoke(session, ApiKey.id == decision.key_id, now=now)
+
+
+EFFECTS = {DecisionAction.ADMIT: _admit, DecisionAction.REMOVE: _remove, DecisionAction.REVOKE: _revoke}
 
 
 def admins(session: Session) -> Sequence[Admin]:
@@ -205,18 +176,6 @@ def makers(session: Session, keys: Sequence[ApiKey]) -> dict[str, Admin]:
     return {key_id: found[asking] for key_id, asking in asked_with.items() if asking in found}
 
 
-def has_expired(request: AdminRequest, now: datetime) -> bool:
-    """Tell whether a request waited too long to be approved."""
-    return request.state is AdminRequestState.PENDING and now - request.asked_at >= REQUEST_LIFETIME
-
-
-def _acting(session: Session, admin_id: str | None) -> Admin:
-    admin = None if admin_id is None else session.get(Admin, admin_id)
-    if admin is None or admin.removed_at is not None:
-        raise Forbidden("Only an admin may ask for this or decide it.")
-    return admin
-
-
 def _read(introduction: str) -> tuple[str, str]:
     form = _INTRODUCTION.fullmatch(introduction.strip())
     if form is None:
@@ -228,10 +187,8 @@ def _read(introduction: str) -> tuple[str, str]:
 
 
 def _require_free(session: Session, name: str, key_id: str, besides: str | None = None) -> None:
-    waiting = select(AdminRequest.id).where(
-        AdminRequest.state == AdminRequestState.PENDING,
-        AdminRequest.id != (besides or ""),
-        AdminRequest.key_id == key_id,
+    waiting = select(Decision.id).where(
+        Decision.state == DecisionState.PENDING, Decision.id != (besides or ""), Decision.key_id == key_id
     )
     _require_new_name(session, name)
     if session.get(ApiKey, key_id) is not None or session.scalar(waiting.limit(1)) is not None:
@@ -271,55 +228,3 @@ def _add(session: Session, name: str, admission: Admission, now: datetime, **peo
 def _give_key(session: Session, admin: Admin, introduction: str, now: datetime) -> None:
     key_id, digest = _read(introduction)
     remember_key(session, key_id, digest, name=admin.name, scopes=[Scope.ADMIN], admin_id=admin.id, now=now)
-
-
-def _remove(session: Session, admin: Admin, now: datetime) -> int:
-    """Remove a person with all their keys and all that these made, and return how many were revoked."""
-    _require_removable(session, admin)
-    admin.removed_at = now
-    return revoke(session, ApiKey.admin_id == admin.id, now=now)
-
-
-def _ask(
-    session: Session, action: AdminAction, name: str, asking: Admin, reason: str, now: datetime, **facts: str | None
-) -> AdminRequest:
-    same = select(AdminRequest.id).where(
-        AdminRequest.state == AdminRequestState.PENDING,
-        AdminRequest.action == action,
-        AdminRequest.name == name,
-        AdminRequest.asked_at > now - REQUEST_LIFETIME,
-    )
-    if action is AdminAction.REVOKE:
-        same = same.where(AdminRequest.key_id == facts["key_id"])
-    waiting = session.scalar(same)
-    if waiting is not None:
-        raise Conflict(f"Request {waiting} about *{name}* waits already. Decline it before asking anew.")
-    request = AdminRequest(
-        id=new_id("adr"),
-        action=action,
-        name=name,
-        reason=reason,
-        state=AdminRequestState.PENDING,
-        asked_by=asking.id,
-        asked_at=now,
-        **facts,
-    )
-    session.add(request)
-    session.flush()
-    return request
-
-
-def _lock_request(session: Session, request_id: str) -> AdminRequest:
-    chosen = select(AdminRequest).where(AdminRequest.id == request_id).with_for_update()
-    request = session.scalar(chosen.execution_options(populate_existing=True))
-    if request is None:
-        raise NotFound("There is no such request about an admin.", request_id=request_id)
-    return request
-
-
-def _decide(
-    session: Session, request: AdminRequest, state: AdminRequestState, decided_by: str, now: datetime
-) -> AdminRequest:
-    request.state, request.decided_by, request.decided_at = state, decided_by, now
-    session.flush()
-    return request

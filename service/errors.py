@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 from obscura.wire.names import RULE, is_name
 from obscura.wire.wording import show_epsilon
 
+REASON_CHARACTERS_MAX = 500
+
 
 class ObscuraError(Exception):
     """Base of every error a caller may see.
@@ -196,6 +198,17 @@ class SweepTooExpensive(InsufficientBudget):
             f"which pays for {self.trials_affordable} of them in their order. Nothing was accepted. "
             f"{self._choice(options)}"
         )
+
+
+def short_reason(text: str) -> str:
+    """Return a reason that fits a request or an entry.
+
+    Raises:
+        InvalidInput: it is empty or too long.
+    """
+    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
+        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
+    return text
 
 
 def require_name(text: str, what: str) -> str:

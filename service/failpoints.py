@@ -19,7 +19,7 @@ import sys
 from dataclasses import dataclass
 
 VARIABLE = "OBSCURA_FAILPOINT"
-# All there are; docs/architecture.md says under "After a crash" what each leaves behind.
+# All there are; docs/crashes.md says what each leaves behind.
 NAMES = frozenset(
     {
         "accept.before",

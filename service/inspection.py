@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.formats import CARD_FILE
 from obscura.wire.words import VerificationKind
-from service import artifacts, installation, ledger
+from service import installation, ledger
 from service.audit import arming, checkpoints, receipts
 from service.audit.data_folder import find_forgotten, jobs_with_open_holds, read_data_folder
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode, Report
@@ -32,6 +32,9 @@ from service.errors import ClockRefused, ObscuraError
 from service.ledger.stops import arming_stops
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.files import digest_directory, open_regular
+from service.storage.interface import Storage, key_of
 
 # The service reads no more than this by itself: ten seconds. Longer logs are read from the newest checkpoint on, whose
 # heads were verified when it was signed; the whole is for `obscura ledger verify`, from time to time.
@@ -63,10 +66,10 @@ def inspect_ledger(
     Raises:
         SigningKeyUnusable: a public key beside the signing key cannot be read.
     """
-    trusted = trusted_keys(settings.ledger_key_path)
+    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     witnesses: list[receipts.Witness] = []
     findings: list[Finding] = []
-    for path in (*receipts.kept_receipts(settings.data_dir), *given):
+    for path in (*receipts.kept_receipts(storage), *given):
         try:
             statement = receipts.check_receipt(read_document(path), trusted)
             witnesses.append(receipts.witness_of(statement, f"the receipt {path.name}"))
@@ -76,19 +79,19 @@ def inspect_ledger(
             findings.append(Finding(FindingCode.RECEIPT_REFUSED, message, account_id, stops=path not in given))
     kept = None
     try:
-        kept = checkpoints.read_checkpoint_file(settings.data_dir, trusted)
+        kept = checkpoints.read_checkpoint_file(storage, trusted)
     except SignatureRefused as error:
         message = f"The checkpoint that is kept beside the database is refused. {error.message}"
         findings.append(Finding(FindingCode.CHECKPOINT_FILE_REFUSED, message))
-    mark = installation.mark_of(settings.data_dir)
+    mark = installation.mark_of(storage)
     journals = None
     if not full:
         with transaction(factory, read_only=True) as session:
             journals = jobs_with_open_holds(session)
-    folder = read_data_folder(settings.data_dir, journals)
+    folder = read_data_folder(storage, journals)
     with transaction(factory, read_only=True, snapshot=True) as session:
         mismatch = list(installation.find_mismatch(session, settings, folder, mark))
-        findings += find_forgotten(session, settings.data_dir, folder)
+        findings += find_forgotten(session, storage, folder)
         findings += find_missing_triggers(session)
         damage = list(find_damage(session)) if thorough else []
         trusted = trusted_keys(settings.ledger_key_path)  # again: a first key is made before what it signs is committed
@@ -99,14 +102,14 @@ def inspect_ledger(
                 raise
             report = Report(full=full)  # the file is broken: that is what was found
     checked = 0
-    for finding in find_changed_artifacts(factory, settings.data_dir) if thorough and not damage else ():
+    for finding in find_changed_artifacts(factory, storage) if thorough and not damage else ():
         checked += 1
         findings += [] if finding is None else [finding]
     found = (*mismatch, *report.findings, *damage, *findings)  # the first explains the others
     return replace(report, artifacts=checked, findings=found[:FINDINGS_MAX])
 
 
-def find_changed_artifacts(factory: SessionFactory, data_dir: Path) -> Iterator[Finding | None]:
+def find_changed_artifacts(factory: SessionFactory, storage: Storage) -> Iterator[Finding | None]:
     """Yield, for each release, what is wrong with its folder, or None (I7)."""
     with transaction(factory, read_only=True) as session:
         releases = session.execute(
@@ -120,14 +123,14 @@ def find_changed_artifacts(factory: SessionFactory, data_dir: Path) -> Iterator[
         ).all()
     for row in releases:
         try:
-            directory = artifacts.directory_of(data_dir, row.id)
-            same = artifacts.digest_directory(directory) == row.artifact_sha256
+            directory = storage.open(key_of(row.id))
+            same = digest_directory(directory) == row.artifact_sha256
             shows_its_card = same and _shows_card(directory, row.card)
         except (ObscuraError, OSError):
             message = f"The files of release {row.id} are gone, or are not plain files."
             yield Finding(FindingCode.ARTIFACT_MISMATCH, message, row.account_id, stops=False)
             continue
-        if not same or data_dir / row.artifact_dir != directory:
+        if not same or row.artifact_dir != key_of(row.id):
             message = f"The files of release {row.id} are not those that its capture paid for."
             yield Finding(FindingCode.ARTIFACT_MISMATCH, message, row.account_id)
         elif not shows_its_card:
@@ -143,7 +146,7 @@ def _shows_card(directory: Path, shown: str) -> bool:
     if not path.exists():
         return True
     try:
-        with artifacts.open_regular(path) as file:
+        with open_regular(path) as file:
             return bool(json.load(file) == json.loads(shown))
     except ValueError:
         return False
@@ -296,9 +299,9 @@ def _full_is_due(last: datetime | None, now: datetime) -> bool:
 
 def _keep(settings: Settings, factory: SessionFactory) -> None:
     """Bring what is kept beside the database up to it, where a crash came between a commit and its file."""
-    trusted = trusted_keys(settings.ledger_key_path)
+    storage, trusted = storage_of(settings), trusted_keys(settings.ledger_key_path)
     with transaction(factory, read_only=True) as session:
-        receipts.keep_newest(session, settings.data_dir)
+        receipts.keep_newest(session, storage)
         newest = checkpoints.newest_checkpoint(session)
     if newest is not None:
-        checkpoints.keep_checkpoint(settings.data_dir, newest, trusted)
+        checkpoints.keep_checkpoint(storage, newest, trusted)

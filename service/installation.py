@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from obscura.private_files import flush_directory
-from service.audit.data_folder import DataFolder, Unknown, read_data_folder, unknown_to
+from service.audit.data_folder import DataFolder, read_data_folder, unknown_to
 from service.audit.findings import Finding, FindingCode
-from service.audit.signing import write_durably
 from service.db.access_tables import Admin, Installation
 from service.db.base import is_id, new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, among, transaction
+from service.errors import NotFound
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import Storage
 
-FILE_NAME = "installation"
+FILE = "installation"
 _PENDING = "installation.new"  # what the first start writes before its row; it gets its name after that is committed
 _LOCK = 0x0B5C12  # of PostgreSQL: one process at a time decides
 _ID_CHARACTERS_MAX = 64
@@ -44,30 +44,29 @@ def pair(settings: Settings, factory: SessionFactory, *, now: datetime) -> bool:
     Raises:
         OSError: the id cannot be written down.
     """
-    data_dir = settings.data_dir
+    storage = storage_of(settings)
     with transaction(factory, read_only=True) as session:  # the usual case takes no write lock
         own_id = recorded(session)
-    if own_id is not None and own_id == _read(data_dir / FILE_NAME):
+    if own_id is not None and own_id == _read(storage, FILE):
         return True
     with transaction(factory) as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         own_id = recorded(session)
-        if own_id is None and _read(data_dir / FILE_NAME) is None and _knows_all(session, settings):
+        if own_id is None and _read(storage, FILE) is None and _knows_all(session, settings):
             own_id = new_id("ins")
-            write_durably(data_dir / _PENDING, f"{own_id}\n".encode("ascii"))
+            storage.write(_PENDING, f"{own_id}\n".encode("ascii"))
             session.add(Installation(id=own_id, made_at=now))
-    if own_id is not None and _read(data_dir / _PENDING) == own_id and _read(data_dir / FILE_NAME) is None:
-        with suppress(FileNotFoundError):  # another process has just done it
-            (data_dir / _PENDING).rename(data_dir / FILE_NAME)
-        flush_directory(data_dir)
-    return own_id is not None and own_id == _read(data_dir / FILE_NAME)
+    if own_id is not None and _read(storage, _PENDING) == own_id and _read(storage, FILE) is None:
+        with suppress(NotFound):  # another process has just done it
+            storage.move(_PENDING, FILE)
+    return own_id is not None and own_id == _read(storage, FILE)
 
 
 def belongs(session: Session, settings: Settings) -> bool:
     """Tell whether database and data folder hold the same id, or neither has one yet."""
     own_id = recorded(session)
-    return own_id == mark_of(settings.data_dir, own_id)
+    return own_id == mark_of(storage_of(settings), own_id)
 
 
 def recorded(session: Session) -> str | None:
@@ -75,10 +74,10 @@ def recorded(session: Session) -> str | None:
     return session.scalar(select(Installation.id))
 
 
-def mark_of(data_dir: Path, own_id: str | None = None) -> str | None:
+def mark_of(storage: Storage, own_id: str | None = None) -> str | None:
     """Return the id that the data folder holds; also where the database's own is about to get its name there."""
-    pending = _read(data_dir / _PENDING)  # before the other: it is renamed to that
-    kept = _read(data_dir / FILE_NAME)
+    pending = _read(storage, _PENDING)  # before the other: it is renamed to that
+    kept = _read(storage, FILE)
     return own_id if kept is None and pending == own_id else kept
 
 
@@ -93,7 +92,7 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
     """
     own_id = recorded(session)
     if own_id is not None and own_id != kept:
-        kept = mark_of(settings.data_dir, own_id)  # a first start may have written it since
+        kept = mark_of(storage_of(settings), own_id)  # a first start may have written it since
     if own_id == kept:
         if own_id is None and (unknown := unknown_to(session, folder)):
             yield _finding(
@@ -120,7 +119,7 @@ def _finding(what: str) -> Finding:
     return Finding(FindingCode.INSTALLATION_MISMATCH, f"{what}; {_UNTIL_THEN}")
 
 
-def _counted(unknown: Unknown) -> str:
+def _counted(unknown: DataFolder) -> str:
     parts = {name: getattr(unknown, name) for name in ("releases", "samples", "journals", "receipts")}
     told = " and ".join(f"{len(names)} {noun}" for noun, names in parts.items() if names)
     return f"The data folder holds {told} that the database does not know"
@@ -128,9 +127,9 @@ def _counted(unknown: Unknown) -> str:
 
 def _knows_all(session: Session, settings: Settings) -> bool:
     """Tell whether everything of value in a folder without an id is this database's. The folder is read first."""
-    data_dir = settings.data_dir
-    folder = read_data_folder(data_dir, ())
-    datasets = sorted(path.name for path in (data_dir / "datasets").glob("ds_*") if is_id(path.name, "ds"))
+    storage = storage_of(settings)
+    folder = read_data_folder(storage, ())
+    datasets = [name for name in storage.list("datasets") if is_id(name, "ds")]
     an_admin = settings.admin_key_path.exists()
     return not (
         unknown_to(session, folder)
@@ -139,10 +138,9 @@ def _knows_all(session: Session, settings: Settings) -> bool:
     )
 
 
-def _read(path: Path) -> str | None:
+def _read(storage: Storage, name: str) -> str | None:
     """Return what a file of ours says; what cannot be understood is nobody's id."""
     try:
-        with path.open("rb") as file:
-            return file.read(_ID_CHARACTERS_MAX).decode("ascii", "replace").strip()
-    except FileNotFoundError:
+        return storage.read("", name)[:_ID_CHARACTERS_MAX].decode("ascii", "replace").strip()
+    except NotFound:
         return None

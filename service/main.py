@@ -15,11 +15,11 @@ from obscura.private_files import make_private_folder, make_tree_private
 from service import admins, dashboard, installation, queue
 from service.api import middleware, problems
 from service.api.deps import Service
-from service.api.events import StreamLimits, StreamSlots
-from service.api.routes import ROUTERS
+from service.api.events import StreamLimits, stream_slots
+from service.api.routes import routers
 from service.api.routes.health import VERSION
 from service.api.strict import refuse_the_unknown
-from service.api.uploading import UploadLimits, UploadSlots
+from service.api.uploading import UploadLimits, upload_slots
 from service.datasets import deletion, fingerprints, receiving, vault
 from service.db.schema import upgrade_schema
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -83,9 +83,9 @@ def create_app(
         settings=settings,
         engine=engine,
         factory=factory,
-        streams=StreamSlots(stream_limits),
+        streams=stream_slots(stream_limits),
         clock=clock,
-        uploads=UploadSlots(upload_limits),
+        uploads=upload_slots(upload_limits),
         ring=workers.doorbell.ring,
         key_uses=key_uses,
         disks=DiskProbe(settings),
@@ -93,7 +93,7 @@ def create_app(
     app.state.parts = (key_uses, *workers.parts)
     app.state.warning = None  # what the operator must know of the start, in one sentence
     problems.install(app)
-    for router in ROUTERS:
+    for router in routers():
         app.include_router(router, dependencies=[Depends(refuse_the_unknown)])
     dashboard.mount(app)
     app.add_middleware(middleware.BodyLimit, bytes_max=settings.body_bytes_max)
@@ -131,8 +131,8 @@ def _prepare(service: Service) -> str | None:
         One sentence for the operator where something was found (`inspect_at_start`).
     """
     settings, factory = service.settings, service.factory
-    make_private_folder(settings.data_dir)
-    open_to_others = sum(make_tree_private(folder) for folder in {settings.data_dir, settings.keys_path})
+    make_private_folder(settings.local_path)
+    open_to_others = sum(make_tree_private(folder) for folder in {settings.local_path, settings.keys_path})
     if open_to_others:
         get_logger(__name__).warning("files_open_to_others", count=open_to_others)
     upgrade_schema(settings.database_url)

@@ -16,12 +16,12 @@ from typing import Any
 import jinja2
 
 from obscura.wire.schemas import to_the_minute
-from service.artifacts import find_file, open_regular
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
 from service.jobs import get_release
-from service.jobs.evaluations import finished_evaluations
+from service.jobs.kinds.evaluate import finished_evaluations
+from service.storage.interface import Storage, key_of
 from service.wording import open_templates
 
 PAGE, DATA = "report.html", "report.json"
@@ -31,11 +31,11 @@ _PLACE = re.compile(rb"<!-- usefulness -->.*?<!-- /usefulness -->", re.DOTALL)
 _BEFORE = b'<section aria-labelledby="technical">'
 
 
-def read_report(data_dir: Path, factory: SessionFactory, release_id: str, name: str) -> bytes:
+def read_report(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
     """Return a release's report as it is now.
 
     Args:
-        data_dir: of the service.
+        storage: of the service.
         factory: of sessions.
         release_id: of a generator.
         name: PAGE or DATA.
@@ -47,8 +47,7 @@ def read_report(data_dir: Path, factory: SessionFactory, release_id: str, name: 
         release = get_release(session, release_id)
         classes = session.get_one(Dataset, release.dataset_id).classes
         evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
-    with open_regular(find_file(data_dir, release_id, name)) as file:
-        base = file.read()
+    base = storage.read(key_of(release_id), name)
     return (_page if name == PAGE else _data)(base, evaluations, classes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -25,6 +25,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OBSCURA_", frozen=True, extra="ignore")
 
     data_dir: Path = Path("var")
+    storage: str = Field(default="folder", description="what keeps the files that outlive processes: the data folder")
     database_url: str = ""
     mode: Literal["embedded", "celery"] = "embedded"
     redis_url: str = "redis://127.0.0.1:6379/0"
@@ -65,10 +66,16 @@ class Settings(BaseSettings):
         default=256 * 1024**2, ge=0, description="left on every disk that is written to; with less, nothing new begins"
     )
 
+    @classmethod
+    def at(cls, folder: Path, **given: Any) -> Self:
+        """Read the settings of a service that keeps its data in a folder; options that are None are left out."""
+        return cls(data_dir=folder, **{name: value for name, value in given.items() if value is not None})
+
     @model_validator(mode="after")
     def _fill_and_check(self) -> Self:
+        object.__setattr__(self, "data_dir", self.data_dir.resolve())
         if not self.database_url:
-            object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir.resolve() / 'obscura.db'}")
+            object.__setattr__(self, "database_url", f"sqlite:///{self.data_dir / 'obscura.db'}")
         if self.keys_dir is not None:
             object.__setattr__(self, "keys_dir", self.keys_dir.resolve())
         object.__setattr__(self, "public_url", _origin(self.public_url))
@@ -99,6 +106,31 @@ class Settings(BaseSettings):
         ]
 
     @property
+    def local_path(self) -> Path:
+        """This machine's own folder: an SQLite database, keys, logs, locks, scratch; the folder storage is in it."""
+        return self.data_dir
+
+    @property
+    def work_path(self) -> Path:
+        """The scratch folders of jobs on this machine; what lies there may be private."""
+        return self.data_dir / "work"
+
+    @property
+    def quarantine_path(self) -> Path:
+        """Where an upload's body waits, sealed, until it was read."""
+        return self.data_dir / "quarantine"
+
+    @property
+    def logs_path(self) -> Path:
+        """Where the operator finds what each attempt said."""
+        return self.data_dir / "logs"
+
+    @property
+    def extractors_path(self) -> Path:
+        """Where the operator puts networks trained on public data."""
+        return self.data_dir / "extractors"
+
+    @property
     def admin_key_path(self) -> Path:
         """Where the first admin key is written."""
         return occupant.admin_key_path(self.data_dir)
@@ -120,7 +152,7 @@ def _networks(listed: str) -> list[IPv4Network | IPv6Network]:
     """Read addresses and networks with commas between them.
 
     Raises:
-        ValueError: one is neither; a star is none, because then every client could say that it is another.
+        ValueError: one is neither. A star is refused: every client could then say that it is another.
     """
     try:
         return [ip_network(each.strip()) for each in listed.split(",") if each.strip()]

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from models.bundle import bundle
+from models.program import write_program
 from obscura.wire.formats import LOADER_FILE, MODEL_CARD_FILE
 from obscura.wire.words import ReleaseKind
-from service.artifacts import find_file, open_regular
-from service.cards import TAGS, guarantee, one_line, write_card
+from service.cards import TAGS, folder_names, guarantee, one_line, write_card
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
 from service.errors import NotFound
-from service.folder_names import folder_names
 from service.jobs import get_release
+from service.storage.interface import Storage, key_of
 
 _NETWORKS = {None: "one Gaussian a class, bent by a small network", "dcgan": "DCGAN", "edm": "EDM diffusion model"}
 
 
-def read_made(data_dir: Path, factory: SessionFactory, release_id: str, name: str) -> bytes:
+def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:
     """Return the model card or the program of a released generator.
 
     Args:
-        data_dir: of the service.
+        storage: of the service.
         factory: of sessions.
         release_id: of the release.
         name: MODEL_CARD_FILE or LOADER_FILE.
@@ -42,12 +40,11 @@ def read_made(data_dir: Path, factory: SessionFactory, release_id: str, name: st
         classes = session.get_one(Dataset, release.dataset_id).classes
     if release.kind is not ReleaseKind.GENERATOR:
         raise NotFound(f"A {release.kind.value} has no {name}; a generator has.", release_id=release.id)
-    with open_regular(find_file(data_dir, release_id, "generator.json")) as file:
-        description = json.load(file)
+    description = json.loads(storage.read(key_of(release_id), "generator.json"))
     try:
         if name == MODEL_CARD_FILE:
             return _model_card(release.name, release.card, description, classes).encode()
-        return bundle(description.get("network"), classes, folder_names(classes)).encode()
+        return write_program(description.get("network"), classes, folder_names(classes)).encode()
     except (KeyError, ValueError) as error:
         raise NotFound(f"There is no {name} for this release: {error}.") from None
 

@@ -76,7 +76,7 @@ def stream() -> Iterator[io.StringIO]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Engine]:
-    """An open connection to a PostgreSQL server that may create databases; skips where there is none."""
+    """An open connection to a PostgreSQL server that may create databases; skips without one."""
     url = os.environ.get("OBSCURA_TEST_POSTGRES", LOCAL_POSTGRES)
     engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 3})
     try:

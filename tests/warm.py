@@ -1,9 +1,9 @@
 """A Python that has imported everything already: its processes cost a fork instead of seconds of imports.
 
-`warm_python()` yields a program that is called as Python is. The modules in `MAINS` run in a process that is forked
-from one that waits with everything imported; whatever else it is told, the real Python does. The program stays for as
-long as the forked process lives, hands on signals and the exit status, and takes the whole process group with it when
-it is killed.
+`warm_python()` yields a program that is called as Python is. The modules in `MAINS`, and what follows `-c`, run in a
+process that is forked from one that waits with everything imported; whatever else it is told, the real Python does. The
+program stays for as long as the forked process lives, hands on signals and the exit status, and takes the whole process
+group with it when it is killed.
 
 How processes start for real is what other tests are about: those of README.md, of the wheel, and of the supervisor.
 """
@@ -30,7 +30,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-MAINS = ("obscura.cli", "workers.train.runner")
+MAINS = (
+    "obscura.cli",
+    "workers.train.runner",
+    "tests.workers.tiny_runner",
+    "tests.service.api.api_process",
+)
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had
 
@@ -38,13 +43,17 @@ _PROGRAM = """\
 #!{python} -IS
 import array, json, os, signal, socket, sys
 words = sys.argv[2:] if sys.argv[1:2] == ["-P"] else sys.argv[1:]
-if words[:1] != ["-m"] or words[1] not in {mains!r}:
+if words[:1] == ["-c"]:
+    what = dict(code=words[1], arguments=["-c", *words[2:]])
+elif words[:1] == ["-m"] and words[1] in {mains!r}:
+    what = dict(main=words[1], arguments=words[2:])
+else:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 parent, kept = os.getppid(), [int(name) for name in os.listdir("/proc/self/fd")]
 fds = [fd for fd in kept if os.path.exists(f"/proc/self/fd/{{fd}}") and os.get_inheritable(fd)]
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
-order = dict(main=words[1], arguments=words[2:], environment=dict(os.environ), folder=os.getcwd(), numbers=fds)
+order = dict(**what, environment=dict(os.environ), folder=os.getcwd(), numbers=fds)
 body = json.dumps(order).encode()
 socket.send_fds(connection, [len(body).to_bytes(4, "big")], fds)
 connection.sendall(body)
@@ -186,14 +195,8 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
         os.environ.clear()
         os.environ.update(order["environment"])
         os.chdir(order["folder"])
-        arguments = order["arguments"]
-        if "--supervisor" in arguments:  # it looks whether its parent lives, which is this process's; see `_hear`
-            arguments[arguments.index("--supervisor") + 1] = str(os.getppid())
-        main = importlib.import_module(order["main"])
-        sys.argv = [f"{Path(main.__file__ or '').with_name('__main__.py')}", *arguments]
-        sys.modules["__main__"].__package__ = order["main"]  # by which usage names the program
         importlib.reload(importlib.import_module("service.failpoints"))  # reads the environment, as a start does
-        status = main.main()
+        status = _run(order)
     except SystemExit as leaving:
         status = leaving.code
     except BaseException:
@@ -210,10 +213,24 @@ def _become(order: dict[str, Any], fds: list[int]) -> None:
     os._exit(int(status or 0))
 
 
+def _run(order: dict[str, Any]) -> Any:
+    arguments = order["arguments"]
+    if "code" in order:
+        sys.argv = arguments
+        exec(compile(order["code"], "<string>", "exec"), {"__name__": "__main__"})
+        return 0
+    main = importlib.import_module(order["main"])
+    if "--supervisor" in arguments:  # it looks whether its parent lives, which is this process's; see `_hear`
+        arguments[arguments.index("--supervisor") + 1] = str(os.getppid())
+    sys.argv = [f"{Path(main.__file__ or '').with_name('__main__.py')}", *arguments]
+    sys.modules["__main__"].__package__ = order["main"]  # by which usage names the program
+    return main.main()
+
+
 def main(program: str, address: str) -> None:
     """Import everything and wait for orders."""
     sys.executable = program  # so that what a forked service starts is warm, too
-    for name in (*MAINS, "service.main", "obscura.cli.app", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
+    for name in (*MAINS, "obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

@@ -20,23 +20,18 @@ from obscura.client import Client
 from obscura.occupant import address_of, admin_key_path
 
 
-def find_url(url: str | None, data_dir: Path) -> str:
-    """The option or OBSCURA_URL; else the address that a service on this machine has written down; else the default."""
-    if url:
-        return url
+def _address_here(folder: Path) -> str:
+    """The address that a service on this machine has written down; else the default."""
     host, port = os.environ.get("OBSCURA_HOST", "127.0.0.1"), os.environ.get("OBSCURA_PORT", "8420")
-    return address_of(data_dir) or f"http://{host}:{port}"
+    return address_of(folder) or f"http://{host}:{port}"
 
 
-def find_token(token: str | None, data_dir: Path) -> str:
-    """The option or OBSCURA_TOKEN; else the first admin key of a service on this machine.
+def _first_key(path: Path) -> str:
+    """The first admin key of a service on this machine.
 
     Raises:
-        CliError: There is none.
+        CliError: No such key can be read.
     """
-    if token:
-        return token
-    path = admin_key_path(data_dir)
     try:
         return path.read_text("ascii").strip()
     except OSError:
@@ -66,25 +61,25 @@ def address(target: Target) -> tuple[str, str]:
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
-    elif not admin_key_path(target.data_dir).exists():
+    elif not admin_key_path(target.folder).exists():
         chosen = kept.get(DEFAULT)
-    url = target.url or (chosen.url if chosen else find_url(None, target.data_dir))
+    url = target.url or (chosen.url if chosen else _address_here(target.folder))
     if target.token:
         return url, target.token
     if chosen is not None and chosen.url == url.rstrip("/"):
         return url, chosen.token
     if not is_here(url):
         raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
-    return url, find_token(None, target.data_dir)
+    return url, _first_key(admin_key_path(target.folder))
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
-    """The id of an account given by id or name; NoSuchName where there is none."""
+    """The id of an account given by id or name; NoSuchName where no account has it."""
     return client.find_account(name_or_id).id
 
 
 def resolve_dataset(client: Client, name_or_id: str) -> str:
-    """The id of a dataset given by id or name; NoSuchName where there is none, or several have the name."""
+    """The id of a dataset given by id or name; NoSuchName where no dataset has it, or several."""
     return client.datasets.find(name_or_id).id
 
 
@@ -110,7 +105,7 @@ class Target:
 
     url: str | None
     token: str | None
-    data_dir: Path
+    folder: Path
     profile: str | None = None
 
 

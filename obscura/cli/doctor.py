@@ -25,8 +25,8 @@ def doctor(context: typer.Context, as_json: Json = False) -> None:
     target: Target = context.obj
     with reporting(as_json) as output:
         beside = server_side()
-        kept = [] if beside is None else beside.look_around(target.data_dir)
-        found = [_python(), *_packages(), _service(target), *kept, _disk(target.data_dir)]
+        kept = [] if beside is None else beside.look_around(target.folder)
+        found = [_python(), *_packages(), _service(target), *kept, _disk(target.folder)]
         if as_json:
             output.rows([asdict(finding) for finding in found], (), "doctor")
         for finding in found:

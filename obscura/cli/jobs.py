@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -143,6 +143,10 @@ def cancel_job(
         output.record(job, "job")
 
 
+def _plain(value: Any) -> Any:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
 def price_of_nothing(job: Job, *, discard: bool) -> str | None:
     """Ask, with the price, before a cancellation after which nothing of what was paid for is published."""
     facts = job.progress
@@ -218,7 +222,11 @@ def show_plan(output: Output, made: PlanRecord) -> None:
             "guarantee": f"delta {made.delta:g}, unit {made.unit}, adjacency {made.adjacency}",
             "left before": f"epsilon {left(budget.left_epsilon)} of {left(budget.limit_epsilon)}",
             "left after": f"epsilon {left(budget.left_after_epsilon)}" if budget.affordable else "not affordable",
-            **{f"buys: {name}": value for name, value in made.buys.items()},
+            **{
+                name.replace("_", " "): _plain(value)
+                for name, value in made.buys.items()
+                if not isinstance(value, dict)
+            },
         },
         "plan",
     )

@@ -54,7 +54,7 @@ class Client(AdminClient):
         """Return the account with this id, or else the only one with this name.
 
         Raises:
-            NoSuchName: There is none, or several have the name.
+            NoSuchName: Nothing has this id or name, or several have the name.
         """
         return only_one(self.accounts(), name_or_id, "account")
 
@@ -190,7 +190,7 @@ class Client(AdminClient):
             labels: Of images in memory, (n,): numbers or names. Of a folder, a table with the columns file and label.
             epsilon: What this training may spend.
             account: Name or id of the account that pays. Without it, one that is named like the dataset, which is
-                opened where there is none (`obscura.client.one_step.account_for`).
+                opened where it is missing (`obscura.client.one_step.account_for`).
             recipe: How it is trained.
             options: Of the recipe.
             show: Show on stderr what goes on.

@@ -182,7 +182,7 @@ class Datasets:
         """Return the dataset with this id, or else the only one with this name.
 
         Raises:
-            NoSuchName: There is none, or several have the name.
+            NoSuchName: Nothing has this id or name, or several have the name.
         """
         return only_one((dataset for dataset in self() if dataset.state not in GONE), name_or_id, "dataset")
 
@@ -212,7 +212,7 @@ def only_one(listed: Iterable[Named], name_or_id: str, noun: str) -> Named:
     """Return what has this id, or else the only one that has this name.
 
     Raises:
-        NoSuchName: There is none, or several have the name.
+        NoSuchName: Nothing has this id or name, or several have the name.
     """
     items = list(listed)
     found = [item for item in items if item.id == name_or_id] or [item for item in items if item.name == name_or_id]

@@ -67,7 +67,7 @@ def push_for(
 
 
 def account_for(client: Client, name: str) -> Account | None:
-    """The account that pays for a dataset where none is named: the first with the dataset's name; None: there is none.
+    """Return the account that pays for a dataset where none is named, the first with the dataset's name; or None.
 
     Pictures that were sent before go on costing the account that they belong to, whatever they are called now.
     """

@@ -109,7 +109,7 @@ class Job(_Cancellable, job_schemas.JobRecord):
         """The release that this training published.
 
         Raises:
-            JobFailed: There is none, or none yet.
+            JobFailed: It has published nothing, or nothing yet.
         """
         job = self if self.release_id is not None else self.refresh()  # it may have ended since it was read
         if job.release_id is None:

@@ -6,11 +6,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from json import dumps
 from typing import Any, TypeVar
 
 import httpx
+from httpx_sse import EventSource, ServerSentEvent
 from pydantic import BaseModel
 
 from obscura.errors import ConnectionFailed, error_of
@@ -24,35 +24,6 @@ EVENT_SILENCE_SECONDS = 60.0  # the service sends a heartbeat comment every 15 s
 ITEMS_A_PAGE = 100
 
 Record = TypeVar("Record", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class ServerEvent:
-    """One server-sent event."""
-
-    id: str | None
-    name: str
-    data: str
-
-
-def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Parse a `text/event-stream` body (WHATWG HTML, section 9.2.6). Comments are skipped."""
-    event_id: str | None = None
-    name, data = "message", list[str]()
-    for line in lines:
-        if not line:
-            if data:
-                yield ServerEvent(event_id, name, "\n".join(data))
-            name, data = "message", []
-            continue
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "id":
-            event_id = value
-        elif field == "event":
-            name = value
-        elif field == "data":
-            data.append(value)
 
 
 class Transport:
@@ -163,7 +134,7 @@ class Transport:
                 raise error_of(response)
             yield response
 
-    def events(self, path: str, last_event_id: str | None = None) -> Iterator[ServerEvent]:
+    def events(self, path: str, last_event_id: str | None = None) -> Iterator[ServerSentEvent]:
         """Yield server-sent events until the service says there are no more, reconnecting with Last-Event-ID.
 
         Raises:
@@ -188,7 +159,9 @@ class Transport:
                         raise error_of(response)
                     else:
                         delay = 1.0
-                        for event in parse_events(response.iter_lines()):
+                        for event in EventSource(response).iter_sse():
+                            if not event.data:
+                                continue  # a comment, which keeps the connection open
                             failures, delay = 0, 0.1
                             last_event_id = event.id or last_event_id
                             yield event

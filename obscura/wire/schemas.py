@@ -1,6 +1,6 @@
 """What goes over the wire. Every field here is on the allow-list of what may leave the private zone.
 
-Responses are built from these fields alone (`service.api.views.record`); nothing is copied wholesale from a table row,
+Responses are built from these fields alone (`record_of`); nothing is copied wholesale from a table row,
 so a new column (a secret, a lease owner) stays inside until someone writes it down here.
 """
 
@@ -79,10 +79,19 @@ class ApiRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
+Record = TypeVar("Record", bound="ApiRecord")
+
+
 class ApiRecord(BaseModel):
     """A read-only answer. Unknown fields are ignored, so an older client reads a newer service."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
+    """Return what a schema names of a row, except for fields that are shown otherwise than they are stored."""
+    same = {name: getattr(row, name) for name in schema.model_fields if name not in differently}
+    return schema(**same, **differently)
 
 
 class Page(ApiRecord, Generic[Item]):
@@ -128,6 +137,21 @@ class BalanceFacts(ApiRecord):
         description="How sure somebody who was 50% sure that a unit was used, or was not, can become by studying all "
         "that the account may ever publish, except with probability delta."
     )
+
+    @property
+    def spent_share(self) -> float:
+        """Spent part of the capacity, 0 to 1. Shares add up; epsilons do not."""
+        return min(self.spent_nano / self.capacity_nano, 1.0)
+
+    @property
+    def held_share(self) -> float:
+        """Held part of the capacity, 0 to 1."""
+        return min(self.held_nano / self.capacity_nano, 1.0 - self.spent_share)
+
+    @property
+    def left_share(self) -> float:
+        """Part that is left, 0 to 1."""
+        return self.left_nano / self.capacity_nano
 
 
 class AccountRecord(ApiRecord):

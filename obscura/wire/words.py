@@ -50,14 +50,6 @@ class VerificationKind(enum.StrEnum):
     RECENT = "recent"
 
 
-class LimitRequestState(enum.StrEnum):
-    """A request to raise a limit waits for a second admin, who approves or declines it."""
-
-    PENDING = "pending"
-    APPROVED = "approved"
-    DECLINED = "declined"
-
-
 class Visibility(enum.StrEnum):
     """Private datasets belong to an account; public ones cost nothing."""
 
@@ -76,13 +68,7 @@ class DatasetState(enum.StrEnum):
     DELETED = "deleted"
 
 
-class JobKind(enum.StrEnum):
-    """Train (costs budget); sample a release, evaluate it, or preview a training on public data (cost nothing)."""
-
-    TRAIN = "train"
-    SAMPLE = "sample"
-    EVALUATE = "evaluate"
-    PREVIEW = "preview"
+TRAIN = "train"  # the one kind of job that holds budget; all kinds are listed in `service.jobs.kinds`
 
 
 class JobState(enum.StrEnum):
@@ -115,6 +101,24 @@ class FailureCode(enum.StrEnum):
     LEDGER_UNAVAILABLE = "ledger_unavailable"
     INTERNAL = "internal"
     PREVIEW_FAILED = "preview_failed"
+
+
+# What failures are called for people.
+FAILURES = {
+    FailureCode.TRAINING_FAILED: "The training did not finish, and had nothing that could be published.",
+    FailureCode.EVALUATION_FAILED: "The evaluation did not finish. The release is as it was; ask for another one.",
+    FailureCode.PREVIEW_FAILED: "The preview did not finish. It costs nothing to ask again.",
+    FailureCode.SAMPLING_FAILED: "The sampling did not finish. It costs nothing to ask again.",
+    FailureCode.DATASET_UNAVAILABLE: "The dataset could not be opened.",
+    FailureCode.RELEASE_UNAVAILABLE: "The release's files could not be opened.",
+    FailureCode.HOLD_EXHAUSTED: "The budget held for this job was used up before there was anything to publish.",
+    FailureCode.OUT_OF_MEMORY: "The worker ran out of memory.",
+    FailureCode.OUT_OF_DISK: "The worker ran out of disk space.",
+    FailureCode.TIME_LIMIT: "The job took longer than the service allows, and had nothing that could be published.",
+    FailureCode.WORKER_LOST: "The process that ran the job was lost too often, and nothing could be published.",
+    FailureCode.LEDGER_UNAVAILABLE: "The ledger could not be reached, and without it nothing may be charged.",
+    FailureCode.INTERNAL: "Something broke on our side. The operator's log says more.",
+}
 
 
 class EarlyEnd(enum.StrEnum):
@@ -157,16 +161,17 @@ class Admission(enum.StrEnum):
     APPROVED = "approved"
 
 
-class AdminAction(enum.StrEnum):
-    """What is asked about an admin: to become one, to be none any more, or to lose a key."""
+class DecisionAction(enum.StrEnum):
+    """What one admin asks for and another decides: a higher limit, a new admin, one fewer, or that a key is revoked."""
 
+    RAISE = "raise"
     ADMIT = "admit"
     REMOVE = "remove"
     REVOKE = "revoke"
 
 
-class AdminRequestState(enum.StrEnum):
-    """A request about an admin waits for a second one, who approves or declines it."""
+class DecisionState(enum.StrEnum):
+    """A request waits for a second admin, who approves or declines it."""
 
     PENDING = "pending"
     APPROVED = "approved"

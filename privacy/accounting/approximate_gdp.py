@@ -137,7 +137,7 @@ def split(epsilon: float, delta: float, given: float = 0.0) -> tuple[float, floa
 def mu_squared_within(epsilon: float, delta: float, rate: float, base: float = 0.0) -> float:
     """Return the largest mu^2, rounded down, that with its d = base + rate * mu^2 is within (epsilon, delta).
 
-    0 where there is none, because the base alone is above delta.
+    0 where no mu does, because the base alone is above delta.
     """
     low, high = 0.0, gaussian_mu(epsilon, delta) ** 2
     if rate == base == 0:

@@ -81,7 +81,6 @@ class DpSgd(Estimator):
         return torch.cat([value.reshape(-1) for value in whole_sums])[self.active]
 
     def release(self, noise: SecureNoise) -> Shares:
-        """As every estimator."""
         if self.active is None:
             noisy = self._release_sums(self.shapes, noise)
         else:

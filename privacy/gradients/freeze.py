@@ -1,7 +1,7 @@
 """Random and ranked freeze ("Differentially Private SGD with Sparse Gradients", 2022, Algorithms 1 and 2).
 
 One mask for each epoch, or for each step; a frozen coordinate has no gradient before clipping and no noise after.
-Gradual cooling (`privacy.plans.freezing`) raises the share of frozen coordinates from 0 to its end over the first
+Gradual cooling (`privacy.plans.private_steps`) raises the share of frozen coordinates from 0 to its end over the first
 epochs. In the posterior variant, the paper's ablation, frozen coordinates still count towards the clip.
 
 Privacy: a random mask is drawn from public randomness, a ranked one from released gradients. Neither looks at private

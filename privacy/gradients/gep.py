@@ -182,7 +182,6 @@ class Gep(Estimator):
         self._add_parts(parts, present)
 
     def release(self, noise: SecureNoise) -> Shares:
-        """As every estimator."""
         parts = {"embedding": torch.Size([self.embedding_size])}
         if self.clip_residual is not None:
             parts["residual"] = torch.Size([self.active_coordinates])
@@ -194,11 +193,9 @@ class Gep(Estimator):
         return self.unflatten(flat / self.expected_batch)
 
     def state(self) -> dict[str, Any]:
-        """As every estimator."""
         return {"generator": self._generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As every estimator."""
         self._generator.set_state(state["generator"].cpu())
 
     def _expand(self, embedding: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ class Traces:
     def parts(self) -> dict[str, Part]:
         """Return each record's gradient, by parameter name, as outer products where that is shorter.
 
-        A tied parameter's is the sum over its layers, written out: a sum of outer products is none.
+        A tied parameter's is the sum over its layers, written out, for a sum of outer products is not one itself.
         """
         tied = {name for layer in self.layers for name in layer.tied.values()}
         found: dict[str, Part] = {}

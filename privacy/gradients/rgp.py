@@ -189,7 +189,6 @@ class Rgp(Estimator):
         return found
 
     def release(self, noise: SecureNoise) -> Shares:
-        """As every estimator."""
         empty: dict[str, torch.Size] = {}
         for name, shape in self.shapes.items():
             if name in self._carriers:
@@ -212,11 +211,10 @@ class Rgp(Estimator):
         return released
 
     def state(self) -> dict[str, Any]:
-        """As every estimator: the weights of the first step and the number of steps done belong to it."""
+        """Return the public generator, the weights of the first step and the number of steps done."""
         return {"generator": self._generator.get_state(), "start": dict(self._start), "steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """As every estimator."""
         self._generator.set_state(state["generator"].cpu())
         self._start = {name: state["start"][name].to(value) for name, value in self._start.items()}
         self.steps = int(state["steps"])

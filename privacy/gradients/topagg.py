@@ -103,6 +103,5 @@ class TopAggSgd(Estimator):
             self._add_parts({"": whole(norm_top_k(rows, self.keep), scales)}, block.present)
 
     def release(self, noise: SecureNoise) -> Shares:
-        """As every estimator."""
         flat = self._release_sums({"": torch.Size([self.active_coordinates])}, noise)[""]
         return self.unflatten(flat / self.expected_batch)

@@ -177,7 +177,7 @@ def _first_release(plan: Plan) -> Mapping[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """All that the service knows of a recipe: how it is planned, whom it protects, and which module trains it.
+    """All that the service knows of a recipe: how it is planned and whom it protects. `workers.recipes` trains it.
 
     Attributes:
         name: that jobs use.
@@ -186,8 +186,6 @@ class Recipe:
         releases: the same in words.
         config: the class of its configurations.
         plan: from the recipe's options, the account's filter, the budget in nano-units, and the declared facts.
-        module: with `train(run)`, which trains, and `work(plan, facts)`, from which the time left is estimated
-            (`workers.recipes.interface`). Named, because a plan is made where there is no torch.
         units: the units whose whole contribution every mechanism of the recipe bounds. A recipe whose sensitivity is
             that of one record (a clipped gradient per record, say) supports "record" alone: a subject's records would
             each add that much, and together more than its noise was made for.
@@ -203,7 +201,6 @@ class Recipe:
     releases: str
     config: type[RecipeConfig]
     plan: Callable[[Mapping[str, Any], Filter, int, PublicFacts], Plan]
-    module: str
     units: frozenset[Unit]
     together: bool = True
     presets: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)

@@ -16,7 +16,6 @@ from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.freezing import FreezeSchedule
 from privacy.plans.options import RecipeConfig
 from privacy.plans.plan import PublicFacts, Stage
 
@@ -30,6 +29,41 @@ _ID_CHARACTERS_MAX = 64
 _RESIDUAL_SHARE = 0.2  # S2 / S1 in every experiment of GEP's paper
 # RGP releases gradients of carriers, which are no coordinates of the weights, so no coordinate of them can rest.
 _FREEZABLE = ("dpsgd", "topagg", "gep", "bgep")
+
+
+@dataclasses.dataclass(frozen=True)
+class FreezeSchedule:
+    """How many coordinates rest in which step ("Differentially Private SGD with Sparse Gradients", 2022, Algorithm 1).
+
+    Public, like everything that follows from it.
+
+    Attributes:
+        rate: r*, the share of frozen coordinates at the end, in [0, 1).
+        cooling_steps: steps over which the share grows to it, e* epochs in the paper; 0 starts with it.
+        period: steps for which one mask stays: those of an epoch, or 1.
+    """
+
+    rate: float
+    cooling_steps: float = 0.0
+    period: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise InvalidParameter("rate", self.rate, "the share of frozen coordinates is at least 0 and below 1")
+        if not self.cooling_steps >= 0:
+            raise InvalidParameter("cooling_steps", self.cooling_steps, "steps are counted from 0")
+        if self.period < 1:
+            raise InvalidParameter("period", self.period, "a mask stays for one step at least")
+
+    def at(self, step: int) -> float:
+        """Return the share that is frozen in a step: r(e) = r* min(e / e*, 1), where e is when its mask was drawn."""
+        if self.cooling_steps == 0:
+            return self.rate
+        return self.rate * min(step // self.period * self.period / self.cooling_steps, 1.0)
+
+    def density(self, steps: int) -> float:
+        """Return the paper's total density: the share of all coordinates of so many steps that are not frozen."""
+        return 1 - sum(self.at(step) for step in range(steps)) / steps
 
 
 class StepsConfig(RecipeConfig):
@@ -104,7 +138,6 @@ class StepsConfig(RecipeConfig):
     )
 
     def check(self) -> None:
-        """As in every recipe."""
         if self.anchors_dataset_id and self.estimator not in _ANCHORED:
             raise InvalidParameter(
                 "anchors_dataset_id", self.anchors_dataset_id, f"{self.estimator} has no anchors; gep and bgep have"

@@ -1,25 +1,29 @@
-"""The recipes that can be planned, by the name that jobs use. A new recipe is one more entry here."""
+"""The recipes that can be planned, by the name that jobs use.
+
+A recipe is a folder of that name here, with its options and its `RECIPE` in `plan.py`, and one in `workers/recipes`,
+with its training loop in `loop.py`. A new recipe is one more name in `NAMES`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
-from privacy.plans import class_histogram, datalens, dp_classifier, dp_diffusion, dpgan
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        class_histogram.RECIPE,
-        datalens.RECIPE,
-        dp_classifier.RECIPE,
-        dp_diffusion.RECIPE,
-        dpgan.RECIPE,
-    )
-}
+NAMES = ("class_histogram", "datalens", "dp_classifier", "dp_diffusion", "dpgan")
+
+
+def recipe_of(name: str) -> Recipe:
+    """Return what `privacy.plans.NAME.plan` says of a recipe."""
+    recipe: Recipe = import_module(f"privacy.plans.{name}.plan").RECIPE
+    return recipe
+
+
+RECIPES = {name: recipe_of(name) for name in NAMES}
 
 
 def build_plan(

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import FileResponse
 from pydantic import BaseModel
+from starlette import responses
 
+from obscura.wire.words import DecisionAction
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.artifacts import open_regular
+from service.auth import Principal
+from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.decisions import Effect, decide
 
 CHUNK_BYTES = 1 << 18
 REVALIDATE = "private, no-cache"
-_BYTE_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def is_fresh(request: Request, etag: str) -> bool:
@@ -43,15 +45,17 @@ def answer(
 def answer_decision(
     service: Service,
     request: Request,
+    admin: Principal,
     request_id: str,
-    decided_by: str | None,
-    decide: Callable[..., Any],
-    show: Callable[[Any, datetime], BaseModel],
+    *,
+    approved: bool,
+    effects: Mapping[DecisionAction, Effect],
+    show: Callable[[Decision, datetime], BaseModel],
 ) -> Response:
     """Approve or decline what another admin has asked for, and send the decided request."""
     with transaction(service.factory) as session:
         now = service.clock()
-        record = show(decide(session, request_id=request_id, decided_by=decided_by, now=now), now)
+        record = show(decide(session, request_id, admin.id, now, effects, approved=approved), now)
     return answer(request, record)
 
 
@@ -66,66 +70,38 @@ def answer_bytes(
     return Response(body, status_code=status_code, headers=common, media_type=media_type)
 
 
-def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Read a Range header as (first, last) byte, inclusive; None means the whole content.
+class _Download(FileResponse):
+    """A file, whole or by one range, that does not say when it was written.
 
-    A malformed header or one with several ranges is ignored, as RFC 9110 allows.
-
-    Raises:
-        RangeNotSatisfiable: The range lies outside the content.
+    A range that cannot be read means everything (RFC 9110, section 14.2), and so do several.
     """
-    match = _BYTE_RANGE.fullmatch(header.strip()) if header else None
-    if match is None or match.groups() == ("", ""):
-        return None
-    first_text, last_text = match.groups()
-    if not first_text:
-        suffix = int(last_text)
-        if suffix == 0 or size == 0:
-            raise RangeNotSatisfiable(size)
-        return max(size - suffix, 0), size - 1
-    first = int(first_text)
-    last = min(int(last_text), size - 1) if last_text else size - 1
-    if last_text and int(last_text) < first:
-        return None
-    if first >= size:
-        raise RangeNotSatisfiable(size)
-    return first, last
+
+    chunk_size = CHUNK_BYTES
+
+    def set_stat_headers(self, stat_result: os.stat_result) -> None:
+        """Tell the length, and neither a time nor an ETag that follows from one."""
+        self.headers["Content-Length"] = str(stat_result.st_size)
+
+    def _should_use_range(self, http_if_range: str) -> bool:
+        return http_if_range == self.headers["ETag"]
+
+    @classmethod
+    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
+        try:
+            return [] if "," in http_range else super()._parse_range_header(http_range, file_size)
+        except responses.MalformedRangeHeader:
+            return []
+        except responses.RangeNotSatisfiable:
+            raise RangeNotSatisfiable(file_size) from None
 
 
 def send_file(request: Request, path: Path, *, sha256: str, media_type: str, filename: str | None = None) -> Response:
     """Stream a file with a strong ETag (its SHA-256), If-None-Match, Range and If-Range.
 
-    Raises:
-        RangeNotSatisfiable: The requested range lies outside the file.
+    A range outside the file ends in RangeNotSatisfiable, when the response is sent.
     """
     etag = f'"{sha256}"'
     headers = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": REVALIDATE}
     if is_fresh(request, etag):
         return Response(status_code=304, headers=headers)
-    if filename is not None:
-        headers["Content-Disposition"] = f'attachment; filename="{filename}"'
-    size = path.stat().st_size
-    condition = request.headers.get("if-range")
-    wanted = request.headers.get("range") if condition in (None, etag) else None
-    part = byte_range(wanted, size)
-    first, last = part if part is not None else (0, size - 1)
-    headers["Content-Length"] = str(last - first + 1)
-    if part is not None:
-        headers["Content-Range"] = f"bytes {first}-{last}/{size}"
-    return StreamingResponse(
-        _read(path, first, last - first + 1),
-        status_code=206 if part is not None else 200,
-        headers=headers,
-        media_type=media_type,
-    )
-
-
-def _read(path: Path, offset: int, count: int) -> Iterator[bytes]:
-    with open_regular(path) as file:
-        file.seek(offset)
-        while count > 0:
-            chunk = file.read(min(CHUNK_BYTES, count))
-            if not chunk:
-                return
-            count -= len(chunk)
-            yield chunk
+    return _Download(path, headers=headers, media_type=media_type, filename=filename)

@@ -13,9 +13,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
-from service.api.events import StreamSlots
+from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
-from service.api.uploading import UploadSlots
+from service.api.slots import Slots
+from service.api.uploading import UploadLimits
 from service.api.wrong_keys import WrongKeys, client_address
 from service.auth import Principal, Scope, authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
@@ -23,6 +24,8 @@ from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
 from service.key_uses import KeyUses
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import Storage
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -41,9 +44,9 @@ class Service:
     settings: Settings
     engine: Engine
     factory: SessionFactory
-    streams: StreamSlots
+    streams: Slots[StreamLimits]
     clock: Callable[[], datetime]
-    uploads: UploadSlots
+    uploads: Slots[UploadLimits]
     ring: Callable[[], None]
     disks: DiskProbe
     key_uses: KeyUses
@@ -52,6 +55,11 @@ class Service:
     readiness: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(READINESS_AT_A_TIME_MAX)
     )
+
+    @property
+    def storage(self) -> Storage:
+        """Where files are kept."""
+        return storage_of(self.settings)
 
 
 async def running_service(request: Request) -> Service:

@@ -6,7 +6,10 @@ from typing import Any
 
 from service.api.glossary import GLOSSARY
 from service.api.typed_options import type_options
+from service.jobs import KINDS
 
+_MANY = [kind.many for kind in KINDS.values()]
+_LISTED = f"{', '.join(_MANY[:-1])} and {_MANY[-1]}"
 TAGS = {
     "health": "Whether the service runs; no key needed.",
     "accounts": "Populations with one lifetime privacy budget each, their ledgers, and requests for higher limits.",
@@ -14,7 +17,7 @@ TAGS = {
     "datasets": "Labelled images: declared first, uploaded once.",
     "recipes": "What can be trained, and with which options.",
     "plans": "What a training would do and cost, and a try of it on public images. Both are free.",
-    "jobs": "Trainings, drawings, evaluations and previews: ask for one, follow it, end it.",
+    "jobs": f"{_LISTED.capitalize()}: ask for one, follow it, end it.",
     "sweeps": "Hyper-parameter searches, held as a whole.",
     "releases": "What trainings have published: cards, receipts, reports, files, free drawing and measuring.",
     "samples": "Drawn images, to download.",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from obscura.wire.job_schemas import FINAL_STATES, EventRecord
 from service.api.problems import TooManyStreams
+from service.api.slots import Slots
 
 RECONNECT_MILLISECONDS = 1000
 
@@ -58,33 +58,15 @@ class Snapshot:
         return self.record.state in FINAL_STATES
 
 
-class StreamSlots:
-    """Counts the open streams, in all and by key."""
-
-    def __init__(self, limits: StreamLimits) -> None:
-        self.limits = limits
-        self._lock = threading.Lock()
-        self._open: Counter[str] = Counter()
-
-    def take(self, principal_id: str) -> None:
-        """Take a slot.
-
-        Raises:
-            TooManyStreams: The process or the key has no slot left.
-        """
-        with self._lock:
-            if self._open.total() >= self.limits.streams_max:
-                raise TooManyStreams(503, self.limits.streams_max)
-            if self._open[principal_id] >= self.limits.streams_per_key_max:
-                raise TooManyStreams(429, self.limits.streams_per_key_max)
-            self._open[principal_id] += 1
-
-    def give_back(self, principal_id: str) -> None:
-        """Give a slot back."""
-        with self._lock:
-            self._open[principal_id] -= 1
-            if self._open[principal_id] <= 0:
-                del self._open[principal_id]
+def stream_slots(limits: StreamLimits) -> Slots[StreamLimits]:
+    """Return the slots of event streams; where there is none left, TooManyStreams is raised."""
+    return Slots(
+        limits,
+        limits.streams_max,
+        limits.streams_per_key_max,
+        all_taken=lambda: TooManyStreams(503, limits.streams_max),
+        key_has_all=lambda: TooManyStreams(429, limits.streams_per_key_max),
+    )
 
 
 class EventStream(StreamingResponse):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from privacy.plans.registry import RECIPES
+from service.jobs import KINDS
 
 _MOMENT = "2026-03-02T09:30:00Z"
 _DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -17,6 +18,7 @@ def _id(kind: str) -> str:
     return f"{kind}_a2b3c4d5e6f7g2h3i4j5"
 
 
+_KINDS = [f"`{name}`" for name in KINDS]
 _RECIPE = next(recipe for recipe in RECIPES.values() if recipe.presets)
 GLOSSARY: dict[str, tuple[str, Any]] = {
     "account_id": ("The population whose budget pays.", _id("acc")),
@@ -112,7 +114,7 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
         "`open`, `hold`, `arm`, `charge`, `capture`, `release`, `sample`, `limit`, `freeze` or `fact`.",
         "charge",
     ),
-    "JobRecord.kind": ("`train`, `sample`, `evaluate` or `preview`.", "train"),
+    "JobRecord.kind": (f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", "train"),
     "ReleaseRecord.kind": ("What was published.", "generator"),
     "last_used_at": ("The hour in which it was last used.", "2026-03-02T09:00:00Z"),
     "left_after_epsilon": ("What would be left, as an epsilon at the account's delta.", 1.4),
@@ -156,7 +158,6 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "planned_epsilon": ("What the plan may charge, as an epsilon at the account's delta.", 1.0),
     "planned_nano": ("What the plan may charge, in nano-units of mu^2.", 41_000_000),
     "pointer": ("Which part, as a JSON pointer.", "/body/epsilon"),
-    "preview_id": ("The preview.", _id("prv")),
     "previous_hash": ("The hash of the entry before; zeros for the first.", _DIGEST),
     "price_epsilon": ("The price, as an epsilon at the account's delta.", 1.0),
     "price_nano": ("The price, in nano-units of mu^2.", 41_000_000),
@@ -231,3 +232,6 @@ GLOSSARY: dict[str, tuple[str, Any]] = {
     "width": ("Pixels of an image, left to right.", 28),
     "with_made": ("Whether what it has made goes as well.", True),
 }
+for _kind in KINDS.values():
+    if _kind.reading is not None:
+        GLOSSARY.setdefault(f"{_kind.noun}_id", (f"The {_kind.noun}.", _id(_kind.reading.prefix)))

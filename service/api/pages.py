@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import Select
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import ApiRecord, Page
 from service.api.conditional import answer
 from service.api.deps import PageRequest, Service
 from service.db.session import transaction
-from service.errors import InvalidInput
+from service.errors import InvalidInput, NotFound
+from service.views.rows import newest
 
 
 def encode_cursor(values: Sequence[str | int]) -> str:
@@ -55,21 +56,13 @@ def answer_newest(
     The query is one of whole rows, or of columns with `id` among them; `show` makes records of them. A cursor names the
     last row of a page, and not its moment, which is told to the minute only.
     """
-    created_at = getattr(table, moment)
-    # One row more than the page holds tells whether there is another page.
-    query = query.order_by(created_at.desc(), table.id.desc()).limit(page.limit + 1)
     with transaction(service.factory, read_only=True) as session:
-        if page.cursor is not None:
-            (last_id,) = decode_cursor(page.cursor, [str])
-            place = session.execute(select(created_at, table.id).where(table.id == last_id)).first()
-            if place is None:
-                raise _foreign_cursor()
-            query = query.where(tuple_(created_at, table.id) < tuple_(*place))
-        found = session.execute(query)
-        rows: Sequence[Any] = found.scalars().all() if len(found.keys()) == 1 else found.all()
-        last = rows[page.limit - 1] if len(rows) > page.limit else None
-        cursor = None if last is None else encode_cursor([last.id])
-        shown = Page[Any](items=list(show(session, rows[: page.limit])), next_cursor=cursor)
+        before = None if page.cursor is None else decode_cursor(page.cursor, [str])[0]
+        try:
+            rows, last = newest(session, query, table, limit=page.limit, before=before, moment=moment)
+        except NotFound:
+            raise _foreign_cursor() from None
+        shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor([last]))
     return answer(request, shown)
 
 

@@ -13,14 +13,14 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from starlette.exceptions import HTTPException
 
 from obscura.wire.schemas import FieldError, Problem
-from obscura.wire.words import FailureCode
+from obscura.wire.words import FAILURES, FailureCode
 from privacy.errors import BudgetExceeded, InvalidParameter, PrivacyError
 from service.api.described import describe
 from service.api.strict import field_names
 from service.db.session import is_duplicate
 from service.errors import ObscuraError
 from service.logs import get_logger
-from service.wording import FAILURES, NEEDS_OPERATOR
+from service.wording import NEEDS_OPERATOR
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:obscura:problem:"

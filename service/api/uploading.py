@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -14,6 +12,7 @@ from anyio import from_thread
 from fastapi import Request
 
 from service.api.problems import Busy, TooManyUploads, UploadStalled
+from service.api.slots import Slots
 from service.errors import InvalidInput
 
 BLOCK_BYTES = 2**20  # is handed on at a time: each hand-over costs a change of threads
@@ -40,33 +39,15 @@ class UploadLimits:
     seconds_max: float = 3600.0
 
 
-class UploadSlots:
-    """Counts the uploads that are being received, in all and by key."""
-
-    def __init__(self, limits: UploadLimits) -> None:
-        self.limits = limits
-        self._lock = threading.Lock()
-        self._open: Counter[str] = Counter()
-
-    @contextmanager
-    def taken(self, principal_id: str) -> Iterator[None]:
-        """Hold a slot for the time of a block.
-
-        Raises:
-            TooManyUploads: The key has no slot left.
-            Busy: The process has none.
-        """
-        with self._lock:
-            if self._open[principal_id] >= self.limits.uploads_per_key_max:
-                raise TooManyUploads(self.limits.uploads_per_key_max)
-            if self._open.total() >= self.limits.uploads_max:
-                raise Busy("The service receives as many uploads as it can at a time. Try again soon.")
-            self._open[principal_id] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open[principal_id] -= 1
+def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
+    """Return the slots of uploads; where there is none left, TooManyUploads (of the key) or Busy is raised."""
+    return Slots(
+        limits,
+        limits.uploads_max,
+        limits.uploads_per_key_max,
+        all_taken=lambda: Busy("The service receives as many uploads as it can at a time. Try again soon."),
+        key_has_all=lambda: TooManyUploads(limits.uploads_per_key_max),
+    )
 
 
 def content_length(request: Request) -> int | None:

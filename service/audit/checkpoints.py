@@ -10,18 +10,18 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.audit.findings import Finding, FindingCode
-from service.audit.receipts import Witness, receipts_folder
+from service.audit.receipts import Witness
 from service.audit.rows import checkpoints_after, moment
-from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer, read_document
+from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, check_signed, keep_newer, read_document
 from service.db.ledger_tables import AccountRow, Checkpoint
 from service.ledger.chain import GENESIS_HASH, body_hash, canonical_json, utc_text
+from service.storage.interface import Storage
 from service.times import to_the_hour
 
 FORMAT = "obscura checkpoint"
@@ -96,7 +96,7 @@ def write_checkpoint(session: Session, *, heads: Mapping[str, Any], key: Signing
     return checkpoint
 
 
-def keep_checkpoint(data_dir: Path, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
+def keep_checkpoint(storage: Storage, checkpoint: Checkpoint, trusted: Mapping[str, bytes]) -> bool:
     """Keep a committed checkpoint beside the database if it is newer than the one that is there.
 
     Returns:
@@ -108,8 +108,7 @@ def keep_checkpoint(data_dir: Path, checkpoint: Checkpoint, trusted: Mapping[str
     created_at = utc_text(checkpoint.created_at)
     statement = _statement(checkpoint.sequence, checkpoint.heads, checkpoint.previous_hash, created_at)
     document = _document(statement | {"key_id": checkpoint.key_id}, public, checkpoint.signature)
-    path = receipts_folder(data_dir) / CHECKPOINT_FILE
-    return keep_newer(path, document, lambda kept: int(kept["statement"]["sequence"]))
+    return keep_newer(storage, CHECKPOINT_FILE, document, lambda kept: int(kept["statement"]["sequence"]))
 
 
 def check_checkpoints(
@@ -149,16 +148,16 @@ def check_checkpoints(
     return list(witnesses.values()), findings, None if last is first else last
 
 
-def read_checkpoint_file(data_dir: Path, trusted: Mapping[str, bytes]) -> Signed | None:
-    """Return the checkpoint that is kept beside the database; None when there is none.
+def read_checkpoint_file(storage: Storage, trusted: Mapping[str, bytes]) -> Signed | None:
+    """Return the checkpoint that is kept beside the database; None when no such file exists.
 
     Raises:
         SignatureRefused: it cannot be read, or no trusted key has signed it.
     """
-    path = receipts_folder(data_dir) / CHECKPOINT_FILE
-    if not path.exists():
+    if CHECKPOINT_FILE not in storage.list(RECEIPTS):
         return None
-    statement = check_signed(read_document(path), format=FORMAT, version=VERSION, trusted=trusted)
+    document = read_document(storage.open(RECEIPTS, CHECKPOINT_FILE))
+    statement = check_signed(document, format=FORMAT, version=VERSION, trusted=trusted)
     return Signed(int(statement["sequence"]), body_hash(statement), dict(statement["heads"]))
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -18,23 +17,16 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import HoldState
 from service.audit.findings import Finding, FindingCode
-from service.audit.receipts import kept_receipts
+from service.audit.receipts import accounts_with_receipts
 from service.audit.shortfalls import epsilon_of, what_makes_up
 from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import AccountRow, HoldRow
 from service.db.session import among
-from service.journals import journalled_jobs, read_journal
+from service.storage.interface import Storage
+from service.storage.journals import Journalled, journalled, journalled_jobs
 
 _NAMED_MAX = 500  # jobs in one statement
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """What a journal shows: how much was released for, and of which account's budget, where its lines say so."""
-
-    price_nano: int
-    account_id: str | None
 
 
 @dataclass(frozen=True)
@@ -55,28 +47,25 @@ class DataFolder:
     receipts: frozenset[str] = frozenset()
     read: Mapping[str, Journalled] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.releases or self.samples or self.receipts)
 
-def read_data_folder(data_dir: Path, journals: Collection[str] | None = None) -> DataFolder:
+
+def read_data_folder(storage: Storage, journals: Collection[str] | None = None) -> DataFolder:
     """Look into a data folder, before the database is asked.
 
     Args:
-        data_dir: of the service.
+        storage: of the service.
         journals: the jobs whose journals are read; None: all.
     """
-    names = frozenset(job_id for job_id in journalled_jobs(data_dir) if is_id(job_id, "job"))
+    names = frozenset(job_id for job_id in journalled_jobs(storage) if is_id(job_id, "job"))
     return DataFolder(
         journals=names,
-        releases=_named(data_dir / "releases", "rel"),
-        samples=_named(data_dir / "samples", "smp"),
-        receipts=frozenset(path.stem for path in kept_receipts(data_dir)),
-        read={job_id: read_whole(data_dir, job_id) for job_id in names if journals is None or job_id in journals},
+        releases=frozenset(name for name in storage.list("releases") if is_id(name, "rel")),
+        samples=frozenset(name for name in storage.list("samples") if is_id(name, "smp")),
+        receipts=frozenset(accounts_with_receipts(storage)),
+        read={job_id: journalled(storage, job_id) for job_id in names if journals is None or job_id in journals},
     )
-
-
-def read_whole(data_dir: Path, job_id: str) -> Journalled:
-    """Add up the lines of a journal."""
-    lines = list(read_journal(data_dir, job_id))
-    return Journalled(sum(line.price_nano for line in lines), next((line.account_id for line in lines), None))
 
 
 def jobs_with_open_holds(session: Session) -> Collection[str]:
@@ -85,20 +74,7 @@ def jobs_with_open_holds(session: Session) -> Collection[str]:
     return set(session.scalars(select(HoldRow.job_id).where(is_open)))
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """What a database does not know of a data folder."""
-
-    journals: frozenset[str]
-    releases: frozenset[str]
-    samples: frozenset[str]
-    receipts: frozenset[str]
-
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.releases or self.samples or self.receipts)
-
-
-def unknown_to(session: Session, folder: DataFolder) -> Unknown:
+def unknown_to(session: Session, folder: DataFolder) -> DataFolder:
     """Return what is there of jobs, samples and accounts that the database has no row of."""
     known = among(session, select(Job.id), Job.id, sorted(folder.journals))
     releases = folder.releases - among(session, select(Release.id), Release.id, sorted(folder.releases))
@@ -106,10 +82,10 @@ def unknown_to(session: Session, folder: DataFolder) -> Unknown:
         releases -= {release_id_of(job_id) for job_id in session.scalars(select(Job.id))}
     samples = folder.samples - among(session, select(Sample.id), Sample.id, sorted(folder.samples))
     receipts = folder.receipts - among(session, select(AccountRow.id), AccountRow.id, sorted(folder.receipts))
-    return Unknown(folder.journals - known, releases, samples, receipts)
+    return DataFolder(folder.journals - known, releases, samples, receipts)
 
 
-def find_forgotten(session: Session, data_dir: Path, folder: DataFolder) -> Iterator[Finding]:
+def find_forgotten(session: Session, storage: Storage, folder: DataFolder) -> Iterator[Finding]:
     """Yield journals, releases and samples of jobs that the database does not know, and journals that show more than
     it has charged.
     """
@@ -119,12 +95,12 @@ def find_forgotten(session: Session, data_dir: Path, folder: DataFolder) -> Iter
     for job_id in sorted(folder.journals):
         read = folder.read.get(job_id)
         if job_id in unknown.journals:
-            journal = read or read_whole(data_dir, job_id)
+            journal = read or journalled(storage, job_id)
             missing[job_id] = (journal.price_nano, journal)
         elif read is not None:
             account_id, charged_nano = charged.get(job_id, (read.account_id, 0))
             if read.price_nano > charged_nano:
-                missing[job_id] = (read.price_nano - charged_nano, Journalled(read.price_nano, account_id))
+                missing[job_id] = (read.price_nano - charged_nano, replace(read, account_id=account_id))
     together: Counter[str | None] = Counter()
     for missing_nano, journal in missing.values():
         together[journal.account_id] += missing_nano
@@ -187,7 +163,3 @@ def _accounts(session: Session, ids: Iterable[str | None]) -> dict[str, Row[Any]
     wanted = [account_id for account_id in ids if account_id is not None]
     rows = session.execute(_ACCOUNTS.where(AccountRow.id.in_(wanted)))
     return {row.id: row for row in rows.all()}
-
-
-def _named(folder: Path, prefix: str) -> frozenset[str]:
-    return frozenset(path.name for path in folder.glob(f"{prefix}_*") if is_id(path.name, prefix))

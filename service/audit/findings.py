@@ -162,7 +162,7 @@ def whole(value: Any) -> int:
     """Return a whole number.
 
     Raises:
-        TypeError: the value is none.
+        TypeError: the value is something else.
     """
     if type(value) is not int:
         raise TypeError
@@ -173,7 +173,7 @@ def truth(value: Any) -> bool:
     """Return a truth value.
 
     Raises:
-        TypeError: the value is none.
+        TypeError: the value is something else.
     """
     if type(value) is not bool:
         raise TypeError

@@ -8,13 +8,14 @@ from typing import Any
 from sqlalchemy import Row, Text, and_, bindparam, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import EntryKind, LimitRequestState
+from obscura.wire.words import DecisionAction, DecisionState, EntryKind
 from service.audit.findings import FINDINGS_MAX, Finding, FindingCode
 from service.audit.receipts import check_receipt
 from service.audit.rows import RowReader, read_object
 from service.audit.signing import SignatureRefused
+from service.db.access_tables import Decision
 from service.db.job_tables import Job, Release
-from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow, LimitRequest
+from service.db.ledger_tables import ENDS_A_HOLD, AccountRow, EntryRow, HoldRow
 
 _PAGE_ROWS = 500
 _WITHOUT_ACCOUNT = (
@@ -61,17 +62,6 @@ _LIMITS = select(EntryRow.account_id, EntryRow.sequence, cast(EntryRow.details, 
     EntryRow.kind == EntryKind.LIMIT
 )
 _HOUR = len("2030-01-02T03")
-_APPROVED = select(
-    LimitRequest.id,
-    LimitRequest.account_id,
-    LimitRequest.epsilon_before,
-    LimitRequest.epsilon,
-    LimitRequest.reason,
-    LimitRequest.requested_by,
-    LimitRequest.decided_by,
-    LimitRequest.requested_by_admin,
-    LimitRequest.decided_by_admin,
-).where(LimitRequest.state == LimitRequestState.APPROVED)
 _RELEASES: Any = (
     select(
         Release.id,
@@ -94,10 +84,12 @@ _RAISE = {
     "epsilon_before": "epsilon_before",
     "epsilon": "epsilon",
     "reason": "reason",
-    "requested_by": "requested_by",
-    "approved_by": "decided_by",
+    "requested_by": "asked_with",
+    "approved_by": "decided_with",
 }
-_PEOPLE = {"requested_by_admin": "requested_by_admin", "approved_by_admin": "decided_by_admin"}
+_PEOPLE = {"requested_by_admin": "asked_by", "approved_by_admin": "decided_by"}
+_COLUMNS = [getattr(Decision, name) for name in ("id", "account_id", *_RAISE.values(), *_PEOPLE.values())]
+_APPROVED = select(*_COLUMNS).where(Decision.action == DecisionAction.RAISE, Decision.state == DecisionState.APPROVED)
 
 
 def find_orphans(session: Session) -> Iterator[Finding]:
@@ -123,7 +115,7 @@ def find_strayed_jobs(session: Session) -> Iterator[Finding]:
 def find_unapproved_raises(session: Session) -> Iterator[Finding]:
     """Yield raises of a limit that no approved request asked for, and approved requests that raised nothing."""
     approved = {row.id: row for row in session.execute(_APPROVED)}
-    rows = RowReader(session, LimitRequest.metadata.tables["limit_requests"]).by(approved)  # times as they are stored
+    rows = RowReader(session, Decision.metadata.tables["decisions"]).by(approved)  # times as they are stored
     for entry in session.execute(_LIMITS).all():
         details = read_object(entry.details)
         if details.get("request_id") is None:
@@ -133,7 +125,7 @@ def find_unapproved_raises(session: Session) -> Iterator[Finding]:
             request is None
             or entry.account_id != request.account_id
             or any(details.get(said) != getattr(request, name) for said, name in _said(details).items())
-            or not _same_hour(details.get("requested_at"), rows[request.id]["requested_at"])
+            or not _same_hour(details.get("requested_at"), rows[request.id]["asked_at"])
         ):
             message = f"Entry {entry.sequence} of account {entry.account_id} raises the limit as no request asked for."
             yield Finding(FindingCode.RAISE_UNAPPROVED, message, entry.account_id, entry.sequence)

@@ -17,15 +17,17 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
-from service.audit.signing import SignatureRefused, SigningKey, check_signed, keep_newer
+from service.audit.signing import RECEIPTS, SignatureRefused, SigningKey, check_signed, keep_newer
 from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
+from service.storage.interface import Storage
 
 FORMAT = "obscura receipt"
 VERSION = 1
 _ACCOUNT_ID = re.compile(r"acc_[a-z2-7]{20}")
+_SUFFIX = ".json"
 _TERMS_BEFORE = {"filter", "filter_order"}  # of receipts from before accounts had a rate
 TERMS = ("id", "epsilon", "delta", "unit", "adjacency", "rate", "base", "capacity_nano", "spent_nano")
 
@@ -104,17 +106,18 @@ def witness_of(statement: Mapping[str, Any], source: str) -> Witness:
     return Witness(str(entry["account_id"]), int(entry["sequence"]), str(statement["entry_hash"]), source, spent_nano)
 
 
-def receipts_folder(data_dir: Path) -> Path:
-    """Return the folder that holds the newest receipt of every account and the newest checkpoint."""
-    return data_dir / "receipts"
+def accounts_with_receipts(storage: Storage) -> list[str]:
+    """Return the accounts whose newest receipt is kept beside the database."""
+    stems = [name.removesuffix(_SUFFIX) for name in storage.list(RECEIPTS) if name.endswith(_SUFFIX)]
+    return [stem for stem in stems if _ACCOUNT_ID.fullmatch(stem)]
 
 
-def kept_receipts(data_dir: Path) -> list[Path]:
-    """Return the files of the receipts that are kept beside the database."""
-    return sorted(path for path in receipts_folder(data_dir).glob("acc_*.json") if _ACCOUNT_ID.fullmatch(path.stem))
+def kept_receipts(storage: Storage) -> list[Path]:
+    """Return the files of these receipts."""
+    return [storage.open(RECEIPTS, f"{account_id}{_SUFFIX}") for account_id in accounts_with_receipts(storage)]
 
 
-def keep_receipt(data_dir: Path, receipt: Mapping[str, Any]) -> bool:
+def keep_receipt(storage: Storage, receipt: Mapping[str, Any]) -> bool:
     """Keep a receipt beside the database if it is newer than the one that is there. Call it after the commit.
 
     A process that dies between its commit and this leaves the file one receipt behind until `keep_newest` runs: what
@@ -125,15 +128,15 @@ def keep_receipt(data_dir: Path, receipt: Mapping[str, Any]) -> bool:
         Whether the file was written.
     """
     entry = receipt["statement"]["entry"]
-    path = receipts_folder(data_dir) / f"{entry['account_id']}.json"
-    if not _ACCOUNT_ID.fullmatch(path.stem):
+    if not _ACCOUNT_ID.fullmatch(entry["account_id"]):
         raise LedgerCorruption("Ledger: a receipt names no account of ours.")
-    return keep_newer(path, receipt, lambda kept: int(kept["statement"]["entry"]["sequence"]))
+    name = f"{entry['account_id']}{_SUFFIX}"
+    return keep_newer(storage, name, receipt, lambda kept: int(kept["statement"]["entry"]["sequence"]))
 
 
-def keep_newest(session: Session, data_dir: Path) -> int:
+def keep_newest(session: Session, storage: Storage) -> int:
     """Bring the kept receipts up to the releases in the database; returns how many files were written."""
-    return sum(keep_receipt(data_dir, receipt) for receipt in _newest(session))
+    return sum(keep_receipt(storage, receipt) for receipt in _newest(session))
 
 
 def _newest(session: Session) -> Iterable[dict[str, Any]]:

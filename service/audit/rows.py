@@ -41,7 +41,7 @@ _CHECKPOINTS = (
 )
 # PostgreSQL's times in the form in which SQLite stores them; years before Christ keep their mark, and so are refused.
 _POSTGRESQL_TIME = "replace(to_char({} AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.USBC'), 'AD', '')"
-_CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "limit_requests")
+_CHECKED_TABLES = ("accounts", "entries", "holds", "checkpoints", "jobs", "releases", "decisions")
 _APPEND_ONLY = ("entries", "checkpoints")
 _TRIGGERS = {
     "sqlite": ("no_update", "no_delete", "no_replace"),
@@ -86,7 +86,7 @@ class EntryReader:
             after = rows[-1][0]
 
     def one(self, account_id: str, sequence: int) -> Line | None:
-        """Return one entry, or None where there is none."""
+        """Return one entry, or None where the log does not go so far."""
         rows = self._rows(self._one, account_id, sequence=sequence)
         return _line(account_id, rows[0]) if rows else None
 
@@ -164,7 +164,7 @@ def _is_json(column: Column[Any]) -> bool:
 
 
 def read_object(stored: Any) -> dict[str, Any]:
-    """Return a stored JSON object; what is none says nothing."""
+    """Return a stored JSON object; anything else counts as an empty one."""
     try:
         said = json.loads(stored)
     except (TypeError, ValueError, RecursionError):

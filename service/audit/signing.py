@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +24,17 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from obscura.private_files import flush_directory, make_private_folder, new_private_file, write_through
+from obscura.private_files import (
+    make_file_once,
+    replace_file,
+)
 from service.errors import ObscuraError
 from service.ledger.chain import canonical_json
+from service.storage.interface import Storage
 
 PUBLIC_SUFFIX = ".pub.pem"
 DOCUMENT_BYTES_MAX = 256 * 1024
+RECEIPTS = "receipts"  # where the newest receipt of every account lies, and the newest checkpoint
 
 
 class SigningKeyUnusable(ObscuraError):
@@ -88,7 +91,8 @@ def open_signing_key(path: Path) -> SigningKey:
         SigningKeyUnusable: the file is there but not usable.
     """
     if not path.exists():
-        _create(path)
+        made = Ed25519PrivateKey.generate()
+        make_file_once(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     try:
         mode = path.stat().st_mode & 0o777
         private = load_pem_private_key(path.read_bytes(), password=None)
@@ -103,7 +107,7 @@ def open_signing_key(path: Path) -> SigningKey:
     key = SigningKey(private)
     public_path = path.with_suffix(PUBLIC_SUFFIX)
     if not public_path.exists():
-        write_durably(public_path, key.public_pem().encode("ascii"))
+        replace_file(public_path, key.public_pem().encode("ascii"))
     return key
 
 
@@ -177,52 +181,25 @@ def read_document(path: Path) -> Any:
         raise SignatureRefused(f"It cannot be read: {type(error).__name__}.") from None
 
 
-def keep_newer(path: Path, document: Mapping[str, Any], sequence_of: Callable[[Any], int]) -> bool:
-    """Keep a signed document in a file, unless the one that is there is as new, or cannot be read.
+def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequence_of: Callable[[Any], int]) -> bool:
+    """Keep a signed document among the receipts, unless the one that is there is as new, or cannot be read.
 
     Verification names what cannot be read; nothing here destroys what may be evidence.
 
     Args:
-        path: of the file.
+        storage: of the service.
+        name: of the file.
         document: to be kept.
         sequence_of: reads a document's number.
 
     Returns:
         Whether the file was written.
     """
-    if path.exists():
+    if name in storage.list(RECEIPTS):
         try:
-            if sequence_of(read_document(path)) >= sequence_of(document):
+            if sequence_of(read_document(storage.open(RECEIPTS, name))) >= sequence_of(document):
                 return False
-        except (SignatureRefused, KeyError, TypeError, ValueError):
+        except (ObscuraError, KeyError, TypeError, ValueError):
             return False
-    write_durably(path, json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
+    storage.write(f"{RECEIPTS}/{name}", json.dumps(document, indent=1, sort_keys=True).encode("ascii"))
     return True
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file whole or not at all, and flush it to the disk with its name."""
-    _write_fresh(path, content).replace(path)
-    flush_directory(path.parent)
-
-
-def _create(path: Path) -> None:
-    """Put a new key in place, unless another process was faster: a link is never made over an existing file."""
-    private = Ed25519PrivateKey.generate()
-    fresh = _write_fresh(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    try:
-        os.link(fresh, path)
-    except FileExistsError:
-        return
-    finally:
-        fresh.unlink()
-    flush_directory(path.parent)
-
-
-def _write_fresh(path: Path, content: bytes) -> Path:
-    """Write a private neighbour of a file."""
-    make_private_folder(path.parent)
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-    with new_private_file(fresh) as file:
-        write_through(file, content)
-    return fresh

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from obscura.cli.connection import Json, Target
+from obscura.cli.connection import Json
 from obscura.cli.console import CliError, Exit, Output, reporting
 from service.settings import Settings
 
@@ -104,18 +104,13 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 
     with reporting(as_json) as output:
         try:
-            key = open_signing_key(_settings(context).ledger_key_path)
+            key = open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
         except (SigningKeyUnusable, OSError) as error:
             raise CliError(str(error), Exit.USAGE) from error
         if as_json:
             output.record({"fingerprint": key.key_id, "public_key": key.public_pem()}, "public key")
         else:
             output.text(f"{key.public_pem()}fingerprint {key.key_id}")
-
-
-def _settings(context: typer.Context) -> Settings:
-    target: Target = context.obj
-    return Settings(data_dir=target.data_dir)
 
 
 @contextmanager
@@ -130,7 +125,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
     configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
     with reporting(as_json) as output:
-        settings = _settings(context)
+        settings = Settings.at(context.obj.folder)
         url = make_url(settings.database_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)

@@ -40,20 +40,22 @@ def restore(
         output.record(made, "admin")
 
 
-def look_around(data_dir: Path) -> Iterator[Finding]:
+def look_around(folder: Path) -> Iterator[Finding]:
     """The data folder of a service on this machine: its database, and who trains."""
-    settings = Settings(data_dir=data_dir)
-    if not settings.data_dir.is_dir():
-        yield Finding("data folder", "missing", f"{settings.data_dir} is not there; a service makes it: obscura up")
+    settings = Settings.at(folder)
+    if not settings.local_path.is_dir():
+        yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
         return
-    mine = os.access(settings.data_dir, os.R_OK | os.W_OK | os.X_OK)
-    open_to_others = settings.data_dir.stat().st_mode & 0o077
+    mine = os.access(settings.local_path, os.R_OK | os.W_OK | os.X_OK)
+    open_to_others = settings.local_path.stat().st_mode & 0o077
     if not mine:
-        yield Finding("data folder", "bad", f"{settings.data_dir} is not yours to write: choose another --data-dir")
+        yield Finding("data folder", "bad", f"{settings.local_path} is not yours to write: choose another --data-dir")
     elif open_to_others:
-        yield Finding("data folder", "bad", f"{settings.data_dir} is open to others: chmod -R go= {settings.data_dir}")
+        yield Finding(
+            "data folder", "bad", f"{settings.local_path} is open to others: chmod -R go= {settings.local_path}"
+        )
     else:
-        yield Finding("data folder", "ok", str(settings.data_dir.resolve()))
+        yield Finding("data folder", "ok", str(settings.local_path))
     yield _database(settings)
     yield _trainer(settings)
 
@@ -69,7 +71,7 @@ def _database(settings: Settings) -> Finding:
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        return Finding("database", "missing", "there is none yet; a service makes it: obscura up")
+        return Finding("database", "missing", "not there yet; a service makes it: obscura up")
     engine = make_engine(settings.database_url, pool_size=1)
     try:
         with engine.connect() as connection:
@@ -92,7 +94,7 @@ def _trainer(settings: Settings) -> Finding:
         return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
     if find_spec("torch") is None:
         return Finding("supervisor", "bad", "a service here could not train: pip install 'obscura-server[worker]'")
-    running = running_at(settings.data_dir)
+    running = running_at(settings.local_path)
     if running is None:
         return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
     return Finding("supervisor", "ok", f"trains beside the service at {running}")

@@ -9,7 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -32,9 +32,8 @@ def up(
     """Run the service. Embedded by default: SQLite and a worker beside it; OBSCURA_* settings change that."""
     target: Target = context.obj
     with reporting(as_json) as output:
-        given: dict[str, Any] = {"data_dir": target.data_dir, "host": host, "port": port}
         try:
-            settings = Settings(**{name: value for name, value in given.items() if value is not None})
+            settings = Settings.at(target.folder, host=host, port=port)
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         if settings.mode == "embedded" and find_spec("torch") is None:

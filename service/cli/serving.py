@@ -179,12 +179,12 @@ def serve(settings: Settings, output: Output) -> None:
     """
     configure_logging(settings.log_level)
     keep_new_files_private()
-    make_private_folder(settings.data_dir)
-    with occupied(settings.data_dir) as first:
+    make_private_folder(settings.local_path)
+    with occupied(settings.local_path) as first:
         if not first and settings.mode == "embedded":
-            where = address_of(settings.data_dir)
+            where = address_of(settings.local_path)
             raise CliError(
-                f"A service runs on {settings.data_dir.resolve()} already{f', at {where}' if where else ''}. Two would "
+                f"A service runs on {settings.local_path} already{f', at {where}' if where else ''}. Two would "
                 "train at the same time and compete for this machine: use that one, stop it first, or choose another "
                 "--data-dir.",
                 Exit.OTHER,
@@ -198,7 +198,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
     url = f"http://{shown_host}:{listener.getsockname()[1]}"
     app = create_app(settings)
     config = server_config(app, connections_max=raise_open_files())
-    output.record({"url": url, "data_dir": str(settings.data_dir.resolve()), "mode": settings.mode}, "obscura")
+    output.record({"url": url, "data_dir": str(settings.local_path), "mode": settings.mode}, "obscura")
     output.notice(f"The admin key is in {settings.admin_key_path.resolve()}. Stop with Ctrl-C.")
     if sys.stderr.isatty():  # a person reads it; a log must not hold what signs in
         secret = app.state.dashboard.links.make(now_seconds=time.monotonic())
@@ -211,7 +211,7 @@ def _serve(settings: Settings, output: Output, *, first: bool) -> None:
         )
     for number in (signal.SIGINT, signal.SIGTERM):  # the server stops first, then raises the signal again for us
         signal.signal(number, _leave)
-    with announced(settings.data_dir, url) if first else nullcontext():
+    with announced(settings.local_path, url) if first else nullcontext():
         Server(config, output).run(sockets=[listener])
 
 

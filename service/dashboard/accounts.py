@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.dashboard import job_queries, queries, release_queries
-from service.dashboard.access import Running, find_viewer
+from obscura.wire.schemas import AccountRequest
+from obscura.wire.words import DatasetState, DecisionAction, Visibility
+from privacy.errors import PrivacyError
+from privacy.plans.registry import RECIPES
+from service import ledger
+from service.dashboard.access import Admin, Form, Running, find_viewer
 from service.dashboard.charts import spend_chart
-from service.dashboard.pages import PageRoute, page
+from service.dashboard.forms import do_once, once_of, read_body
+from service.dashboard.pages import AccountInDoubt, PageRoute, form_page, page
+from service.db.access_tables import Decision
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Release
+from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
-from service.errors import NotFound
+from service.decisions import list_decisions
+from service.errors import NotFound, ObscuraError
 from service.ledger.stops import arming_stops
+from service.views import accounts, datasets, jobs, releases, sweeps
+from service.wording import NONE_SHOWN
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
 
 
+REQUESTS_MAX = 8
 ACCOUNT_PARTS = ("overview", "data", "jobs", "ledger", "controls")
+ACCOUNTS_A_PAGE = 25
+RECENT = 6  # jobs and releases that pages about other things show
+JOBS_OF_ACCOUNT = 50
 Place = Annotated[str | None, Query(max_length=64, description="Id of the last account of the page before.")]
 
 
@@ -29,11 +47,12 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
     """Show the accounts' budgets, the jobs under way and the latest releases."""
     with transaction(dashboard.factory, read_only=True) as session:
         now = dashboard.clock()
-        values = _budgets(session, now, after) | _jobs(session, now, after) | _releases(session, now, after)
-        values["requests"] = [view for view in queries.list_limit_requests(session, now) if view.pending]
+        values = {name: value for part in _PARTS.values() for name, value in part(session, now, after).items()}
+        raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
+        values["requests"] = [asked for asked in raises if asked.waiting]
         values["stopped"] = bool(arming_stops(session))
-        values["steps"] = queries.first_steps(session)
-        values["release_count"] = release_queries.count_releases(session)
+        values["release_count"] = session.scalar(select(func.count()).select_from(Release)) or 0
+        values["steps"] = None if values["release_count"] else first_steps(session)
     return page(request, "overview.html", **values)
 
 
@@ -45,6 +64,45 @@ def overview_part(request: Request, dashboard: Running, name: str, after: Place 
     with transaction(dashboard.factory, read_only=True) as session:
         values = _PARTS[name](session, dashboard.clock(), after)
     return page(request, f"_{name}.html", **values)
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """What a new installation has done by now on the way to its first release."""
+
+    account: bool
+    images: bool
+    training: bool
+
+
+def first_steps(session: Session) -> FirstSteps:
+    """Return how far an installation without a release has come."""
+    ready = select(Dataset.id).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
+    asked = select(Job.id).where(Job.recipe.in_(list(RECIPES)))
+    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (select(AccountRow.id), ready, asked)))
+
+
+@router.get("/accounts/new")
+def new_account(request: Request) -> HTMLResponse:
+    """Show the form that opens an account."""
+    return form_page(request, "account_new.html")
+
+
+@router.post("/accounts")
+def open_account(request: Request, dashboard: Running, admin: Admin, form: Form) -> Response:
+    """Open an account, or show the form again with what is wrong at its fields."""
+    try:
+        once = once_of(form)
+        terms = {name: form.get(name, "").strip() for name in AccountRequest.model_fields}
+        body = read_body(AccountRequest, terms).model_dump()
+        now = dashboard.clock()
+        with transaction(dashboard.factory) as session:
+            account_id = do_once(
+                session, admin.id, once, body, lambda: ledger.open_account(session, **body, now=now).id, now
+            )
+    except (ObscuraError, PrivacyError) as error:
+        return form_page(request, "account_new.html", error, form)
+    return RedirectResponse(f"/accounts/{account_id}", status_code=303)
 
 
 @router.get("/accounts/{account_id}")
@@ -61,45 +119,43 @@ def account(
         raise NotFound("There is no such part of an account's page.")
     now = dashboard.clock()
     with transaction(dashboard.factory, read_only=True) as session:
-        view = queries.read_account(session, account_id)
-        requests = queries.list_limit_requests(session, now, account_id=account_id)
+        shown = accounts.read(session, account_id)
+        if isinstance(shown, accounts.DoubtfulAccount):
+            raise AccountInDoubt(f"The figures of account {shown.name} contradict its log. {NONE_SHOWN}")
+        requests = list_decisions(session, now, Decision.account_id == account_id, limit=REQUESTS_MAX)
         values: dict[str, Any] = {
-            "view": view,
+            "account": shown,
             "stopped": bool(arming_stops(session)),
             "requests": requests,
-            "waiting": sum(asked.pending for asked in requests),
+            "waiting": sum(asked.waiting for asked in requests),
             "now": now,
         }
         match part:
             case "overview":
-                values["chart"] = spend_chart(queries.read_spending(session, view.account), now)
-                values["holds"] = queries.list_open_holds(session, account_id)
-                values["releases"] = release_queries.list_releases(
-                    session, limit=release_queries.RECENT_RELEASES, account_id=account_id
-                )
+                values["chart"] = spend_chart(accounts.spending(session, account_id), now)
+                values["holds"] = accounts.open_holds(session, account_id)
+                values["releases"], _ = releases.views(session, Release.account_id == account_id, limit=RECENT)
             case "data":
-                values["datasets"] = queries.list_datasets(session, account_id)
+                values["datasets"] = datasets.private_of(session, account_id)
             case "jobs":
-                values["sweeps"] = job_queries.list_sweeps(session, account_id=account_id)
-                values["jobs"] = job_queries.list_jobs(
-                    session, now, limit=job_queries.JOBS_A_PAGE, account_id=account_id
-                )
+                values["sweeps"] = sweeps.newest_views(session, account_id)
+                values["jobs"] = jobs.recent(session, now, Job.account_id == account_id, limit=JOBS_OF_ACCOUNT)
             case "ledger":
-                values["log"] = queries.list_entries(session, view.account, before)
+                values["log"] = accounts.newest_entries(session, account_id, before)
     return page(request, f"account_{part}.html", **values)
 
 
 def _budgets(session: Session, _now: datetime, after: str | None) -> dict[str, Any]:
-    accounts, next_after = queries.list_accounts(session, after=after)
-    return {"accounts": accounts, "after": after, "next_after": next_after}
+    shown, next_after = accounts.page(session, after=after, limit=ACCOUNTS_A_PAGE)
+    return {"accounts": shown, "after": after, "next_after": next_after}
 
 
 def _jobs(session: Session, now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"jobs": job_queries.list_jobs(session, now, limit=job_queries.RECENT_JOBS)}
+    return {"jobs": jobs.recent(session, now, limit=RECENT)}
 
 
 def _releases(session: Session, _now: datetime, _after: str | None) -> dict[str, Any]:
-    return {"releases": release_queries.list_releases(session, limit=release_queries.RECENT_RELEASES)}
+    return {"releases": releases.views(session, limit=RECENT)[0]}
 
 
 _PARTS = {"budgets": _budgets, "jobs": _jobs, "releases": _releases}

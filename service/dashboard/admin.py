@@ -1,4 +1,4 @@
-"""Pages and forms for admins: freezing, limits that two of them change, and who is one."""
+"""Pages and forms for admins: freezing, limits, who is an admin, and what two of them decide."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 
-from service import admins, ledger
+from service import admins, decisions, ledger
 from service.auth import Principal, Scope
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
-from service.db.access_tables import AdminRequest, ApiKey
+from service.db.access_tables import ApiKey
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.views import admins as views
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+EFFECTS = {**ledger.LIMIT_EFFECTS, **admins.EFFECTS}
 RECENT_REQUESTS = 50
 RECENT_KEYS = 100
 
@@ -45,46 +47,30 @@ def lower_limit(dashboard: Running, admin: Admin, form: Form, account_id: str) -
 def request_raise(dashboard: Running, admin: Admin, form: Form, account_id: str) -> RedirectResponse:
     """Ask for a higher limit, which another admin must approve."""
     wish, why, now = _epsilon(form), _reason(form), dashboard.clock()
-    dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, requested_by=admin.id, now=now)
+    dashboard.do(ledger.request_raise, account_id=account_id, epsilon=wish, reason=why, asked_with=admin.id, now=now)
     return _back_to_account(account_id)
-
-
-@router.post("/limit-requests/{request_id}/approve")
-def approve_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Raise the limit as another admin has asked for."""
-    decided = dashboard.do(ledger.approve_raise, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
-    return _back_to_account(decided.account_id)
-
-
-@router.post("/limit-requests/{request_id}/decline")
-def decline_raise(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
-    """Leave the limit as it is."""
-    decided = dashboard.do(ledger.decline_raise, request_id=request_id, decided_by=admin.id, now=dashboard.clock())
-    return _back_to_account(decided.account_id)
 
 
 @router.get("/admins")
 def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLResponse:
-    """Show the admins, what was asked about them, and the keys, to admins."""
+    """Show the admins, what two of them decide, and the keys, to admins."""
     if viewer.principal is None:
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
     now = dashboard.clock()
-    newest = select(AdminRequest).order_by(AdminRequest.asked_at.desc(), AdminRequest.id).limit(RECENT_REQUESTS)
     newest_keys = select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
     with transaction(dashboard.factory, read_only=True) as session:
-        people, asked, keys = admins.admins(session), session.scalars(newest).all(), session.scalars(newest_keys).all()
-        makers = admins.makers(session, keys)
+        people = [views.admin(row) for row in admins.admins(session)]
+        requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
+        keys = views.keys(session, session.scalars(newest_keys).all())
     return page(
         request,
         "admins.html",
         admins=people,
         names={admin.id: admin.name for admin in people},
-        requests=asked,
-        expired={row.id for row in asked if admins.has_expired(row, now)},
+        requests=requests,
         keys=keys,
         keys_shown_max=RECENT_KEYS,
-        makers=makers,
         now=now,
     )
 
@@ -97,7 +83,7 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
         name=form.get("name", "").strip(),
         introduction=form.get("introduction", ""),
         reason=_reason(form),
-        asked_by=admin.admin_id,
+        asked_with=admin.id,
         now=dashboard.clock(),
     )
     return _back_to_admins()
@@ -106,23 +92,26 @@ def ask_admission(dashboard: Running, admin: Admin, form: Form) -> RedirectRespo
 @router.post("/admins/{admin_id}/remove")
 def ask_removal(dashboard: Running, admin: Admin, form: Form, admin_id: str) -> RedirectResponse:
     """Ask for an admin to be removed."""
-    asked_by, reason = admin.admin_id, _reason(form)
-    dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_by=asked_by, now=dashboard.clock())
+    reason, now = _reason(form), dashboard.clock()
+    dashboard.do(admins.ask_removal, admin_id=admin_id, reason=reason, asked_with=admin.id, now=now)
     return _back_to_admins()
 
 
-@router.post("/admin-requests/{request_id}/approve")
-def approve_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+@router.post("/decisions/{request_id}/approve")
+def approve(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
     """Do what another admin has asked for."""
-    dashboard.do(admins.approve, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
-    return _back_to_admins()
+    return _decide(dashboard, admin, request_id, approved=True)
 
 
-@router.post("/admin-requests/{request_id}/decline")
-def decline_request(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
+@router.post("/decisions/{request_id}/decline")
+def decline(dashboard: Running, admin: Admin, request_id: str) -> RedirectResponse:
     """Leave everything as it is."""
-    dashboard.do(admins.decline, request_id=request_id, decided_by=admin.admin_id, now=dashboard.clock())
-    return _back_to_admins()
+    return _decide(dashboard, admin, request_id, approved=False)
+
+
+def _decide(dashboard: Dashboard, admin: Principal, request_id: str, *, approved: bool) -> RedirectResponse:
+    decided = dashboard.do(decisions.decide, request_id, admin.id, dashboard.clock(), EFFECTS, approved=approved)
+    return _back_to_admins() if decided.account_id is None else _back_to_account(decided.account_id)
 
 
 def _switch(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from service.dashboard.job_queries import TrialView
-from service.dashboard.queries import SpendPoint
+from obscura.wire.job_schemas import SweepRecord
+from service.views.accounts import SpendPoint
 
 WIDTH, HEIGHT = 640, 200
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 20, 26
@@ -89,12 +89,12 @@ class SweepChart:
     bottom: int = HEIGHT - BOTTOM
 
 
-def sweep_chart(trials: Sequence[TrialView], classes: int) -> SweepChart | None:
+def sweep_chart(sweep: SweepRecord, classes: int) -> SweepChart | None:
     """Draw what was measured of each trial; None before there is anything, or for one class."""
     measured = [
-        (float(trial.view.job.epsilon), trial.accuracy["cnn"], trial.best)
-        for trial in trials
-        if "cnn" in trial.accuracy
+        (trial.epsilon, trial.accuracy["cnn"], trial.job_id == sweep.best_job_id)
+        for trial in sweep.trials
+        if trial.accuracy and "cnn" in trial.accuracy
     ]
     if not measured:
         return None

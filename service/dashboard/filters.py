@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
-from service.dashboard import queries
+from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
+from service.views.rows import ROWS_MAX
 from service.wording import JOB_STATES
 
 SEARCHED_MAX = 2000  # of the newest, whose names are looked at: a search must not read a whole table
@@ -66,7 +67,7 @@ class Filters:
 
 def account_choices(session: Session) -> list[tuple[str, str]]:
     """Return the accounts that a list can be narrowed to, by id and name."""
-    choices = select(*queries.ACCOUNT_CHOICES).order_by(queries.ACCOUNT_CHOICES[1]).limit(queries.ROWS_MAX)
+    choices = select(AccountRow.id, AccountRow.name).order_by(AccountRow.name).limit(ROWS_MAX)
     return [(row.id, row.name) for row in session.execute(choices)]
 
 

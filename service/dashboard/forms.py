@@ -112,7 +112,7 @@ def read_options(text: str) -> dict[str, Any]:
     """Read a recipe's options, one `name = value` a line; values are JSON, or else texts.
 
     Raises:
-        FieldsRefused: a line is none.
+        FieldsRefused: a line has no name, or no equals sign.
     """
     options: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):

@@ -11,17 +11,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.words import JobState
 from service import jobs
-from service.api import job_views
 from service.api.events import EventStream, Snapshot, follow
-from service.dashboard import job_queries
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
 from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters, account_choices
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.views import jobs as views
+from service.views import sweeps
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+JOBS_A_PAGE = 50
 
 
 @router.get("/jobs")
@@ -36,9 +37,9 @@ def job_list(
     narrowed = filters.conditions(Job, ("state", "account", "recipe"), states=list(JobState))
     whole = before is None and not narrowed
     with transaction(dashboard.factory, read_only=True) as session:
-        active = job_queries.list_active_jobs(session, now, *narrowed) if before is None else []
-        sweeps = job_queries.list_sweeps(session) if whole else []
-        ended, older_than = job_queries.list_ended_jobs(session, now, *narrowed, before=before)
+        active = views.unfinished(session, now, *narrowed) if before is None else []
+        searches = sweeps.newest_views(session) if whole else []
+        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=before)
         accounts = account_choices(session)
     return page(
         request,
@@ -49,7 +50,7 @@ def job_list(
         states=JOB_STATE_CHOICES,
         recipe_choices=RECIPE_CHOICES,
         jobs=[*active, *ended],
-        sweeps=sweeps,
+        sweeps=searches,
         before=before,
         older_than=older_than,
     )
@@ -60,7 +61,7 @@ def job_list(
 def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
     """Show one job: its plan and price, how far it is, and what it made; or only the part that is kept fresh."""
     with transaction(dashboard.factory, read_only=True) as session:
-        view, plan = job_queries.read_job(session, job_id, dashboard.clock())
+        view, plan = views.view(session, job_id, dashboard.clock())
     return page(request, _template(request, "job.html"), view=view, plan=plan)
 
 
@@ -74,7 +75,7 @@ def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str
             return None
         with transaction(dashboard.factory, read_only=True) as session:
             job = jobs.get_job(session, job_id)
-            return Snapshot(job.progress_version, job_views.event(session, job))
+            return Snapshot(job.progress_version, views.event(session, job))
 
     first = read()
     seen = request.headers.get("last-event-id")
@@ -97,9 +98,8 @@ def cancel_job(dashboard: Running, form: Form, job_id: str) -> RedirectResponse:
 def sweep(request: Request, dashboard: Running, sweep_id: str) -> HTMLResponse:
     """Show one sweep: its trials, what they cost together, which is best on public data; or only the trials again."""
     with transaction(dashboard.factory, read_only=True) as session:
-        view = job_queries.read_sweep(session, sweep_id, dashboard.clock())
-    assert view.dataset is not None
-    chart = sweep_chart(view.trials, len(view.dataset.classes))
+        view = sweeps.view(session, sweep_id, dashboard.clock())
+    chart = sweep_chart(view.sweep, len(view.dataset.classes))
     return page(request, _template(request, "sweep.html"), view=view, chart=chart)
 
 

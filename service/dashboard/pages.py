@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import cache
 from inspect import isawaitable
 from pathlib import Path
@@ -20,13 +21,12 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from obscura.wire.budgets import UNIT_WORDS
-from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
+from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence, show_duration, show_silence
 from privacy.errors import PrivacyError
 from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
-from service.dashboard.forms import fresh_once
-from service.dashboard.queries import AccountInDoubt
-from service.errors import ObscuraError, Unauthorized
+from service.dashboard.forms import fresh_once, problems_of
+from service.errors import LedgerCorruption, ObscuraError, Unauthorized
 
 _HERE = Path(__file__).parent
 CONTENT_POLICY = (
@@ -63,6 +63,10 @@ _STATUSES = {
 
 class SignInNeeded(Unauthorized):
     """Nobody is signed in; the browser is sent to the form."""
+
+
+class AccountInDoubt(LedgerCorruption):
+    """There is nothing on a page but the figures of one account, and its log contradicts them."""
 
 
 class PageRoute(APIRoute):
@@ -120,6 +124,28 @@ def page(request: Request, template: str, *, status_code: int = 200, **values: A
     return HTMLResponse(text, status_code=status_code)
 
 
+def form_page(
+    request: Request,
+    template: str,
+    error: ObscuraError | PrivacyError | None = None,
+    values: Mapping[str, str] | None = None,
+    **more: Any,
+) -> HTMLResponse:
+    """Show a form, empty or as it was sent, with what is wrong with it."""
+    fields, message = problems_of(error) if error is not None else ({}, "")
+    status = 200 if error is None else 422
+    return page(
+        request,
+        template,
+        status_code=status,
+        values=values or {},
+        wrong=fields,
+        message=message,
+        once=fresh_once(),
+        **more,
+    )
+
+
 def _error_page(request: Request, error: Exception) -> Response:
     if isinstance(error, ObscuraError):
         status, title = _STATUSES.get(error.code, (409, "That is not possible now"))
@@ -146,10 +172,10 @@ def _templates() -> jinja2.Environment:
     environment = wording.open_templates(_HERE / "templates")
     environment.globals |= {
         "adjacencies": ADJACENCIES,
-        "admin_action_words": wording.ADMIN_ACTIONS,
-        "admin_request_words": wording.ADMIN_REQUESTS,
         "admission_words": wording.ADMISSIONS,
         "asset_version": asset_version,
+        "decision_state_words": wording.DECISION_STATES,
+        "decision_words": wording.DECISIONS,
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
         "fresh_once": fresh_once,
@@ -157,8 +183,9 @@ def _templates() -> jinja2.Environment:
         "none_shown": wording.NONE_SHOWN,
         "odds": odds_sentence,
         "recipe_titles": wording.RECIPE_TITLES,
-        "request_words": wording.LIMIT_REQUESTS,
+        "silence": show_silence,
         "state_words": wording.JOB_STATES,
         "units": UNIT_WORDS,
     }
+    environment.filters["seconds"] = lambda seconds: show_duration(timedelta(seconds=seconds))
     return environment

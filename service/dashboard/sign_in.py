@@ -1,22 +1,24 @@
-"""What nobody needs a key for: signing in and out, and the static files."""
+"""What nobody needs a key for: signing in and out, the static files, and the reference of the API (Swagger UI)."""
 
 from __future__ import annotations
 
 import mimetypes
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from swagger_ui_bundle import swagger_ui_path
 
 from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.wrong_keys import client_address
 from service.auth import Principal, Scope, authenticate
 from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
-from service.dashboard.pages import PageRoute, page
+from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session
 from service.db.session import transaction
 from service.errors import NotFound, Unauthorized
@@ -24,6 +26,8 @@ from service.errors import NotFound, Unauthorized
 router = APIRouter(route_class=PageRoute)
 _STATIC = Path(__file__).parent / "static"
 NEXT_CHARACTERS_MAX = 500
+REFERENCE_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
+FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}  # the address changes with the content
 
 
 @router.get("/login")
@@ -115,8 +119,23 @@ def static_file(name: str) -> Response:
     if name not in files:
         raise NotFound("There is no such file.")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(files[name].read_bytes(), media_type=kind, headers=headers)
+    return Response(files[name].read_bytes(), media_type=kind, headers=FOR_EVER)
+
+
+@router.get("/reference")
+def reference(request: Request) -> HTMLResponse:
+    """Show every operation with its fields and examples; with a key, they can be tried."""
+    response = page(request, "reference.html", ui_version=version("swagger-ui-bundle-v2"))
+    response.headers["Content-Security-Policy"] = REFERENCE_POLICY
+    return response
+
+
+@router.get("/reference/{name}")
+def reference_file(name: str) -> Response:
+    """Serve one of Swagger UI's files; its address changes with the package's version."""
+    if name not in REFERENCE_FILES:
+        raise NotFound("There is no such file.")
+    return Response((swagger_ui_path / name).read_bytes(), media_type=mimetypes.guess_type(name)[0], headers=FOR_EVER)
 
 
 def _local_path(target: str) -> str:

@@ -12,17 +12,18 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.job_schemas import JobRequest, PreviewRecord, PreviewRequest
+from obscura.wire.job_schemas import JobRequest
+from obscura.wire.schemas import DatasetRecord
 from obscura.wire.wording import show_epsilon, values_in_words
-from obscura.wire.words import DatasetState, JobKind, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
-from privacy.plans.plan import Plan, Recipe
+from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
-from service import jobs, ledger
-from service.api.routes.jobs import create_job
-from service.api.routes.previews import create_preview, read_preview_grid
+from service import jobs
+from service.api.ordering import order
+from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
-from service.dashboard import queries, release_queries
+from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
     fresh_once,
@@ -34,14 +35,15 @@ from service.dashboard.forms import (
     write_options,
 )
 from service.dashboard.pages import PageRoute, page
-from service.dashboard.queries import AccountView
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
-from service.extractors import require_extractor
+from service.views import accounts, plans, releases
+from service.views.datasets import dataset as dataset_view
 
 router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+CHOICES_MAX = 50  # of a field
 FREE_RELEASES = 3  # that are named where nothing more can be trained
 FIRST_EPSILON = 1.0  # what the slider stands at, where the account has so much left
 FIRST_RECIPE = next(name for name, recipe in RECIPES.items() if recipe.publishes == "generator")
@@ -56,23 +58,6 @@ class Wish:
     epsilon: str = ""
     evaluation: str = ""
     options: str = ""
-
-
-@dataclass(frozen=True)
-class Priced:
-    """A plan with its account before and after.
-
-    Attributes:
-        left_share: of the lifetime budget, if all of the price is spent.
-    """
-
-    plan: Plan
-    payer: AccountView
-    price_epsilon: float
-    price_share: float
-    left_share: float
-    left_epsilon: float
-    affordable: bool
 
 
 def asked(
@@ -96,7 +81,7 @@ def asked(
         return Wish(dataset, recipe, epsilon, evaluation, options)
     with transaction(dashboard.factory, read_only=True) as session:
         job = jobs.get_job(session, again)
-        if job.kind not in (JobKind.TRAIN, JobKind.PREVIEW):
+        if not jobs.KINDS[job.kind].planned:
             raise NotFound("There is no such training.")
         return wish_of(job)
 
@@ -107,7 +92,7 @@ def wish_of(job: Job) -> Wish:
         dataset=job.dataset_id or "",
         recipe=job.recipe,
         epsilon=f"{job.epsilon:g}" if job.epsilon is not None else "",
-        evaluation=(job.evaluation_dataset_id or "") if job.kind is JobKind.TRAIN else "",
+        evaluation=(job.evaluation_dataset_id or "") if job.kind == TRAIN else "",
         options=write_options(job.options),
     )
 
@@ -131,29 +116,35 @@ def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
 def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
     """Ask for the training whose price was shown, or show the page again with what is wrong."""
     wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    try:
-        made = create_job(dashboard.service, trainer, request, once_of(form), _body(wish))
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(made.headers["location"].removeprefix("/v1"), status_code=303)
+    return _ordered(request, dashboard, trainer, form, wish, "train")
 
 
 @router.post("/previews")
 def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
     """Ask for a preview of the plan that is shown, and go to the page of its job."""
     wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    try:
-        fields = _body(wish).model_dump(exclude={"evaluation_dataset_id"})
-        made = create_preview(dashboard.service, trainer, request, f"preview {once_of(form)}", PreviewRequest(**fields))
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(f"/jobs/{PreviewRecord.model_validate_json(bytes(made.body)).job_id}", status_code=303)
+    return _ordered(request, dashboard, trainer, form, wish, "preview")
 
 
 @router.get("/previews/{preview_id}/grid.png")
 def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
     """Send the picture of what a preview drew."""
-    return read_preview_grid(dashboard.service, request, preview_id)
+    return read_picture(dashboard.service, request, jobs.KINDS["preview"], preview_id)
+
+
+def _ordered(
+    request: Request, dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], wish: Wish, kind: str
+) -> Response:
+    """Ask for a job that carries out a plan, and go to its page, or show the plan again with what is wrong."""
+    try:
+        key, fields = once_of(form), _body(wish).model_dump()
+        if kind == "preview":
+            key, fields = f"preview {key}", fields | {"stand_in_dataset_id": None}
+            del fields["evaluation_dataset_id"]
+        job_id = order(dashboard.service, trainer.id, key, jobs.KINDS[kind], fields, lambda _, job: job.id)
+    except (ObscuraError, PrivacyError) as error:
+        return _page(request, dashboard, wish, "train.html", error)
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
 
 def _body(wish: Wish) -> JobRequest:
@@ -169,22 +160,21 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"priced": None, "public": [], "most": None, "free": None}
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
         if dataset is not None and dataset.account_id is not None:
-            payer = queries.read_payer(session, dataset.account_id)
+            payer = accounts.read(session, dataset.account_id)
             most = 0.0 if payer.balance is None else payer.balance.affordable_epsilon
             wish = _completed(wish, dataset, most)
-            values |= {"public": release_queries.datasets_like(session, dataset), "most": most, "payer": payer}
+            values |= {"public": releases.datasets_like(session, dataset), "most": most, "payer": payer}
             if payer.balance is not None and most == 0:
-                values["free"] = release_queries.list_releases(
-                    session, limit=FREE_RELEASES, account_id=dataset.account_id
-                )
-            elif isinstance(payer, AccountView) and refused is None:
+                of_account = Release.account_id == dataset.account_id
+                values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
+            elif payer.balance is not None and refused is None:
                 try:
-                    values["priced"] = _priced(session, dashboard, payer, _body(wish))
+                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish))
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")
@@ -219,38 +209,21 @@ def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
     return {"given": {name: text for name, text in given.items() if name in known}, "other": other}
 
 
-def _datasets(session: Session, chosen: str) -> list[Dataset]:
+def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
     """Return the newest private datasets that have their images, the chosen one among them in any case."""
     ready = select(Dataset).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
-    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(queries.CHOICES_MAX)))
+    newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)))
     if chosen and all(row.id != chosen for row in newest):
         row = session.get(Dataset, chosen)
         if row is None or row.visibility is not Visibility.PRIVATE:
             raise NotFound("There is no such private dataset.")
         newest.insert(0, row)
-    return newest
+    return [dataset_view(row) for row in newest]
 
 
-def _completed(wish: Wish, dataset: Dataset, most: float) -> Wish:
+def _completed(wish: Wish, dataset: DatasetRecord, most: float) -> Wish:
     """Fill in what was left open: the dataset, and an epsilon that the account has left."""
     values: Mapping[str, str] = vars(wish) | {"dataset": dataset.id}
     if not wish.epsilon:
         values = {**values, "epsilon": show_epsilon(min(FIRST_EPSILON, most), up=False) if most > 0 else "1"}
     return Wish(**values)
-
-
-def _priced(session: Session, dashboard: Dashboard, payer: AccountView, body: JobRequest) -> Priced:
-    plan = jobs.plan_job(session, **body.model_dump(exclude={"evaluation_dataset_id"}))
-    require_extractor(dashboard.settings.data_dir, plan)
-    balance, account = payer.balance, payer.account
-    after = max(balance.left_nano - plan.price_nano, 0)
-    epsilon_of = ledger.filter_of(account).epsilon_of
-    return Priced(
-        plan=plan,
-        payer=payer,
-        price_epsilon=epsilon_of(plan.price_nano),
-        price_share=plan.price_nano / balance.capacity_nano,
-        left_share=after / balance.capacity_nano,
-        left_epsilon=epsilon_of(after),
-        affordable=not account.frozen and plan.budget_nano <= balance.left_nano,
-    )

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import UNFINISHED, DatasetState, JobKind
+from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from service import jobs
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
@@ -25,6 +24,7 @@ from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
 from service.settings import Settings
+from service.storage import storage_of
 
 _GONE = (DatasetState.DELETING, DatasetState.DELETED)
 _JOBS_NAMED_MAX = 5
@@ -135,23 +135,20 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
     """Return the datasets whose content must not be readable, and may be: deletions that were interrupted, and keys
     that came back from a backup after the deletion. Shred and `finish` each. Call at start-up."""
     deleting = session.scalars(select(Dataset.id).where(Dataset.state == DatasetState.DELETING)).all()
-    found = {*_names(settings.keys_path / "datasets"), *_names(settings.data_dir / "datasets")}
-    names = list(found - set(deleting))
+    keys = {path.stem for path in (settings.keys_path / "datasets").glob("ds_*")}
+    found = keys | set(storage_of(settings).list("datasets"))
+    names = [name for name in found - set(deleting) if is_id(name, "ds")]
     deleted = select(Dataset.id).where(Dataset.state == DatasetState.DELETED)
     return [*deleting, *sorted(among(session, deleted, Dataset.id, names))]
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, evaluations and previews
-    on it.
+    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, and jobs of other kinds
+    that read it as a public one.
 
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
     anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
-    training = and_(Job.kind == JobKind.TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
-    public = and_(Job.kind.in_([JobKind.EVALUATE, JobKind.PREVIEW]), Job.evaluation_dataset_id == dataset_id)
+    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
+    public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))
-
-
-def _names(folder: Path) -> list[str]:
-    return [path.stem for path in folder.glob("ds_*") if is_id(path.stem, "ds")]

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from obscura.private_files import flush_directory
+from obscura.private_files import make_private_folder
 from obscura.wire.faults import Fault
-from service.artifacts import directory_of
 from service.datasets import vault
 from service.datasets.fingerprints import Fingerprints, fingerprint
 from service.errors import InvalidInput, NotFound, ObscuraError, TooLarge
@@ -36,6 +34,8 @@ from service.ingest.request import Declaration, IngestLimits, IngestRequest
 from service.logs import get_logger
 from service.sealing import SealedWriter, new_key
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import UNFINISHED, key_of
 
 _OPERATOR_FAULTS = frozenset({Fault.STORAGE, Fault.INTERNAL})
 _REPLY_BYTES_MAX = 64
@@ -129,47 +129,44 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
     """
     request = _request(settings, upload, sent.format)
     fingerprint_key = _fingerprint_key(settings, request)
-    with _disk_faults(request):
-        request.source.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        request.target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        digest, size = _quarantine(sent, request)
+    with ExitStack() as stack:
         with _disk_faults(request):
-            request.target.mkdir(mode=0o700)
+            make_private_folder(request.source.parent)
+            stack.callback(request.source.unlink, missing_ok=True)
+            stage = storage_of(settings).stage(key_of(upload.dataset_id), mark=str(upload.attempt))
+            request = replace(request, target=stack.enter_context(stage))
+        digest, size = _quarantine(sent, request)
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
         key_id = vault.key_id_of(request.target_key)
         yield Content(upload, sent.format, digest, size, digests, key_id, lambda: _publish(settings, request))
-    finally:
-        request.source.unlink(missing_ok=True)
-        shutil.rmtree(request.target, ignore_errors=True)
 
 
-def sweep(data_dir: Path, live: Callable[[], Set[tuple[str, int]]]) -> int:
+def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     """Remove what interrupted uploads left behind.
 
     Args:
-        data_dir: Of the service.
+        settings: Of this process.
         live: Tells id and attempt of the uploads that are under way, in whichever process. It is asked once the files
             have been listed: an upload is in the database before it has any.
 
     Returns:
         The number of removed files and folders.
     """
-    found = [*(data_dir / "quarantine").glob("*"), *(data_dir / "datasets").glob("ds_*.tmp")]
-    kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if found else set()
-    leftovers = [path for path in found if path.name.removesuffix(".tmp") not in kept]
-    for path in leftovers:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)  # somebody else may be removing it, too
-        else:
-            path.unlink(missing_ok=True)
-    return len(leftovers)
+    storage = storage_of(settings)
+    sent = list(settings.quarantine_path.glob("*"))
+    unfinished = [name for name in storage.list("datasets") if name.endswith(UNFINISHED)]
+    kept = {f"{dataset_id}.{attempt}" for dataset_id, attempt in live()} if sent or unfinished else set()
+    sent = [path for path in sent if path.name not in kept]
+    unfinished = [name for name in unfinished if name.removesuffix(UNFINISHED) not in kept]
+    for path in sent:
+        path.unlink(missing_ok=True)  # somebody else may be removing it, too
+    for name in unfinished:
+        storage.remove(f"datasets/{name}")
+    return len(sent) + len(unfinished)
 
 
 def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
-    data_dir = settings.data_dir.resolve()
-    name = f"{upload.dataset_id}.{upload.attempt}"
     limits = IngestLimits(
         upload_bytes_max=settings.upload_bytes_max,
         records_max=settings.images_max,
@@ -184,8 +181,8 @@ def _request(settings: Settings, upload: Upload, format: str) -> IngestRequest:
     declared: dict[str, Any] = {field.name: getattr(upload, field.name) for field in fields(Declaration)}
     return IngestRequest(
         **declared,
-        source=data_dir / "quarantine" / name,
-        target=directory_of(data_dir, upload.dataset_id).with_name(f"{name}.tmp"),
+        source=settings.quarantine_path / f"{upload.dataset_id}.{upload.attempt}",
+        target=Path(),  # known once it is staged
         format=format_named(format).name,
         limits=limits,
         source_key=new_key(),
@@ -315,16 +312,13 @@ def _fingerprint_key(settings: Settings, request: IngestRequest) -> bytes:
 
 def _publish(settings: Settings, request: IngestRequest) -> None:
     """Put the key on the disk, then the arrays in their place."""
-    target = directory_of(settings.data_dir.resolve(), request.dataset_id)
-    if not request.target.exists() and target.exists():
+    if not request.target.exists():
         return  # by an earlier try, whose transaction did not go through
     with _disk_faults(request):
-        flush_directory(request.target)  # the files in it were flushed by their writer
         vault.shred(settings, request.dataset_id)  # what a crashed attempt left
         vault.write_key(vault.key_path(settings, request.dataset_id), request.target_key)
         failpoint("upload.before")
-        request.target.rename(target)
-        flush_directory(target.parent)
+        storage_of(settings).publish(request.target, key_of(request.dataset_id))
         failpoint("upload.after")
 
 

@@ -103,7 +103,7 @@ def clean_up(settings: Settings, factory: SessionFactory, *, now: datetime) -> i
         with transaction(factory, read_only=True) as session:
             return states.live_uploads(session)
 
-    reading.sweep(settings.data_dir, live)
+    reading.sweep(settings, live)
     return ended
 
 

@@ -10,20 +10,21 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from obscura.private_files import flush_directory, new_private_file, write_through
-from service.artifacts import directory_of, open_regular, remove_directory
+from obscura.private_files import flush_directory, make_file_once, new_private_file, write_through
 from service.errors import Conflict, NotFound
 from service.failpoints import failpoint
 from service.ingest.array_files import IMAGES_NAME, LABELS_NAME, SEALED_SUFFIX, SUBJECTS_NAME, context_of
 from service.sealing import KEY_BYTES, SealBroken, SealedReader, new_key
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.files import open_regular
+from service.storage.interface import key_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Images = np.ndarray[Any, np.dtype[np.uint8]]
@@ -72,16 +73,17 @@ def shred(settings: Settings, dataset_id: str) -> None:
     Raises:
         Conflict: There are files, but the folder of the keys is not there, so the key cannot be destroyed.
     """
-    if not key_path(settings, dataset_id).parent.is_dir() and directory_of(settings.data_dir, dataset_id).exists():
+    storage = storage_of(settings)
+    if not key_path(settings, dataset_id).parent.is_dir() and dataset_id in storage.list("datasets"):
         raise Conflict("The folder of the keys is missing, so nothing was destroyed. Is its disk mounted?")
     destroy_file(key_path(settings, dataset_id))
     failpoint("shred.after")
-    remove_directory(settings.data_dir, dataset_id)
+    storage.remove(key_of(dataset_id))
 
 
 def key_path(settings: Settings, dataset_id: str) -> Path:
     """Return where a dataset's key lies."""
-    return settings.keys_path / "datasets" / f"{directory_of(settings.data_dir, dataset_id).name}.key"
+    return settings.keys_path / f"{key_of(dataset_id)}.key"
 
 
 def fingerprint_key_path(settings: Settings) -> Path:
@@ -98,14 +100,8 @@ def make_fingerprint_key(settings: Settings) -> None:
     path = fingerprint_key_path(settings)
     if path.exists() and path.stat().st_size != KEY_BYTES:
         path.unlink()
-    if path.exists():
-        return
-    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-    write_key(made, new_key())
-    with suppress(FileExistsError):
-        os.link(made, path)
-    made.unlink()
-    flush_directory(path.parent)
+    if not path.exists():
+        make_file_once(path, new_key())
 
 
 def write_key(path: Path, key: bytes) -> None:
@@ -126,7 +122,7 @@ def read_key(path: Path) -> bytes:
     """Return a key.
 
     Raises:
-        NotFound: There is none, or it is not 32 bytes long.
+        NotFound: The key is gone, or is not 32 bytes long.
     """
     try:
         with open_regular(path) as file:
@@ -229,7 +225,8 @@ def _read(settings: Settings, dataset_id: str, name: str) -> Array:
 
 
 def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:
-    directory = directory_of(settings.data_dir, dataset_id)
-    if directory.is_symlink() or not directory.is_dir():
-        raise NotFound("This dataset has no content.")
+    try:
+        directory = storage_of(settings).open(key_of(dataset_id))
+    except NotFound:
+        raise NotFound("This dataset has no content.") from None
     return SealedArray(directory, dataset_id, name, read_key(key_path(settings, dataset_id)))

@@ -1,4 +1,4 @@
-"""Tables around the request: people and their API keys, sessions, idempotency keys, and the outbox of the queue.
+"""Tables around the request: people, what they decide and their API keys, sessions, idempotency keys, and the outbox.
 
 And the one row by which database and data folder know each other.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from obscura.wire.words import AdminAction, AdminRequestState, Admission
+from obscura.wire.words import Admission, DecisionAction, DecisionState
 from service.db.base import Base, Id, Name, Sha256, ShortText, check, values_of
 
 
@@ -44,37 +44,62 @@ class Admin(Base):
     removed_at: Mapped[datetime | None]
 
 
-class AdminRequest(Base):
-    """One admin's wish to admit or remove another, or to revoke another's key, which a second one decides.
+class Decision(Base):
+    """What one admin asks for and a second one decides: a higher limit, or about another admin or a key of theirs.
 
-    An admission names the id and the SHA-256 of a token that the new admin made, and that nobody else has seen.
-    `keys_revoked` is how many keys went with what was approved.
+    People stand beside the keys that they used: `asked_by` with `asked_with`, `decided_by` with `decided_with`. A raise
+    that was decided before keys belonged to people names keys alone, and what was decided about admins before this
+    table was made names people alone.
+    A raise is approved against `epsilon_before`, the limit when it was asked for. An admission names the id and the
+    SHA-256 of a token that the new admin made, and that nobody else has seen. `keys_revoked` is how many keys went with
+    what was approved.
     """
 
-    __tablename__ = "admin_requests"
+    __tablename__ = "decisions"
     __table_args__ = (
-        check("(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)", "names_key"),
-        check("action = 'admit' OR admin_id IS NOT NULL", "concerns_one"),
         check(
-            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
+            "(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) "
+            "AND (epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)",
+            "concerns_account",
+        ),
+        check("epsilon_before > 0 AND epsilon > epsilon_before", "epsilon_is_raised"),
+        check(
+            "(action = 'admit') = (key_hash IS NOT NULL) AND (action IN ('admit', 'revoke')) = (key_id IS NOT NULL)",
+            "names_key",
+        ),
+        check("action IN ('raise', 'admit') OR admin_id IS NOT NULL", "concerns_one"),
+        check(
+            "(state = 'pending') = (decided_at IS NULL) "
+            "AND (decided_at IS NULL) = (decided_by IS NULL AND decided_with IS NULL)",
             "decided_by_somebody",
         ),
+        check(
+            "CASE action WHEN 'raise' THEN asked_with IS NOT NULL AND (state = 'pending' OR decided_with IS NOT NULL) "
+            "ELSE state = 'pending' OR decided_by IS NOT NULL END",
+            "names_keys_or_people",
+        ),
         check("state != 'approved' OR decided_by != asked_by", "two_people"),
+        check("state != 'approved' OR decided_with != asked_with", "two_keys"),
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
-    action: Mapped[AdminAction] = mapped_column(values_of(AdminAction, "action"))
-    name: Mapped[Name]
+    action: Mapped[DecisionAction] = mapped_column(values_of(DecisionAction, "action"))
+    account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"), index=True)
+    epsilon_before: Mapped[float | None]
+    epsilon: Mapped[float | None]
+    name: Mapped[Name | None]
     admin_id: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
     key_id: Mapped[Id | None]
     key_hash: Mapped[Sha256 | None]
+    keys_revoked: Mapped[int | None]
     reason: Mapped[str] = mapped_column(String(500))
-    state: Mapped[AdminRequestState] = mapped_column(values_of(AdminRequestState, "state"))
+    state: Mapped[DecisionState] = mapped_column(values_of(DecisionState, "state"))
     asked_by: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
+    asked_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     asked_at: Mapped[datetime]
     decided_by: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))
+    decided_with: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
     decided_at: Mapped[datetime | None]
-    keys_revoked: Mapped[int | None]
 
 
 class ApiKey(Base):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState, ReleaseKind, SampleFormat
+from obscura.wire.words import EarlyEnd, FailureCode, JobState, ReleaseKind, SampleFormat
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow, HoldRow
@@ -30,7 +30,7 @@ class Sweep(Base):
 
 
 class Job(Base):
-    """A requested training, sampling, evaluation or preview.
+    """A requested training, or work of another kind (`service.jobs.kinds`).
 
     `release_id` is the release a sample job draws from, an evaluation measures, or a training has published. `secret`
     seeds the mechanism's noise: it is never shown or logged, and a loaded job does not carry it (jobs.secret_of reads
@@ -41,6 +41,7 @@ class Job(Base):
 
     __tablename__ = "jobs"
     __table_args__ = (
+        check("kind <> ''", "kind"),
         check("attempt >= 0", "attempt_not_negative"),
         check("attempts_lost >= 0 AND attempts_lost <= attempt", "lost_were_attempts"),
         check("epsilon IS NULL OR epsilon > 0", "epsilon_positive"),
@@ -62,7 +63,7 @@ class Job(Base):
     )
 
     id: Mapped[Id] = mapped_column(primary_key=True)
-    kind: Mapped[JobKind] = mapped_column(values_of(JobKind, "kind"))
+    kind: Mapped[str] = mapped_column(String(32))
     account_id: Mapped[Id | None] = mapped_column(ForeignKey("accounts.id"))
     dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
     evaluation_dataset_id: Mapped[Id | None] = mapped_column(ForeignKey("datasets.id"), index=True)
@@ -200,3 +201,6 @@ class Preview(Base):
     finished_at: Mapped[datetime | None]
 
     job: Mapped[Job] = relationship(lazy="raise_on_sql", viewonly=True)
+
+
+Made = Sample | Evaluation | Preview  # what jobs make, besides releases

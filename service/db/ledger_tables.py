@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from obscura.wire.words import Adjacency, EntryKind, HoldState, LimitRequestState, Unit, VerificationKind
+from obscura.wire.words import Adjacency, EntryKind, HoldState, Unit, VerificationKind
 from service.db.base import Base, CanonicalJson, Id, Name, Nano, Sha256, ShortText, check, values_of
 
 _ENDING = "kind IN ('capture', 'release')"
@@ -179,37 +179,3 @@ class Verification(Base):
     entries: Mapped[Nano]
     findings: Mapped[int]
     verified_at: Mapped[datetime]
-
-
-class LimitRequest(Base):
-    """One admin's wish to raise an account's limit. Another admin must approve it.
-
-    `epsilon_before` is the limit that the raise was asked for against: it is approved against no other. The people
-    are those behind the keys; `decided_by_admin` is None for what was decided before keys were those of people.
-    """
-
-    __tablename__ = "limit_requests"
-    __table_args__ = (
-        check("epsilon_before > 0 AND epsilon > epsilon_before", "epsilon_is_raised"),
-        check(
-            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
-            "decided_by_somebody",
-        ),
-        check("state != 'approved' OR decided_by != requested_by", "two_keys"),
-        check(
-            "state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin", "two_people"
-        ),
-    )
-
-    id: Mapped[Id] = mapped_column(primary_key=True)
-    account_id: Mapped[Id] = mapped_column(ForeignKey("accounts.id"), index=True)
-    epsilon_before: Mapped[float]
-    epsilon: Mapped[float]
-    reason: Mapped[str] = mapped_column(String(500))
-    state: Mapped[LimitRequestState] = mapped_column(values_of(LimitRequestState, "state"))
-    requested_by: Mapped[Id] = mapped_column(ForeignKey("api_keys.id"))
-    requested_at: Mapped[datetime]
-    decided_by: Mapped[Id | None] = mapped_column(ForeignKey("api_keys.id"))
-    decided_at: Mapped[datetime | None]
-    requested_by_admin: Mapped[Id] = mapped_column(ForeignKey("admins.id"))
-    decided_by_admin: Mapped[Id | None] = mapped_column(ForeignKey("admins.id"))

@@ -28,7 +28,7 @@ class Prepared:
         self._compiled: dict[str, _Compiled] = {}  # by the dialect's name
 
     def row(self, session: Session, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return the first row, or None where there is none.
+        """Return the first row, or None where nothing was found.
 
         Raises:
             DBAPIError: as SQLAlchemy's own execution does.

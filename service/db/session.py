@@ -120,7 +120,7 @@ def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False)
     """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
 
     Raises:
-        NotFound: there is none; the message says of what.
+        NotFound: nothing was found; the message says what was looked for.
     """
     row = session.get(table, row_id, with_for_update=lock or None, populate_existing=lock)
     if row is None:

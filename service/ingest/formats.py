@@ -47,7 +47,7 @@ def format_named(name: str) -> UploadFormat:
     """Return a format.
 
     Raises:
-        InvalidInput: There is none of that name.
+        InvalidInput: No format has that name.
     """
     if name not in FORMATS:
         raise InvalidInput(f"Unknown format. Send one of {', '.join(FORMATS)}.", formats=list(FORMATS))

@@ -1,15 +1,15 @@
-"""Jobs: planning, acceptance, leases and endings. Plain functions that take a session and never commit."""
+"""Jobs: planning, acceptance, leases and endings.
 
-from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState
+Plain functions of a session, which never commit; those that write take one in a writing transaction. Everywhere `now`
+is aware, `principal` is the id of the caller, whose own the idempotency keys are, NotFound says that there is no such
+job, and StaleAttempt that another attempt has taken over or the job has ended.
+"""
+
+from obscura.wire.words import EarlyEnd, FailureCode, JobState
 from service.jobs.counting import pay_for_count
-from service.jobs.endings import finish_cancelled, finish_failed, finish_sample, finish_unsaved, may_publish
-from service.jobs.evaluations import (
-    finish_evaluation,
-    newest_evaluations,
-    newest_on_own_dataset,
-    submit_evaluation,
-    with_figures,
-)
+from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.train import publish
 from service.jobs.lifecycle import (
     Claim,
     Wish,
@@ -22,19 +22,17 @@ from service.jobs.lifecycle import (
     request_cancel,
     wish_for,
 )
-from service.jobs.lookup import evaluation_of, get_job, get_release, get_sweep, preview_of, sample_of, secret_of
+from service.jobs.lookup import get_job, get_release, get_sweep, made_by, secret_of
 from service.jobs.planning import charged_before_useful, plan_job
-from service.jobs.previews import finish_preview, submit_preview
-from service.jobs.publication import publish
 from service.jobs.silence import minutes_told, tell_silence
-from service.jobs.submission import submit_sample, submit_training
+from service.jobs.submission import submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
 
 __all__ = [
+    "KINDS",
     "Claim",
     "EarlyEnd",
     "FailureCode",
-    "JobKind",
     "JobState",
     "Trial",
     "Wish",
@@ -43,12 +41,8 @@ __all__ = [
     "claim",
     "claimable",
     "end_early",
-    "evaluation_of",
     "finish_cancelled",
-    "finish_evaluation",
     "finish_failed",
-    "finish_preview",
-    "finish_sample",
     "finish_unsaved",
     "get_job",
     "get_release",
@@ -56,24 +50,17 @@ __all__ = [
     "give_back",
     "heartbeat",
     "jobs_of_sweep",
+    "made_by",
     "may_publish",
     "minutes_told",
-    "newest_evaluations",
-    "newest_on_own_dataset",
     "pay_for_count",
     "plan_job",
-    "preview_of",
     "publish",
     "report_progress",
     "request_cancel",
-    "sample_of",
     "secret_of",
-    "submit_evaluation",
-    "submit_preview",
-    "submit_sample",
+    "submit",
     "submit_sweep",
-    "submit_training",
     "tell_silence",
     "wish_for",
-    "with_figures",
 ]

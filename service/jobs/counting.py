@@ -17,11 +17,8 @@ def pay_for_count(
     """Spend the price of one noisy count of an account's records. Commit it before the noise is drawn.
 
     Args:
-        session: in a writing transaction.
-        principal: id of the caller; idempotency keys are his own.
         idempotency_key: the same key and account give the same entry; None pays each time.
         account_id: an account that protects records.
-        now: aware.
 
     Raises:
         IdempotencyMismatch: the key was used with another request.

@@ -6,64 +6,60 @@ that has paid for something does not fail or get cancelled before one more attem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import EarlyEnd, FailureCode, JobKind, JobState
+from obscura.wire.words import TRAIN, EarlyEnd, FailureCode, JobState
 from service import ledger, queue
-from service.db.job_tables import Job, Sample
-from service.errors import Conflict, InvalidInput, LedgerCorruption
-from service.jobs.lookup import lock_job, sample_of, secret_of, stale_attempt
-from service.ledger.commitments import columns_of, keyed_digest, sample_digest
+from service.db.job_tables import Job
+from service.errors import Conflict, InvalidInput
+from service.jobs.lookup import MadeByJob, lock_job, made_by, secret_of, stale_attempt
 
 SHA256_CHARACTERS = frozenset("0123456789abcdef")
 # Failures after which what was paid for is published all the same. The others would fail again, or lack the data.
 SALVAGED = {code: EarlyEnd(code.value) for code in FailureCode if code.value in {early.value for early in EarlyEnd}}
 
 
-def finish_sample(
-    session: Session, *, job_id: str, attempt: int, path: str, sha256: str, size_bytes: int, now: datetime
-) -> Sample:
-    """End a sample job: the file is in place; one zero-cost ledger entry is written.
+def finish_made(
+    session: Session,
+    kind: str,
+    table: type[MadeByJob],
+    *,
+    job_id: str,
+    attempt: int,
+    found: Mapping[str, Any],
+    same: str,
+    now: datetime,
+) -> tuple[MadeByJob, Job, bytes | None]:
+    """End a job with what it was asked to make. Replaying the message changes nothing.
 
     Args:
-        session: in a writing transaction.
-        job_id: a running sampling.
-        attempt: the current one.
-        path: of the file, relative to the data directory.
-        sha256: of the file, as hex.
-        size_bytes: of the file, > 0.
-        now: aware.
+        kind: of the job.
+        table: of what it makes.
+        job_id: of a running job.
+        found: the columns that were empty so far.
+        same: the one of them by which a replay is told from another outcome.
+
+    Returns:
+        What was made, its job, and the job's secret, with which an entry may commit to both; None for a replay.
 
     Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
+        Conflict: it is a job of another kind.
     """
-    require_sha256(sha256)
-    if size_bytes <= 0:
-        raise InvalidInput("A sample's file is not empty.")
-    job = lock_attempt(session, job_id, attempt, JobKind.SAMPLE, replay=JobState.SUCCEEDED)
-    sample = sample_of(session, job_id)
+    job = lock_attempt(session, job_id, attempt, kind, replay=JobState.SUCCEEDED)
+    made = made_by(session, table, job_id)
     if job.state is JobState.SUCCEEDED:
-        if sample.sha256 != sha256:
+        if getattr(made, same) != found[same]:
             raise stale_attempt(job, attempt)
-        return sample
-    if job.account_id is None:
-        raise LedgerCorruption("A sample job has no account.", job_id=job_id)
-    sample.path, sample.sha256, sample.bytes = path, sha256, size_bytes
-    secret = secret_of(session, job_id=job_id, attempt=attempt).hex()
+        return made, job, None
+    for column, value in found.items():
+        setattr(made, column, value)
+    secret = secret_of(session, job_id=job_id, attempt=attempt)
     end_job(session, job, JobState.SUCCEEDED, now=now)
-    digest = keyed_digest(sample_digest(columns_of(sample), columns_of(job)), secret)
-    ledger.record_sample(
-        session,
-        account_id=job.account_id,
-        job_id=job_id,
-        release_id=sample.release_id,
-        now=now,
-        details={"sample": {"id": sample.id, "hmac_sha256": digest}},
-    )
-    return sample
+    return made, job, secret
 
 
 def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: FailureCode, now: datetime) -> Job:
@@ -72,9 +68,6 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
     Returns:
         The job: failed (cancelled, if somebody had asked for that), with what was charged captured and an untouched
         hold returned; or queued once more, to be ended by an attempt that charges nothing.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.FAILED)
     code = FailureCode(failure_code)
@@ -84,12 +77,8 @@ def finish_failed(session: Session, *, job_id: str, attempt: int, failure_code: 
 
 
 def finish_unsaved(session: Session, *, job_id: str, attempt: int, now: datetime) -> Job:
-    """End a training of which nothing useful could be made before its budget ended: what was charged is captured.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
-    """
-    job = lock_attempt(session, job_id, attempt, JobKind.TRAIN, replay=JobState.FAILED)
+    """End a training of which nothing useful could be made before its budget ended: what was charged is captured."""
+    job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.FAILED)
     if job.state is JobState.RUNNING:
         end_unpublished(session, job, FailureCode.HOLD_EXHAUSTED, now=now)
     return job
@@ -101,7 +90,6 @@ def finish_cancelled(session: Session, *, job_id: str, attempt: int, now: dateti
     Raises:
         Conflict: nobody asked, or what the training has paid for is to be published. A worker that stops for its own
             reasons lets its lease expire instead.
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
     """
     job = lock_attempt(session, job_id, attempt, None, replay=JobState.CANCELLED)
     if job.state is JobState.RUNNING:
@@ -170,19 +158,17 @@ def end_job(session: Session, job: Job, state: JobState, *, now: datetime, **fac
     session.flush()
 
 
-def lock_attempt(session: Session, job_id: str, attempt: int, kind: JobKind | None, *, replay: JobState) -> Job:
+def lock_attempt(session: Session, job_id: str, attempt: int, kind: str | None, *, replay: JobState) -> Job:
     """Lock a job for its current attempt, running or already ended in the `replay` state by this same attempt.
 
     Raises:
-        NotFound: no such job.
-        StaleAttempt: the attempt has been superseded or the job has ended otherwise.
         Conflict: it is a job of another kind.
     """
     job = lock_job(session, job_id)
     if job.attempt != attempt or job.state not in (JobState.RUNNING, replay):
         raise stale_attempt(job, attempt)
-    if kind is not None and job.kind is not kind:
-        raise Conflict(f"This is a {job.kind.value} job.", job_id=job_id)
+    if kind is not None and job.kind != kind:
+        raise Conflict(f"This is a {job.kind} job.", job_id=job_id)
     return job
 
 
@@ -190,7 +176,7 @@ def require_sha256(text: str) -> None:
     """Let the hexadecimal form of a SHA-256 pass.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it has another form.
     """
     if len(text) != 64 or not set(text) <= SHA256_CHARACTERS:
         raise InvalidInput("A SHA-256 is 64 lowercase hex digits.")

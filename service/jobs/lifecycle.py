@@ -16,7 +16,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, CursorResult, Update, and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import UNFINISHED, EarlyEnd, FailureCode, JobKind, JobState
+from obscura.wire.words import TRAIN, UNFINISHED, EarlyEnd, FailureCode, JobState
 from service import ledger, queue
 from service.db.job_tables import Job
 from service.errors import Conflict, InvalidInput
@@ -55,15 +55,12 @@ class Claim:
 
     job_id: str
     attempt: int
-    kind: JobKind
-    recipe: str
+    kind: str
     account_id: str | None
-    dataset_id: str | None
     hold_id: str | None
-    lease_until: datetime
 
 
-def claimable(session: Session, *, now: datetime, kind: JobKind | None = None) -> Sequence[str]:
+def claimable(session: Session, *, now: datetime, kind: str | None = None) -> Sequence[str]:
     """Return the ids of jobs that nobody runs, oldest first: queued, or running with an expired lease.
 
     Trainings whose account is stopped are not among them: they wait.
@@ -90,9 +87,7 @@ def claim(
     publish it.
 
     Args:
-        session: in a writing transaction.
         worker: name of the claimer, for operators.
-        now: aware.
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
         attempts_max: how many attempts may lose their worker; the job ends with the last of them.
@@ -147,14 +142,10 @@ def report_progress(session: Session, *, job_id: str, attempt: int, progress: Ma
     """Replace what a running job says about itself. Only planned and public facts are let through (I14).
 
     Args:
-        session: in a writing transaction.
-        job_id: of the job.
-        attempt: the current one.
         progress: some of PROGRESS_KEYS; the stage is a short text, the others finite numbers.
 
     Raises:
         InvalidInput: another key, or a value of another kind.
-        StaleAttempt: the attempt has been superseded or the job has ended.
     """
     for name, value in progress.items():
         is_text = name == "stage" and isinstance(value, str) and len(value) <= TEXT_CHARACTERS_MAX
@@ -172,13 +163,9 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     A training that has paid for something charges no more, and publishes what it has made, marked as incomplete.
 
     Args:
-        session: in a writing transaction.
-        job_id: of the job.
-        now: aware.
         discard: publish nothing all the same; what was charged stays spent. May be asked for after a cancellation.
 
     Raises:
-        NotFound: no such job.
         Conflict: the job has succeeded or failed already.
     """
     job = lock_job(session, job_id)
@@ -187,7 +174,7 @@ def request_cancel(session: Session, *, job_id: str, now: datetime, discard: boo
     if job.state is JobState.CANCELLED:
         return job
     early = None
-    if job.kind is JobKind.TRAIN:
+    if job.kind == TRAIN:
         early = EarlyEnd.DISCARDED if discard else job.ended_early or EarlyEnd.CANCELLED
     if not job.cancel_requested or job.ended_early is not early:
         job.cancel_requested, job.ended_early = True, early
@@ -227,11 +214,7 @@ def end_early(session: Session, *, job_id: str, attempt: int, why: EarlyEnd) -> 
 
 
 def give_back(session: Session, *, job_id: str, attempt: int, now: datetime) -> None:
-    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended.
-    """
+    """Queue a job again whose worker shuts down. Its hold stays as it is, and the attempt does not count as lost."""
     given = _of_attempt(job_id, attempt).values(
         state=JobState.QUEUED, lease_owner=None, lease_until=None, progress_version=Job.progress_version + 1
     )
@@ -270,16 +253,7 @@ def _take(
     session.refresh(job)
     if job.hold_id is not None:
         ledger.fence(session, hold_id=job.hold_id, attempt=job.attempt, now=now)
-    return Claim(
-        job_id=job.id,
-        attempt=job.attempt,
-        kind=job.kind,
-        recipe=job.recipe,
-        account_id=job.account_id,
-        dataset_id=job.dataset_id,
-        hold_id=job.hold_id,
-        lease_until=lease_until,
-    )
+    return Claim(job.id, job.attempt, job.kind, job.account_id, job.hold_id)
 
 
 def _is_over(session: Session, job: Job, attempts_max: int) -> bool:

@@ -9,11 +9,11 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample, Sweep
+from service.db.job_tables import Job, Made, Release, Sweep
 from service.db.session import find
 from service.errors import NotFound, StaleAttempt
 
-Made = TypeVar("Made", Sample, Evaluation, Preview)
+MadeByJob = TypeVar("MadeByJob", bound=Made)
 
 
 def get_job(session: Session, job_id: str) -> Job:
@@ -36,22 +36,8 @@ def get_sweep(session: Session, sweep_id: str) -> Sweep:
     return find(session, Sweep, sweep_id)
 
 
-def sample_of(session: Session, job_id: str) -> Sample:
-    """Return the sample that a job draws, or raise NotFound."""
-    return _made_by(session, Sample, job_id)
-
-
-def evaluation_of(session: Session, job_id: str) -> Evaluation:
-    """Return the evaluation that a job makes, or raise NotFound."""
-    return _made_by(session, Evaluation, job_id)
-
-
-def preview_of(session: Session, job_id: str) -> Preview:
-    """Return the preview that a job makes, or raise NotFound."""
-    return _made_by(session, Preview, job_id)
-
-
-def _made_by(session: Session, table: type[Made], job_id: str) -> Made:
+def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
+    """Return what a job makes, or raise NotFound."""
     made = session.scalar(select(table).where(table.job_id == job_id))
     if made is None:
         raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
@@ -76,9 +62,6 @@ def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
     """Return the 32 bytes that seed a job's mechanism noise, to its running attempt alone (I9).
 
     Never log them, store them or put them into an error.
-
-    Raises:
-        StaleAttempt: the attempt has been superseded or the job has ended.
     """
     secret = session.scalar(
         select(Job.secret).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import DatasetState, JobKind, Visibility
+from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter, PrivacyError
 from privacy.plans.plan import Plan, PublicFacts
@@ -70,7 +70,6 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     """Compute a plan and its price. Reads public parameters, never data, and does not ask whether the account has it.
 
     Args:
-        session: any transaction.
         dataset_id: a private dataset; its content need not have arrived.
         recipe: name of a training loop.
         epsilon: what the job may spend at the account's delta, > 0 and finite.
@@ -107,7 +106,6 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Args:
-        session: any transaction; a writing one to lock.
         dataset_id: of the dataset.
         lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
             ends. Whoever pays for a training must be found after that.
@@ -151,7 +149,7 @@ def units_declared(session: Session, dataset: Dataset, account: Account) -> int:
     had, content and over the one asked for. A deleted one counts if a training on it was ever begun: what that
     published stays published. A unit in two datasets counts twice; nobody may look whether it is the same.
     """
-    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == JobKind.TRAIN, Job.attempt > 0)
+    begun = exists().where(Job.dataset_id == Dataset.id, Job.kind == TRAIN, Job.attempt > 0)
     spoken_of = and_(
         Dataset.account_id == account.id,
         Dataset.ready_at.is_not(None),

@@ -25,12 +25,7 @@ def minutes_told(silent_seconds: float, silent_seconds_max: float) -> int | None
 
 
 def tell_silence(session: Session, *, job_id: str, attempt: int, minutes: int | None) -> None:
-    """Say for how long a running attempt has been silent; None takes it back.
-
-    Raises:
-        NotFound: no such job.
-        StaleAttempt: the attempt has been superseded or the job has ended.
-    """
+    """Say for how long a running attempt has been silent; None takes it back."""
     job = lock_job(session, job_id)
     if job.attempt != attempt or job.state is not JobState.RUNNING:
         raise stale_attempt(job, attempt)

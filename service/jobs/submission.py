@@ -1,175 +1,57 @@
-"""Accepting a job: idempotency row, hold, job and doorbell, in the caller's one transaction."""
+"""Accepting a job of any kind: idempotency row, job and doorbell, in the caller's one transaction."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import JobKind, JobState, ReleaseKind, SampleFormat
+from obscura.wire.words import JobState
 from privacy.plans.plan import Plan
-from service import ledger, queue
+from service import queue
 from service.db.access_tables import Idempotency
 from service.db.base import new_id
-from service.db.job_tables import Evaluation, Job, Preview, Release, Sample
-from service.errors import Conflict, IdempotencyMismatch, InsufficientBudget, InvalidInput
-from service.failpoints import failpoint
-from service.jobs.lookup import get_dataset, get_job, get_release
-from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
-from service.ledger import Account
+from service.db.job_tables import Job, Made
+from service.errors import IdempotencyMismatch, InvalidInput
+from service.jobs.kind import SAMPLES_MAX, Ask, Kind
+from service.jobs.lookup import get_job
+from service.jobs.planning import TrainingSet
 from service.ledger.chain import body_hash
 
 SECRET_BYTES = 32
 KEY_CHARACTERS_MAX = 200
-SAMPLE_COUNT_MAX = 200_000
-PRICINGS_MAX = 3  # of one request: a raise takes two people, and seldom comes while a price is found
-Accepted = TypeVar("Accepted")
 
 
-def submit_training(
+def submit(
     session: Session,
+    kind: Kind,
     *,
     principal: str,
     idempotency_key: str | None,
-    dataset_id: str,
-    recipe: str,
-    epsilon: float,
-    options: Mapping[str, Any],
-    evaluation_dataset_id: str | None,
     now: datetime,
+    samples_max: int = SAMPLES_MAX,
+    **order: Any,
 ) -> Job:
-    """Accept a training: its price is held from now on. Nothing is written unless everything is right.
+    """Accept a job of a kind. Nothing is written unless everything is right.
 
     Args:
-        session: in a writing transaction.
-        principal: id of the caller; idempotency keys are his own.
-        idempotency_key: the same key and body give the same job; None makes a new job each time.
-        dataset_id: a private dataset that is ready.
-        recipe: name of a training loop.
-        epsilon: what the job may spend at the account's delta, > 0 and finite.
-        options: of the recipe.
-        evaluation_dataset_id: a public dataset like it to measure the release on, or None.
-        now: aware.
+        kind: one of `service.jobs.kinds`.
+        idempotency_key: the same key and order give the same job; None makes a new job each time.
+        samples_max: the service's limit.
+        order: what `accept` of the kind takes.
 
     Raises:
-        InvalidInput: an argument is out of range (IdempotencyMismatch: the key was used with another body).
-        NotFound: no such dataset.
-        Conflict: a dataset's content has not arrived.
-        InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
-        RateChanged: the account's limit was raised again and again while this was priced.
+        IdempotencyMismatch: the key was used with another order.
+        ObscuraError: the kind refuses the order.
     """
-    body = {
-        "kind": JobKind.TRAIN.value,
-        "dataset_id": dataset_id,
-        "recipe": recipe,
-        "epsilon": epsilon,
-        "options": dict(options),
-        "evaluation_dataset_id": evaluation_dataset_id,
-    }
-    job_id = new_id("job")
-    first_id = remember(session, principal, idempotency_key, body, job_id, now)
-    if first_id is not None:
-        return get_job(session, first_id)
-
-    def held_on(trained: TrainingSet) -> Job:
-        require_content(session, trained, recipe, evaluation_dataset_id)
-        _require_affordable(session, trained, epsilon)
-        plan = plan_on(session, trained, recipe, epsilon, options)
-        require_anchors_ready(session, plan)
-        job = new_training(trained, plan, job_id, epsilon=epsilon, options=options, now=now)
-        job.evaluation_dataset_id = evaluation_dataset_id
-        accept(session, trained, plan, job)
-        return job
-
-    return at_the_present_rate(session, dataset_id, held_on)
-
-
-def submit_sample(
-    session: Session,
-    *,
-    principal: str,
-    idempotency_key: str | None,
-    release_id: str,
-    count: int,
-    classes: Sequence[str] | None,
-    seed: int,
-    format: str,
-    now: datetime,
-    count_max: int = SAMPLE_COUNT_MAX,
-) -> Job:
-    """Accept the drawing of synthetic images from a release. It costs nothing, however often it is asked for.
-
-    Args:
-        session: in a writing transaction.
-        principal: id of the caller.
-        idempotency_key: as for a training.
-        release_id: to draw from.
-        count: of images, 1 to count_max.
-        classes: names to draw, in equal shares; None draws all.
-        seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: one of `obscura.wire.formats`.
-        now: aware.
-        count_max: the service's limit.
-
-    Raises:
-        InvalidInput: an argument is out of range.
-        NotFound: no such release.
-        Conflict: the release is no generator.
-    """
-    body = {
-        "kind": JobKind.SAMPLE.value,
-        "release_id": release_id,
-        "count": count,
-        "classes": None if classes is None else list(classes),
-        "seed": seed,
-        "format": format,
-    }
-    job_id = new_id("job")
-    first_id = remember(session, principal, idempotency_key, body, job_id, now)
-    if first_id is not None:
-        return get_job(session, first_id)
-    release = get_release(session, release_id)
-    require_drawable("count", count, count_max, seed)
-    if format not in set(SampleFormat):
-        raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")
-    if release.kind is not ReleaseKind.GENERATOR:
-        raise Conflict(
-            f"Release *{release.name}* is a {release.kind.value}, not a generator: no images can be drawn from it. "
-            f"GET /v1/releases/{release.id} shows it.",
-            release_id=release.id,
-            kind=release.kind.value,
-        )
-    known = get_dataset(session, release.dataset_id).classes
-    if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
-        raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
-    job = new_job(
-        job_id,
-        JobKind.SAMPLE,
-        recipe=get_job(session, release.job_id).recipe,
-        options={name: value for name, value in body.items() if name not in ("kind", "release_id")},
-        now=now,
-        account_id=release.account_id,
-        dataset_id=release.dataset_id,
-        release_id=release.id,
-    )
-    sample = Sample(
-        id=new_id("smp"),
-        job_id=job.id,
-        release_id=release.id,
-        count=count,
-        classes=body["classes"],
-        seed=seed,
-        format=SampleFormat(format),
-        created_at=now,
-    )
-    queue_job(session, job, sample)
-    return job
+    ask = Ask(new_id("job"), now, samples_max)
+    body = {"kind": kind.name, **order}
+    first_id = remember(session, principal, idempotency_key, body, ask.job_id, now)
+    return kind.accept(session, ask, **order) if first_id is None else get_job(session, first_id)
 
 
 def require_drawable(what: str, count: int | None, count_max: int, seed: int | None) -> None:
@@ -183,92 +65,6 @@ def require_drawable(what: str, count: int | None, count_max: int, seed: int | N
         raise InvalidInput(f"{what} must be 1 to {count_max}; {count} was given.", **numbers)
     if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**63):
         raise InvalidInput("seed must be a whole number from 0 to 2^63 - 1.")
-
-
-def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
-    """Refuse an epsilon above the account's rest, even where the plan's rounded price would fit."""
-    account = trained.account
-    ledger.require_unfrozen(account)
-    budget_nano = trained.budget_nano(epsilon)
-    if budget_nano > account.left_nano:
-        raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
-
-
-def new_training(
-    trained: TrainingSet, plan: Plan, job_id: str, *, epsilon: float, options: Mapping[str, Any], now: datetime
-) -> Job:
-    """Return the row of a planned training, which still has to be accepted. Of two jobs the older is taken first."""
-    return new_job(
-        job_id,
-        JobKind.TRAIN,
-        recipe=plan.recipe,
-        options=dict(options),
-        now=now,
-        account_id=trained.account.id,
-        dataset_id=trained.dataset.id,
-        epsilon=float(epsilon),
-        plan=plan.to_json(),
-    )
-
-
-def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Accepted]) -> Accepted:
-    """Price trainings on a dataset and hold the price, anew where a raise of the limit came between the two.
-
-    Args:
-        session: in a writing transaction.
-        dataset_id: a private dataset.
-        held_on: plans and holds on a dataset that stays as it is and an account that may be raised meanwhile.
-
-    Raises:
-        RateChanged: as often as this tries, a raise came in between.
-    """
-    for left in reversed(range(PRICINGS_MAX)):
-        try:
-            with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
-                return held_on(training_set(session, dataset_id, lock=True))
-        except ledger.RateChanged:
-            if not left:
-                raise
-    raise AssertionError("it returns or raises")
-
-
-def accept(session: Session, trained: TrainingSet, plan: Plan, job: Job) -> None:
-    """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
-
-    Raises:
-        RateChanged: the account's limit was raised since `trained` was read.
-        InsufficientBudget: the account has too little left; carries every number.
-        AccountFrozen: the account takes no new jobs.
-    """
-    details = {
-        "recipe": plan.recipe,
-        "dataset_id": job.dataset_id,
-        "epsilon": job.epsilon,
-        "plan_sha256": body_hash(job.plan),
-        "stages": [stage.to_json() for stage in plan.stages],
-        "order": ledger.order_of(session, job, job.secret),
-    }
-    try:
-        held = ledger.hold(
-            session,
-            account_id=trained.account.id,
-            job_id=job.id,
-            amount_nano=plan.price_nano,
-            priced_by=trained.privacy_filter,
-            details=details,
-            now=job.created_at,
-        )
-    except InsufficientBudget as error:  # another job was faster
-        raise error.suggesting(newest_release(session, trained.account)) from None
-    job.hold_id = held.id
-    failpoint("hold.after")
-    queue_job(session, job)
-
-
-def newest_release(session: Session, account: Account) -> str | None:
-    """Return the id of the newest release of an account, which can be sampled at no cost."""
-    newest = select(Release.id).where(Release.account_id == account.id).order_by(Release.created_at.desc(), Release.id)
-    return session.scalar(newest.limit(1))
 
 
 def remember(
@@ -303,29 +99,42 @@ def remember(
     return first.resource_id
 
 
-def new_job(job_id: str, kind: JobKind, *, recipe: str, options: dict[str, Any], now: datetime, **facts: Any) -> Job:
-    """Return the row of a queued job; it still has to be added and rung for."""
+def new_job(ask: Ask, kind: str, **columns: Any) -> Job:
+    """Return the row of a queued job, with further columns; it still has to be added and rung for."""
     return Job(
-        id=job_id,
+        id=ask.job_id,
         kind=kind,
-        recipe=recipe,
-        options=options,
-        plan=facts.pop("plan", {}),
         state=JobState.QUEUED,
         attempt=0,
         cancel_requested=False,
         progress={},
         progress_version=0,
         secret=secrets.token_hex(SECRET_BYTES),
-        created_at=now,
-        **facts,
+        created_at=ask.now,
+        **{"plan": {}, **columns},
     )
 
 
-def queue_job(session: Session, job: Job, *made: Sample | Evaluation | Preview) -> None:
+def planned_job(
+    ask: Ask,
+    kind: str,
+    trained: TrainingSet,
+    plan: Plan,
+    *,
+    epsilon: float,
+    options: Mapping[str, Any],
+    **named: str | None,
+) -> Job:
+    """As `new_job`, of a job that carries out a plan, or rehearses one; `named` are further columns."""
+    asked = {"recipe": plan.recipe, "options": dict(options), "epsilon": float(epsilon), "plan": plan.to_json()}
+    return new_job(ask, kind, account_id=trained.account.id, dataset_id=trained.dataset.id, **asked, **named)
+
+
+def queue_job(session: Session, job: Job, *made: Made) -> Job:
     """Add a job, with the row of what it makes, and ring for it once the caller's transaction has committed."""
     session.add(job)
     session.flush()
     session.add_all(made)
     session.flush()
     queue.ring(session, job.id, now=job.created_at)
+    return job

@@ -19,16 +19,18 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import ENDED, JobKind
+from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
 from service import ledger
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
 from service.errors import InvalidInput, SweepTooExpensive, require_name
+from service.jobs.kind import Ask
+from service.jobs.kinds.train import at_the_present_rate, hold_price, newest_release
 from service.jobs.lifecycle import request_cancel
 from service.jobs.lookup import get_sweep
 from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content
-from service.jobs.submission import accept, at_the_present_rate, new_training, newest_release, remember
+from service.jobs.submission import remember
 
 TRIALS_MIN, TRIALS_MAX = 2, 64
 
@@ -56,15 +58,12 @@ def submit_sweep(
     """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
 
     Args:
-        session: in a writing transaction; it must be rolled back when this raises.
-        principal: id of the caller; idempotency keys are his own.
         idempotency_key: the same key and body give the same sweep; None makes a new one each time.
         name: for people.
         dataset_id: a private dataset that is ready.
         recipe: of every trial.
         trials: 2 to 64; they are run in this order.
         evaluation_dataset_id: a public dataset like it to measure every release on, or None.
-        now: aware.
 
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.
@@ -110,10 +109,10 @@ def submit_sweep(
         session.add(sweep)
         session.flush()
         for position, (trial, plan) in enumerate(zip(trials, plans, strict=True)):
-            moment = now + timedelta(microseconds=position)  # the oldest job is taken first: trials keep their order
-            job = new_training(trained, plan, new_id("job"), epsilon=trial.epsilon, options=trial.options, now=moment)
-            job.evaluation_dataset_id, job.sweep_id = evaluation_dataset_id, sweep_id
-            accept(session, trained, plan, job)
+            # The oldest job is taken first, so trials keep their order.
+            ask = Ask(new_id("job"), now + timedelta(microseconds=position))
+            named = {"evaluation_dataset_id": evaluation_dataset_id, "sweep_id": sweep_id}
+            hold_price(session, ask, trained, plan, epsilon=trial.epsilon, options=trial.options, **named)
         return sweep
 
     return at_the_present_rate(session, dataset_id, held_on)
@@ -121,14 +120,14 @@ def submit_sweep(
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
     """Return the trials of a sweep as jobs, in the order in which they were asked for."""
-    trials = select(Job).where(Job.sweep_id == sweep_id, Job.kind == JobKind.TRAIN).order_by(Job.created_at)
+    trials = select(Job).where(Job.sweep_id == sweep_id, Job.kind == TRAIN).order_by(Job.created_at)
     return session.scalars(trials).all()
 
 
 def sweeps_measured(session: Session, sweep_ids: Sequence[str]) -> set[str]:
     """Return those of some sweeps with an evaluation of a release that is queued or running."""
     waiting = select(Job.sweep_id).distinct()
-    waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind == JobKind.EVALUATE, Job.state.not_in(ENDED))
+    waiting = waiting.where(Job.sweep_id.in_(sweep_ids), Job.kind != TRAIN, Job.state.not_in(ENDED))
     return {sweep_id for sweep_id in session.scalars(waiting) if sweep_id is not None}
 
 

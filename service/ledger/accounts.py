@@ -236,32 +236,24 @@ def require_unfrozen(account: Account) -> None:
         raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
-def accounts(session: Session, *, after: str | None, limit: int) -> Sequence[Account]:
-    """Return a page of accounts, oldest first.
+def audited_accounts(
+    session: Session, *, after: str | None, limit: int
+) -> Sequence[tuple[Account, LedgerCorruption | None]]:
+    """Return a page of accounts, oldest first, each with what its log says against it, if anything.
 
     Args:
         after: id of the last account of the page before; None for the first page.
         limit: of the page, 1 to 1000.
     """
-    return [account for account, _ in _rows(session, after, limit)]
-
-
-def audited_accounts(
-    session: Session, *, after: str | None, limit: int
-) -> Sequence[tuple[Account, LedgerCorruption | None]]:
-    """Return a page of accounts like `accounts`, each with what its log says against it, if anything."""
-    return [(account, _fault(account, head)) for account, head in _rows(session, after, limit)]
+    last = None if after is None else get_account(session, after)
+    rows = account_rows(session, after=last, limit=_page(limit))
+    return [(account, _fault(account, head)) for account, head in rows]
 
 
 def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
     """Return accounts by their ids, each with what its log says against it, if anything: one query, however many."""
     rows = account_rows(session, sorted(ids)) if ids else []
     return {account.id: (account, _fault(account, head)) for account, head in rows}
-
-
-def _rows(session: Session, after: str | None, limit: int) -> list[tuple[Account, Entry | None]]:
-    last = None if after is None else get_account(session, after)
-    return account_rows(session, after=last, limit=_page(limit))
 
 
 def _fault(account: Account, head: Entry | None) -> LedgerCorruption | None:

@@ -1,6 +1,6 @@
 """Two-phase spending: a hold goes HELD -> RETURNED or HELD -> ARMED -> CAPTURED.
 
-Invariant numbers (I1-I14) are those of docs/architecture.md. Nothing here commits: what a step promises holds once the
+Invariant numbers (I1-I14) are those of docs/states.md. Nothing here commits: what a step promises holds once the
 caller's transaction has committed.
 """
 
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import EntryKind, HoldState
 from privacy.accounting.filter import Filter
 from service.db.base import new_id
-from service.errors import AccountFrozen, Conflict, HoldExhausted
+from service.errors import AccountFrozen, Conflict, HoldExhausted, short_reason
 from service.ledger.accounts import insufficient, require_unfrozen
 from service.ledger.chain import Entry
 from service.ledger.records import Account, Hold
@@ -27,7 +27,6 @@ from service.ledger.rows import (
     lock_hold,
     lock_hold_and_entry,
     require_attempt,
-    short_reason,
     stale,
     whole,
     wrong_state,

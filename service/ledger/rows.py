@@ -21,7 +21,6 @@ from service.ledger.records import Account, Hold, check_account, check_balances,
 from service.times import to_the_hour, wrong_clock
 
 NANO_MAX = 2**63 - 1
-REASON_CHARACTERS_MAX = 500
 _IN_TRAININGS = frozenset({EntryKind.ARM, EntryKind.CHARGE})
 
 
@@ -82,30 +81,6 @@ def get_hold(session: Session, hold_id: str) -> Hold:
     return reserved
 
 
-def get_accounts(session: Session, ids: Collection[str]) -> dict[str, Account]:
-    """Return accounts by their ids, read only, each checked against the head of its log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the balances of one contradict its log.
-    """
-    found = statements.account_rows(session, sorted(ids)) if ids else []
-    for account, head in found:
-        check_account(account, head)
-    return {account.id: account for account, _ in found}
-
-
-def get_holds(session: Session, ids: Collection[str]) -> dict[str, Hold]:
-    """Return holds by their ids, read only, each checked against the log: one query, however many.
-
-    Raises:
-        LedgerCorruption: the row of one contradicts the log or itself.
-    """
-    found = statements.hold_rows(session, sorted(ids)) if ids else []
-    for reserved, last in found:
-        check_hold(reserved, last)
-    return {reserved.id: reserved for reserved, _ in found}
-
-
 def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hold, LedgerCorruption | None]]:
     """Return holds by their ids, each with what the log says against it, if anything: one query, however many."""
     audited: dict[str, tuple[Hold, LedgerCorruption | None]] = {}
@@ -131,7 +106,7 @@ def entry_of_hold(session: Session, hold_id: str, kind: EntryKind) -> Entry:
     """Return the one entry that holds, captures or returns a hold's budget.
 
     Raises:
-        LedgerCorruption: there is none, or it does not match its hash.
+        LedgerCorruption: it is missing, or does not match its hash.
     """
     entry = statements.entry_of_hold(session, hold_id, kind)
     if entry is None:
@@ -291,17 +266,6 @@ def whole(value: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= NANO_MAX:
         raise InvalidInput(f"{name} must be a whole number of nano-units above 0.")
     return value
-
-
-def short_reason(text: str) -> str:
-    """Return a reason that fits an entry.
-
-    Raises:
-        InvalidInput: it is empty or too long.
-    """
-    if not text.strip() or len(text) > REASON_CHARACTERS_MAX:
-        raise InvalidInput(f"A reason needs 1 to {REASON_CHARACTERS_MAX} characters.")
-    return text
 
 
 def stale(reserved: Hold, attempt: int) -> StaleAttempt:

@@ -11,13 +11,13 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
 from service import jobs
-from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.session import transaction
-from service.journals import Journal
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import key_of, work_key
+from service.storage.journals import Journal
 from tests.service.orders import submit_training
-from workers.supervise.attempts import work_directory
 
 
 def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now, open_account, declare_dataset):
@@ -36,11 +36,10 @@ def test_an_audit_finds_what_is_wrong(tmp_path, sqlite_url, sqlite_factory, now,
     with transaction(sqlite_factory) as session:
         jobs.request_cancel(session, job_id=job_id, now=now)
     assert audit(settings, {job_id}, {}).sound
-    journal = Journal(settings.data_dir, job_id, 1)
+    journal = Journal(storage_of(settings), job_id, 1)
     journal.write(stage="votes", count=1, price_nano=1)
-    journal.close()
-    directory_of(settings.data_dir, new_id("rel")).mkdir(parents=True)
-    work_directory(settings.data_dir, job_id)
+    (settings.data_dir / key_of(new_id("rel"))).mkdir(parents=True)
+    (settings.data_dir / work_key(job_id)).mkdir(parents=True)
     found = audit(settings, {job_id}, {})
     assert (found.undercharged, found.artifacts_without_capture, found.work_left) == (1, 1, 1)
     assert not found.sound

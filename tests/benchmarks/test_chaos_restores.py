@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks import chaos_services
 from benchmarks.chaos_restores import Drill, World, holdings, judge, prepare, run_drill
-from service.journals import Journal
+from service.storage.folder import FolderStorage
+from service.storage.journals import Journal
 
 
 @pytest.mark.slow
@@ -37,9 +38,8 @@ def test_what_was_paid_for_survives_a_forgotten_database_and_an_older_one(
     assert (codes, short) == ([], 0)
     shutil.rmtree(next((world.data_dir / "releases").glob("rel_*")))
     assert (before - holdings(world.data_dir)).total() == 1
-    journal = Journal(world.data_dir, "job_" + "a" * 20, 1)
+    journal = Journal(FolderStorage(world.data_dir), "job_" + "a" * 20, 1)
     journal.write(stage="votes", count=1, price_nano=1)
-    journal.close()
     assert judge(world, None, {"acc_" + "a" * 20: 1}) == ([], 2)
 
 

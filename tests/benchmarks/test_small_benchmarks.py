@@ -10,9 +10,7 @@ import torch
 from benchmarks import gradient_bytes, membership_inference, noise_throughput, uploads
 from benchmarks.float_safety import COLLECTIONS, collection, distance, measure, neighbours
 from benchmarks.membership_inference import row_of
-from benchmarks.reproductions.papers.dense_networks import PixelStudent
 from models.public_images import fashion_mnist
-from workers.recipes.teacher_stage import Release
 
 
 def test_the_idx_files_of_fashion_mnist_are_read(tmp_path, monkeypatch):
@@ -93,19 +91,6 @@ def test_every_scale_of_noise_is_measured():
     rows = noise_throughput.measure(draws=1000, repeats=1)
     assert [row["stddev"] for row in rows] == list(noise_throughput.STDDEVS)
     assert all(row["exact"] > 0 and row["rounded_inexact"] > 0 for row in rows)
-
-
-def test_the_student_of_the_papers_algorithm_moves_towards_its_targets():
-    torch.manual_seed(0)
-    student, labels, gaps = PixelStudent(3), torch.arange(30) % 3, []
-    for _ in range(40):
-        images = student.propose(labels).detach()
-        assert images.shape == (30, 784)
-        assert 0 <= images.min() <= images.max() <= 1
-        gaps.append(float((1 - images).square().mean()))
-        direction = torch.ones_like(images)
-        student.learn([Release(images, labels, direction * 100, direction, images + direction)])
-    assert gaps[-1] < 0.2 * gaps[0]
 
 
 def test_an_upload_is_timed_from_its_first_byte_until_the_dataset_is_ready():

@@ -18,14 +18,15 @@ from sqlalchemy import select
 from benchmarks.chaos_audit import audit
 from obscura.wire.words import EntryKind
 from service import ledger
-from service.artifacts import directory_of
 from service.db.base import release_id_of
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import EntryRow
 from service.db.session import transaction
-from service.journals import journalled, read_journal
+from service.storage import storage_of
+from service.storage.interface import key_of
+from service.storage.journals import journalled, read_journal
 from tests.workers.conftest import Workshop, build
-from workers.supervise.attempts import Attempt, claim_job, work_root
+from workers.supervise.attempts import Attempt, claim_job
 from workers.supervise.reconcile import Reconciled, reconcile, sweep
 from workers.supervise.supervisor import runner_environment
 
@@ -137,19 +138,19 @@ class Scene:
 
     def lines(self, job_id: str) -> int:
         """How many charges the runners' own journal shows."""
-        return len(list(read_journal(self.shop.settings.data_dir, job_id)))
+        return len(list(read_journal(storage_of(self.shop.settings), job_id)))
 
     def journalled_nano(self, job_id: str) -> int:
-        return journalled(self.shop.settings.data_dir, job_id)[0]
+        return journalled(storage_of(self.shop.settings), job_id).price_nano
 
     def files(self, job_id: str) -> set[str]:
         """Which of a training's files there are: `checkpoint`, `trained`, `artifact`, and `release` for its row."""
-        work = work_root(self.shop.settings.data_dir) / job_id
+        work = self.shop.settings.work_path / job_id
         release_id = release_id_of(job_id)
         found = {
             "checkpoint": (work / "checkpoint.sealed").exists(),
             "trained": (work / "trained").exists(),
-            "artifact": directory_of(self.shop.settings.data_dir, release_id).exists(),
+            "artifact": (self.shop.settings.data_dir / key_of(release_id)).exists(),
         }
         with transaction(self.shop.factory, read_only=True) as session:
             found["release"] = session.get(Release, release_id) is not None

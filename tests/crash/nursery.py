@@ -19,7 +19,6 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from obscura.wire.words import JobKind
 from service import failpoints
 from service.db.session import make_engine, make_session_factory
 from service.main import create_app
@@ -44,7 +43,7 @@ def work(command: Sequence[str]) -> None:
     """Be a lane of the dispatcher for one training, whose runner is started by `command`."""
     settings = Settings()
     factory = make_session_factory(make_engine(settings.database_url))
-    claimed = claim_next(settings, factory, kind=JobKind.TRAIN, worker="test", now=datetime.now(UTC))
+    claimed = claim_next(settings, factory, kind="train", worker="test", now=datetime.now(UTC))
     assert claimed is not None
     patience = Patience(grace_seconds=20, look_seconds=0.02)
     supervise(settings, factory, claimed, draining=lambda: False, command=command, patience=patience)

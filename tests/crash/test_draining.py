@@ -3,19 +3,18 @@
 import os
 import signal
 import subprocess
-import sys
 
 from obscura.wire.words import HoldState, JobState
 from tests.workers.conftest import build
 from workers.supervise.supervisor import runner_environment
 
 
-def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, monkeypatch):
+def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, monkeypatch, warm):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     shop = build(tmp_path / "var", sqlite_url)
     job_id = shop.train(images=4000, images_per_iteration=1, rounds=10)
     settings = shop.settings.model_copy(update={"lease_seconds": 60, "port": 0, "attempts_max": 1})
-    command = [sys.executable, "-m", "obscura.cli", "up"]
+    command = [warm, "-m", "obscura.cli", "up"]
     with (tmp_path / "log").open("wb") as log:
         service = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)
         try:

@@ -8,11 +8,13 @@ import pytest
 
 from obscura.wire.words import EarlyEnd, EntryKind, FailureCode, HoldState, JobState
 from service import jobs
-from service.artifacts import directory_of
 from service.audit.receipts import kept_receipts
 from service.db.base import release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.inspection import inspect_at_start
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
 
 CHARGES = 13  # of a whole training: three of the warm start and ten votes
 LATER = datetime(2049, 1, 1, tzinfo=UTC)  # every lease has run out
@@ -84,9 +86,9 @@ def test_a_runner_killed_after_publishing_has_published(scene):
     assert scene.claim(job_id, now=LATER) is None
 
     data_dir = scene.shop.settings.data_dir
-    assert kept_receipts(data_dir) == []  # the file beside the database came too late
+    assert kept_receipts(FolderStorage(data_dir)) == []  # the file beside the database came too late
     inspect_at_start(scene.shop.settings, scene.shop.factory, now=datetime.now(UTC))
-    assert len(kept_receipts(data_dir)) == 1
+    assert len(kept_receipts(FolderStorage(data_dir))) == 1
     scene.reconcile()
     assert scene.files(job_id) == {"artifact", "release"}
     scene.assert_sound()
@@ -191,7 +193,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     job_id = scene.shop.sample(release_id_of(training))
     scene.attempt(job_id, die_at=place).killed()
     with transaction(scene.shop.factory, read_only=True) as session:
-        directory = directory_of(scene.shop.settings.data_dir, jobs.sample_of(session, job_id).id)
+        directory = scene.shop.settings.data_dir / key_of(jobs.made_by(session, Sample, job_id).id)
     assert (directory.exists(), scene.shop.job(job_id).state) == (there, state)
 
     if state is JobState.RUNNING:
@@ -200,7 +202,7 @@ def test_a_killed_sampling_is_drawn_once_and_costs_nothing(scene, place, there, 
     assert scene.entries(job_id) == [EntryKind.SAMPLE]
     assert scene.shop.balance().spent_nano == spent_nano
     with transaction(scene.shop.factory, read_only=True) as session:
-        path = scene.shop.settings.data_dir / jobs.sample_of(session, job_id).path
+        path = scene.shop.settings.data_dir / jobs.made_by(session, Sample, job_id).path
     with np.load(path, allow_pickle=False) as arrays:
         assert len(arrays["images"]) == 20
     scene.reconcile()

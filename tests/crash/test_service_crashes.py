@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import func, select
 
 from obscura.wire.words import DatasetState, EntryKind, Visibility
-from service.artifacts import directory_of
 from service.datasets import vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import transaction
+from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS
 from workers.supervise.reconcile import reconcile
 
@@ -80,12 +80,12 @@ def test_a_killed_upload_leaves_a_declared_dataset_that_takes_another(scene, pla
     sent |= {"file": str(scene.folder / "upload.npz"), "bell": str(scene.folder / "bell")}
 
     scene.order("request", die_at=place, **sent).killed()
-    assert directory_of(settings.data_dir, dataset_id).exists() is (place == "upload.after")
+    assert (settings.data_dir / key_of(dataset_id)).exists() is (place == "upload.after")
     assert json.loads(read(scene, dataset_id))["state"] == "receiving", "its process may live, for all that others know"
-    assert directory_of(settings.data_dir, dataset_id).exists() is (place == "upload.after")
+    assert (settings.data_dir / key_of(dataset_id)).exists() is (place == "upload.after")
     scene.reconcile()  # an hour later
     assert json.loads(read(scene, dataset_id))["state"] == "declared"
-    assert not directory_of(settings.data_dir, dataset_id).exists()
+    assert not (settings.data_dir / key_of(dataset_id)).exists()
     assert not vault.key_path(settings, dataset_id).exists()
     assert list((settings.data_dir / "quarantine").iterdir()) == []
 
@@ -99,10 +99,10 @@ def test_a_deletion_that_was_begun_is_finished_by_the_next_start(scene, place, k
     sent = {"method": "DELETE", "path": f"/v1/datasets/{dataset_id}", "bell": str(scene.folder / "bell")}
     scene.order("request", die_at=place, **sent).killed()
     assert vault.key_path(settings, dataset_id).exists() is not key_gone
-    assert directory_of(settings.data_dir, dataset_id).exists()
+    assert (settings.data_dir / key_of(dataset_id)).exists()
     assert json.loads(read(scene, dataset_id))["state"] == "deleted"
     assert not vault.key_path(settings, dataset_id).exists()
-    assert not directory_of(settings.data_dir, dataset_id).exists()
+    assert not (settings.data_dir / key_of(dataset_id)).exists()
     scene.assert_sound()
 
 

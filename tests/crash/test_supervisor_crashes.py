@@ -10,8 +10,6 @@ from obscura.wire.words import EntryKind, HoldState, JobState
 from service.db.access_tables import Outbox
 from service.db.session import transaction
 from tests.workers.conftest import TINY_RUNNER
-from workers.supervise.attempts import Attempt
-from workers.supervise.supervisor import log_path
 
 FAILS = ["false"]  # a runner that dies at once
 LEASE = timedelta(seconds=601)
@@ -57,7 +55,7 @@ def test_a_claimed_job_without_a_worker_is_rung_for_and_taken_when_its_lease_has
 def test_a_runner_whose_supervisor_was_killed_at_its_birth_stops_by_itself(scene):
     job_id = scene.train()
     scene.order("work", die_at="spawn.after", command=TINY_RUNNER).killed()
-    log = log_path(scene.shop.settings.data_dir, Attempt(job_id, 1))
+    log = scene.shop.settings.logs_path / f"{job_id}.1.log"
     scene.shop.wait(lambda: "attempt_over" in log.read_text())
     assert "INTERRUPTED" in log.read_text()
     assert scene.shop.job(job_id).state is JobState.RUNNING  # until its lease has run out

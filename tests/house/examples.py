@@ -48,19 +48,15 @@ NOT_RUN = {
 }
 # Blocks of Python by their document.
 PYTHON_NOT_RUN = {
-    "docs/formats.md": "tests/models/test_bundle.py runs that program for every kind of network",
+    "docs/formats.md": "tests/models/test_program.py runs that program for every kind of network",
     "docs/quickstart.md": "tests/service/cli/test_quickstart.py runs it and compares what it says",
 }
 # Blocks that hold no commands: document, language and beginning, and what holds them to the truth.
 SHOWN = {
     ("docs/routes.md", "text", "HTTP/1.1 409"): "an answer, shortened; test_examples.py asks for it",
     ("docs/architecture.md", "mermaid", "flowchart"): "tests/house/test_architecture.py compares it with the imports",
-    (
-        "docs/architecture.md",
-        "text",
-        "service.cli |",
-    ): "tests/house/test_architecture.py compares it with the contracts",
-    ("docs/architecture.md", "text", " client ──POST"): "a drawing",
+    ("docs/architecture.md", "text", "service.cli"): "tests/house/test_architecture.py compares it with the contracts",
+    ("docs/jobs.md", "text", " client ──POST"): "a drawing",
     ("docs/pictures.md", "text", "1,400 pictures"): "a sentence; tests/obscura/preparing holds such sentences",
     (
         "docs/quickstart.md",

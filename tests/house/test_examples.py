@@ -90,7 +90,7 @@ class Walk:
     """
 
     def __init__(self, folder: Path, warm: str = "") -> None:
-        self.folder, self.variables, self.url, self.python = folder, "", "", ""
+        self.folder, self.warm, self.variables, self.url, self.python = folder, warm, "", "", ""
         self.seen: dict[str, str] = {}
         tools = folder / ".bin"
         tools.mkdir()
@@ -114,7 +114,7 @@ class Walk:
         """
         if block.language == "python":
             program = self.python + block.text.replace("http://127.0.0.1:8420", self.url)
-            self.check(f"{block}", [sys.executable, "-c", program], {})
+            self.check(f"{block}", [self.warm or sys.executable, "-c", program], {})
             return
         for command in block.commands():
             changes = before(command)
@@ -160,9 +160,7 @@ class Walk:
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ALONE, ids=str)
 def test_a_block_runs_by_itself(block, tmp_path, warm):
-    walk = Walk(tmp_path)
-    if block.document != "README.md":  # which says how everything starts
-        walk.python = f"import sys\nsys.executable = {warm!r}\n"
+    walk = Walk(tmp_path, "" if block.is_shell else warm)  # in a shell everything starts as it does for people
     for name in ("images", "scans"):
         pictures(tmp_path / name, 200)
     if "obscura up" not in block.text:

@@ -23,12 +23,15 @@ def parameters(path: Path) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.FunctionDef):
             given = node.args
             names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-            yield f"{path.name}: {node.name}", len([name for name in names if name not in ("self", "cls")])
+            yield (
+                f"{path.parent.name}/{path.name}: {node.name}",
+                len([name for name in names if name not in ("self", "cls")]),
+            )
 
 
 @pytest.mark.parametrize("package", ["recipes", "train"])
 def test_no_function_takes_more_than_six_parameters(package):
-    found = [pair for path in sorted((WORKERS / package).glob("*.py")) for pair in parameters(path)]
+    found = [pair for path in sorted((WORKERS / package).rglob("*.py")) for pair in parameters(path)]
     assert len(found) > 80
     assert {name: count for name, count in found if count > PARAMETERS_MAX} == {}
 

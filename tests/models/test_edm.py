@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from models.edm import (
+from models.portable.edm import (
     P_MEAN,
     P_STD,
     SIGMA_DATA,
@@ -19,8 +19,8 @@ from models.edm import (
     noisy_rows,
     pack,
 )
-from models.networks import plane
-from models.unet import halvings_of
+from models.portable.layers import plane
+from models.portable.unet import halvings_of
 from privacy.gradients.per_sample import check_model
 from tests.models.checks import assert_drawn_from_seed_and_labels, assert_gradients_are_autograds, stream
 

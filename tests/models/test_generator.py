@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.generator import Generator, GeneratorConfig, load_generator, save_generator
-from models.released_files import CONFIG_FILE, WEIGHTS_FILE
+from models.portable.generator import Generator, GeneratorConfig
+from models.released import CONFIG_FILE, WEIGHTS_FILE, load_released, save_released
 from tests.models.checks import stream
 
 CONFIG = GeneratorConfig(classes=3, channels=3, height=4, width=5, components=6, features=7)
@@ -27,7 +27,7 @@ def bent(config: GeneratorConfig = CONFIG) -> Generator:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    save_generator(bent(), tmp_path)
+    save_released(bent(), tmp_path)
     return tmp_path
 
 
@@ -81,7 +81,7 @@ def test_latents_need_no_features():
 
 
 def test_files_bring_back_the_same_generator(saved):
-    loaded, original = load_generator(saved), bent()
+    loaded, original = load_released(saved), bent()
     assert loaded.config == original.config
     assert not loaded.training
     assert loaded.state_dict().keys() == original.state_dict().keys()
@@ -91,17 +91,17 @@ def test_files_bring_back_the_same_generator(saved):
 
 def test_equal_generators_are_equal_bytes(saved, tmp_path):
     first = {name: (saved / name).read_bytes() for name in (WEIGHTS_FILE, CONFIG_FILE)}
-    save_generator(load_generator(saved), saved)
+    save_released(load_released(saved), saved)
     assert first == {name: (saved / name).read_bytes() for name in first}
     changed = bent()
     changed.bend[0, 0, 0] += 1
-    save_generator(changed, saved)
+    save_released(changed, saved)
     assert (saved / WEIGHTS_FILE).read_bytes() != first[WEIGHTS_FILE]
     assert (saved / CONFIG_FILE).read_bytes() == first[CONFIG_FILE]
 
 
 def test_the_warm_start_alone_is_unbent(saved):
-    warm, final = load_generator(saved, which="warm_start"), load_generator(saved)
+    warm, final = load_released(saved, which="warm_start"), load_released(saved)
     assert not warm.bend.any()
     assert final.bend.any()
     assert torch.equal(warm.mean, final.mean)
@@ -153,11 +153,11 @@ WEIGHTS: list[Callable[[bytes], bytes]] = [
 def test_damaged_files_are_a_value_error(damage, saved):
     damage(saved)
     with pytest.raises(ValueError, match=r"\S"):
-        load_generator(saved)
+        load_released(saved)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS_FILE, CONFIG_FILE])
 def test_a_missing_file_is_named(name, saved):
     (saved / name).unlink()
     with pytest.raises(FileNotFoundError, match=name):
-        load_generator(saved)
+        load_released(saved)

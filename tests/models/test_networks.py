@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from models.networks import groups_of
+from models.portable.layers import groups_of
 from models.private_classifier import ClassifierConfig, PrivateClassifier, load_classifier
 from models.public_patterns import public_patterns
 from models.scattering import MAPS, Scattering
 from privacy.gradients.per_sample import check_model
-from privacy.plans.dp_classifier import ARCHITECTURES
+from privacy.plans.dp_classifier.plan import ARCHITECTURES
 from tests.models.small_extractors import extractor
 
 

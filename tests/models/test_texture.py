@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import texture as module
+from models.portable import textured as module
+from models.portable.textured import (
+    FILTER_UNIT,
+    ORIENTATIONS,
+    filters,
+    render,
+    texture,
+)
 from models.sizes import TEXTURE_MAPS, texture_size
-from models.texture import FILTER_UNIT, ORIENTATIONS, filters, render, texture
 from tests.models.checks import stream
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.unet import UNet
+from models.portable.unet import UNet
 from models.watching import between_layers
 
 

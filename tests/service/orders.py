@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service import jobs
-from service.artifacts import digest_directory
+from service.storage.files import digest_directory
 from tests.service.audit.book import LedgerBook
 
 
@@ -17,7 +17,7 @@ def submit_training(session: Session, dataset_id: str, now: datetime, **changes:
     """Ask for a training by DataLens at epsilon 1, where nothing else is said; returns the job's id."""
     order: dict[str, Any] = {"recipe": "datalens", "epsilon": 1.0, "options": {}, "evaluation_dataset_id": None}
     order |= {"principal": "key_test", "idempotency_key": None, "dataset_id": dataset_id, "now": now}
-    return jobs.submit_training(session, **order | changes).id
+    return jobs.submit(session, jobs.KINDS["train"], **order | changes).id
 
 
 def release_with_files(book: LedgerBook, account: str, **files: str) -> Path:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from service import admins, auth
+from service import admins, auth, decisions, ledger
 from service.db.access_tables import ApiKey
 from service.db.base import new_id
 
@@ -22,3 +22,8 @@ def make_key(
     key.scopes = sorted(set(chosen))
     session.flush()
     return key, token
+
+
+def approve_raise(session: Session, request_id: str, key_id: str, now: datetime) -> None:
+    """Raise a limit as another admin has asked for."""
+    decisions.decide(session, request_id, key_id, now, ledger.LIMIT_EFFECTS, approved=True)

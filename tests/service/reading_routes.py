@@ -15,7 +15,7 @@ from benchmarks.api_stock import lay_in
 from benchmarks.fuzz_api import STOCK
 from service import dashboard
 from service.api.events import StreamLimits
-from service.api.routes import ROUTERS
+from service.api.routes import routers
 from service.main import create_app
 from service.settings import Settings
 
@@ -29,7 +29,7 @@ with warnings.catch_warnings():
 def reading_routes() -> dict[str, set[str]]:
     """Paths that are read, each with the names of its query parameters."""
     found = {}
-    for router in (*ROUTERS, *dashboard.PARTS):
+    for router in (*routers(), *dashboard.PARTS):
         for route in router.routes:
             if isinstance(route, APIRoute) and "GET" in route.methods:
                 found[route.path] = {field.alias for part in _parts(route.dependant) for field in part.query_params}

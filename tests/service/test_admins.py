@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import IntegrityError
 
-from obscura.wire.words import AdminRequestState, Admission
-from service import admins, auth, ledger
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from obscura.wire.words import Admission, DecisionState
+from service import admins, auth, decisions, ledger
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from tests.together import at_once
@@ -38,19 +38,33 @@ class Council:
         with transaction(self.factory, read_only=True) as session:
             return ask(session, *given)
 
-    def ask(self, name: str, *, by: str | None, **changes: str) -> Admin | AdminRequest:
+    def ask(self, name: str, *, by: str | None, **changes: str) -> Admin | Decision:
         self.tokens[name], introduction = admins.introduce()
-        facts = {"name": name, "introduction": introduction, "reason": "needed", "asked_by": by, "now": self.now}
+        facts = {
+            "name": name,
+            "introduction": introduction,
+            "reason": "needed",
+            "asked_with": self.key_of(by),
+            "now": self.now,
+        }
         return self.do(admins.ask_admission, **facts | changes)
 
-    def remove(self, admin_id: str, *, by: str) -> AdminRequest:
-        return self.do(admins.ask_removal, admin_id=admin_id, reason="left", asked_by=by, now=self.now)
+    def remove(self, admin_id: str, *, by: str) -> Decision:
+        return self.do(admins.ask_removal, admin_id=admin_id, reason="left", asked_with=self.key_of(by), now=self.now)
 
-    def approve(self, request: Any, *, by: str | None, after: timedelta = LATER) -> AdminRequest:
-        return self.do(admins.approve, request_id=request.id, decided_by=by, now=self.now + after)
+    def approve(self, request: Any, *, by: str | None, after: timedelta = LATER) -> Decision:
+        facts = (request.id, self.key_of(by), self.now + after, admins.EFFECTS)
+        return self.do(decisions.decide, *facts, approved=True)
 
-    def decline(self, request: Any, *, by: str) -> AdminRequest:
-        return self.do(admins.decline, request_id=request.id, decided_by=by, now=self.now + LATER)
+    def decline(self, request: Any, *, by: str) -> Decision:
+        facts = (request.id, self.key_of(by), self.now + LATER, admins.EFFECTS)
+        return self.do(decisions.decide, *facts, approved=False)
+
+    def key_of(self, admin_id: str | None) -> str:
+        """The key of an admin, or one that nobody has."""
+        return (
+            self.read(lambda session: session.scalar(select(ApiKey.id).where(ApiKey.admin_id == admin_id))) or "key_x"
+        )
 
     def who(self, name: str) -> auth.Principal:
         return self.read(partial(auth.authenticate, now=self.now), self.tokens[name])
@@ -87,14 +101,14 @@ def test_the_first_comes_from_the_machine_and_names_the_second_alone(council):
 def test_from_the_third_on_it_takes_another_person(council):
     bob = council.second()
     asked = council.ask("carol", by=council.first)
-    assert isinstance(asked, AdminRequest)
+    assert isinstance(asked, Decision)
     assert council.names() == ["bob", "first admin"]
     with pytest.raises(Unauthorized):
         council.who("carol")
     with pytest.raises(Forbidden, match="two people"):
         council.approve(asked, by=council.first)
     approved = council.approve(asked, by=bob)
-    assert (approved.state, approved.decided_by) == (AdminRequestState.APPROVED, bob)
+    assert (approved.state, approved.decided_by) == (DecisionState.APPROVED, bob)
     assert council.approve(asked, by=bob).admin_id == approved.admin_id  # again changes nothing
     assert council.who("carol").admin_id == approved.admin_id
     assert council.names() == ["bob", "carol", "first admin"]
@@ -111,7 +125,7 @@ def test_whoever_was_admitted_after_a_request_cannot_approve_it(council):
             council.approve(request, by=eve)
         council.decline(request, by=eve)
     assert council.names() == ["bob", "carol", "eve", "first admin"]
-    assert council.approve(council.ask("dan", by=council.first), by=bob).state is AdminRequestState.APPROVED
+    assert council.approve(council.ask("dan", by=council.first), by=bob).state is DecisionState.APPROVED
 
 
 def test_one_alone_never_becomes_the_only_two(council):
@@ -129,7 +143,7 @@ def test_one_alone_never_becomes_the_only_two(council):
     with transaction(council.factory) as session:  # where the others' keys are gone, however that was, it helps not
         auth.revoke(session, ApiKey.admin_id != council.first, now=council.now)
     puppet = council.ask("puppet", by=council.first)
-    assert isinstance(puppet, AdminRequest)
+    assert isinstance(puppet, Decision)
     with pytest.raises(Forbidden):
         council.approve(puppet, by=council.first)
     with pytest.raises(Unauthorized):
@@ -165,7 +179,7 @@ def test_two_removals_at_once_leave_two(council):
     asked = [council.remove(bob, by=council.first), council.remove(carol, by=council.first)]
     ends = at_once(lambda: council.approve(asked[0], by=carol), lambda: council.approve(asked[1], by=bob))
     assert [isinstance(end, Conflict | Forbidden) for end in ends].count(True) == 1
-    assert [isinstance(end, AdminRequest) for end in ends].count(True) == 1
+    assert [isinstance(end, Decision) for end in ends].count(True) == 1
     assert len(council.names()) == 2
 
 
@@ -173,17 +187,17 @@ def test_two_seconds_at_once_are_one(council):
     names = [f"second {number}" for number in range(4)]
     ends = at_once(*(lambda name=name: council.ask(name, by=council.first) for name in names))
     assert [isinstance(end, Admin) for end in ends].count(True) == 1, ends
-    assert all(isinstance(end, Admin | AdminRequest | Conflict) for end in ends), ends
+    assert all(isinstance(end, Admin | Decision | Conflict) for end in ends), ends
     assert len(council.names()) == 2
 
 
 def test_the_database_refuses_what_one_person_decided_alone(council):
     bob, first = council.second(), council.first
     asked = council.ask("carol", by=first)
-    decided = {"state": AdminRequestState.APPROVED, "decided_by": first, "decided_at": council.now}
+    decided = {"state": DecisionState.APPROVED, "decided_by": first, "decided_at": council.now}
     columns = "(id, name, admission, asked_by, admitted_at)"
     forgeries = (
-        update(AdminRequest).where(AdminRequest.id == asked.id).values(decided),
+        update(Decision).where(Decision.id == asked.id).values(decided),
         update(Admin).where(Admin.id == bob).values(admission=Admission.APPROVED, approved_by=first),
         update(ApiKey).where(ApiKey.admin_id == bob).values(admin_id=None),
         text(f"INSERT INTO admins {columns} VALUES ('adm_x', 'x', 'alone', '{bob}', '2030-01-02 03:04:05')"),
@@ -201,10 +215,11 @@ def test_an_admins_own_keys_are_the_same_person(council, open_account, now):
         mine = auth.create_key(session, name="mine too", scopes=["admin"], admin_id=council.first, now=now)[0]
         other = council.who(council.first)
         raised = {"account_id": account_id, "epsilon": 12.0, "reason": "more", "now": now}
-        asked = ledger.request_raise(session, requested_by=other.id, **raised)
+        asked = ledger.request_raise(session, asked_with=other.id, **raised)
+        facts = {"now": now + LATER, "effects": ledger.LIMIT_EFFECTS, "approved": True}
         with pytest.raises(Forbidden, match="two people"):
-            ledger.approve_raise(session, request_id=asked.id, decided_by=mine.id, now=now + LATER)
-        ledger.approve_raise(session, request_id=asked.id, decided_by=council.who("bob").id, now=now + LATER)
+            decisions.decide(session, asked.id, **facts, decided_with=mine.id)
+        decisions.decide(session, asked.id, **facts, decided_with=council.who("bob").id)
 
 
 def test_requests_grow_old_and_one_waits_at_a_time(council):
@@ -214,7 +229,7 @@ def test_requests_grow_old_and_one_waits_at_a_time(council):
         council.ask("carol", by=bob)
     with pytest.raises(Conflict, match="7 days"):
         council.approve(asked, by=bob, after=timedelta(days=7))
-    assert council.decline(asked, by=bob).state is AdminRequestState.DECLINED
+    assert council.decline(asked, by=bob).state is DecisionState.DECLINED
     assert council.decline(asked, by=bob).decided_by == bob
     with pytest.raises(Conflict, match="declined already"):
         council.approve(asked, by=bob)
@@ -266,7 +281,7 @@ def test_the_operator_is_outside_of_the_rule(council, now, tmp_path):
         assert restored.admission is Admission.MACHINE
         with pytest.raises(Conflict):
             admins.admit_on_machine(session, name="restored", now=now)
-    assert isinstance(council.ask("puppet", by=council.first), AdminRequest), "there have been two: nobody is alone"
+    assert isinstance(council.ask("puppet", by=council.first), Decision), "there have been two: nobody is alone"
     with transaction(council.factory) as session:
         auth.revoke(session, ApiKey.id.is_not(None), now=now)
         assert admins.bootstrap_admin(session, path=tmp_path / "again.key", now=now)

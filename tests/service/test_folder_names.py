@@ -1,6 +1,6 @@
 """Class folders: harmless and distinct, and in label order."""
 
-from service.folder_names import folder_names
+from service.cards import folder_names
 
 NAMES = ("T-shirt/top", "../../etc/passwd", "Ankle boot")
 

@@ -13,11 +13,12 @@ from service import ledger
 from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode
-from service.audit.receipts import keep_newest, keep_receipt, kept_receipts, receipts_folder
+from service.audit.receipts import keep_newest, keep_receipt, kept_receipts
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
 from service.settings import Settings
+from service.storage.folder import FolderStorage
 from tests.service.audit.book import LedgerBook
 from tests.service.orders import release_with_files
 
@@ -55,7 +56,7 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, b
     inspect_at_start(restored, factory, now=book.now)
     with transaction(factory, read_only=True) as session:
         assert [stop.scope for stop in arming_stops(session)] == [account_id]
-        assert keep_newest(session, book.data_dir) == 0  # the evidence is not overwritten
+        assert keep_newest(session, FolderStorage(book.data_dir)) == 0  # the evidence is not overwritten
     # It stays found when the restored database has grown beyond the receipt.
     grown = LedgerBook(factory, book.data_dir, book.now, dict(book.accounts))
     for _ in range(3):
@@ -103,7 +104,7 @@ def test_an_operator_goes_on_with_an_older_database(book, backup):
     left = float(finding.message.split(told)[1].split()[0])
     with transaction(factory) as session:
         ledger.lower_limit(session, account_id=account_id, epsilon=left, reason="restored", now=book.tick())
-    receipts_folder(book.data_dir).rename(book.data_dir / "receipts-before-the-restore")
+    (book.data_dir / "receipts").rename(book.data_dir / "receipts-before-the-restore")
     assert inspect_ledger(restored, factory).clean
     with transaction(factory) as session:
         assert clear_stops(session) == 1
@@ -117,25 +118,25 @@ def test_an_operator_goes_on_with_an_older_database(book, backup):
 def test_a_crash_between_commit_and_file_raises_no_alarm_and_is_healed(book, settings):
     first = book.train("patients")
     book.train("patients", keep=False)  # the process died before it could keep this one
-    (path,) = kept_receipts(book.data_dir)
+    (path,) = kept_receipts(FolderStorage(book.data_dir))
     assert json.loads(path.read_text()) == first
     assert inspect_ledger(settings, book.factory).clean
     inspect_at_start(settings, book.factory, now=book.now)
     newest = json.loads(path.read_text())
     assert newest["statement"]["entry"]["sequence"] > first["statement"]["entry"]["sequence"]
-    assert not keep_receipt(book.data_dir, first)  # an older one never replaces it
+    assert not keep_receipt(FolderStorage(book.data_dir), first)  # an older one never replaces it
 
 
 def test_a_kept_file_that_was_altered_is_found(book, settings):
     book.train("patients")
-    (path,) = kept_receipts(book.data_dir)
+    (path,) = kept_receipts(FolderStorage(book.data_dir))
     content = path.read_text()
     path.write_text(content.replace("add_remove", "replace_one"))
     (finding,) = inspect_ledger(settings, book.factory).findings
     assert (finding.code, finding.scope) == (FindingCode.RECEIPT_REFUSED, book.accounts["patients"])
     path.write_text(content)
     sign_heads(settings, book.factory, inspect_ledger(settings, book.factory), now=book.now)
-    (receipts_folder(book.data_dir) / CHECKPOINT_FILE).write_text("[]")
+    (book.data_dir / "receipts" / CHECKPOINT_FILE).write_text("[]")
     (finding,) = inspect_ledger(settings, book.factory).findings
     assert (finding.code, finding.scope) == (FindingCode.CHECKPOINT_FILE_REFUSED, "*")
 
@@ -194,5 +195,5 @@ def test_a_trigger_that_was_disabled_is_found(postgres_url, tmp_path):
 
 def test_the_receipts_folder_is_private(book):
     book.train("patients")
-    (path,) = kept_receipts(book.data_dir)
+    (path,) = kept_receipts(FolderStorage(book.data_dir))
     assert os.stat(path).st_mode & 0o077 == 0

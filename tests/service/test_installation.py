@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import event
 
 from service import installation
-from service.artifacts import directory_of
 from service.audit.findings import FindingCode
 from service.db.access_tables import Installation
 from service.db.base import is_id, new_id
 from service.db.session import SessionFactory, transaction
 from service.inspection import follow_up, inspect_at_start, inspect_ledger, nothing_stands
 from service.settings import Settings
+from service.storage.interface import key_of
 from tests.conftest import NOW
 from tests.service.orders import release_with_files
 
@@ -99,7 +99,7 @@ def test_what_holds_an_id_that_the_other_does_not_is_found_in_one_sentence(book,
 def test_a_mismatch_stops_everything_and_is_the_first_finding(book, settings):
     assert pair(settings, book.factory)
     (settings.data_dir / "installation").write_text("ins_b\n")
-    directory_of(book.data_dir, new_id("rel")).mkdir(parents=True)
+    (book.data_dir / key_of(new_id("rel"))).mkdir(parents=True)
     sentence = inspect_at_start(settings, book.factory, now=book.now)
     assert sentence == mismatches(settings, book.factory)[0]
     assert book.stops() == [("*", "installation_mismatch")]
@@ -114,11 +114,11 @@ def test_an_installation_of_before_is_taken_on_only_if_the_database_knows_everyt
     folder = release_with_files(book, "patients", generator="{}")
     data_dir = settings.data_dir
     strange = {
-        "release": directory_of(data_dir, new_id("rel")),
-        "sample": directory_of(data_dir, new_id("smp")),
+        "release": data_dir / key_of(new_id("rel")),
+        "sample": data_dir / key_of(new_id("smp")),
         "journal": data_dir / "journals" / f"{new_id('job')}.jsonl",
         "receipt": data_dir / "receipts" / f"{new_id('acc')}.json",
-        "dataset": directory_of(data_dir, new_id("ds")),
+        "dataset": data_dir / key_of(new_id("ds")),
         "admin key": settings.admin_key_path,
     }[unknown]
     strange.mkdir(parents=True)

@@ -9,14 +9,15 @@ from pydantic import BaseModel
 
 from obscura.wire.schemas import Minute, to_the_minute
 from obscura.wire.words import EntryKind
-from service import artifacts, ledger
-from service.api.routes import ROUTERS
-from service.artifacts import directory_of, publish_directory, staged_directory
+from service import ledger
+from service.api.routes import routers
 from service.db.base import new_id
 from service.db.session import transaction
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
 from service.times import EXACT, to_the_hour
 from tests.service.holds import hold_at_present_rate
-from tests.service.people import make_key
+from tests.service.people import approve_raise, make_key
 
 ASKED = datetime(2030, 1, 2, 3, 50, 7, 123456, tzinfo=UTC)
 OPENED = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)  # by the fixture
@@ -74,9 +75,9 @@ def test_no_entry_that_is_dated_exactly_stands_behind_one_of_a_training(factory,
             ledger.set_frozen(session, account_id=account_id, frozen=False, reason=reason, now=next(moments))
         ledger.lower_limit(session, account_id=account_id, epsilon=7, reason="less", now=next(moments))
         asked = ledger.request_raise(
-            session, account_id=account_id, epsilon=8, reason="more", requested_by=asking, now=next(moments)
+            session, account_id=account_id, epsilon=8, reason="more", asked_with=asking, now=next(moments)
         )
-        ledger.approve_raise(session, request_id=asked.id, decided_by=deciding, now=next(moments))
+        approve_raise(session, asked.id, deciding, next(moments))
         sample = {"job_id": new_id("job"), "release_id": new_id("rel")}
         ledger.record_sample(session, account_id=account_id, **sample, now=next(moments))
         fact = {"table": "datasets", "id": new_id("ds"), "sha256": "0" * 64}
@@ -110,10 +111,11 @@ def test_an_entry_is_never_dated_before_the_one_before_it(factory, open_account)
 
 def test_files_of_a_release_are_dated_by_the_hour(tmp_path):
     identifier = new_id("rel")
-    with staged_directory(tmp_path, identifier) as staging:
+    storage = FolderStorage(tmp_path)
+    with storage.stage(key_of(identifier)) as staging:
         (staging / "generator.json").write_text("{}")
-        publish_directory(staging, directory_of(tmp_path, identifier))
-    written = os.stat(artifacts.find_file(tmp_path, identifier, "generator.json")).st_mtime
+        storage.publish(staging, key_of(identifier))
+    written = os.stat(storage.open(key_of(identifier), "generator.json")).st_mtime
     assert written == to_the_hour(datetime.fromtimestamp(written, UTC)).timestamp()
 
 
@@ -125,7 +127,7 @@ def _answers(kind: type[BaseModel] = BaseModel) -> Iterator[type[BaseModel]]:
 
 
 def test_every_time_of_an_answer_is_shown_to_the_minute_but_what_the_log_says():
-    assert ROUTERS  # so their records are loaded
+    assert routers()  # so their records are loaded
     exactly, coarse = set(), 0
     for record in set(_answers()):
         for name, kind in get_type_hints(record, include_extras=True).items():

@@ -6,18 +6,19 @@ from obscura.wire import budgets as units
 from obscura.wire import words
 from obscura.wire.wording import ADJACENCIES, EARLY_ENDS, odds_sentence
 from service import wording
+from service.decisions import EXPIRED
 
 
 @pytest.mark.parametrize(
     ("table", "kinds"),
     [
-        (wording.FAILURES, words.FailureCode),
+        (words.FAILURES, words.FailureCode),
         (wording.JOB_STATES, words.JobState),
         (wording.ENTRIES, words.EntryKind),
         (wording.HOLDS, words.HoldState),
-        (wording.LIMIT_REQUESTS, words.LimitRequestState),
         (wording.ADMISSIONS, words.Admission),
-        (wording.ADMIN_REQUESTS, words.AdminRequestState),
+        (wording.DECISIONS, words.DecisionAction),
+        (wording.DECISION_STATES, {*words.DecisionState, EXPIRED}),
         (EARLY_ENDS, words.EarlyEnd),
         (ADJACENCIES, words.Adjacency),
         (units.UNIT_WORDS, words.Unit),

@@ -22,7 +22,6 @@ from sqlalchemy.orm import undefer
 from benchmarks import chaos_clients
 from obscura.wire.words import DatasetState, EntryKind, HoldState, JobState, Visibility
 from service import jobs, ledger
-from service.artifacts import directory_of
 from service.datasets.vault import key_path, write_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -40,6 +39,8 @@ from service.ingest.array_files import (
 from service.ledger import Balance
 from service.sealing import new_key
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import key_of
 from tests.workers.small_trainings import digits
 from workers.recipes.interface import TrainingData
 from workers.recipes.registry import TRAINERS
@@ -67,8 +68,9 @@ class Workshop:
 
     def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_training(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["train"],
                 principal="key_test",
                 idempotency_key=None,
                 dataset_id=self.dataset_id,
@@ -82,8 +84,9 @@ class Workshop:
 
     def sample(self, release_id: str, *, count: int = 20, seed: int = 7, format: str = "npz") -> str:
         with transaction(self.factory) as session:
-            job = jobs.submit_sample(
+            job = jobs.submit(
                 session,
+                jobs.KINDS["sample"],
                 principal="key_test",
                 idempotency_key=None,
                 release_id=release_id,
@@ -201,25 +204,25 @@ def _store(
         created_at=datetime.now(UTC),
         ready_at=datetime.now(UTC),
     )
-    directory = directory_of(settings.data_dir, dataset.id)
-    directory.mkdir(parents=True)
-    key = new_key()
+    storage, key = storage_of(settings), new_key()
     write_key(key_path(settings, dataset.id), key)
     arrays = {IMAGES_NAME: data.private_images, LABELS_NAME: data.private_labels}
     if data.private_subjects is not None:
         arrays[SUBJECTS_NAME] = data.private_subjects
-    for name, values in arrays.items():
-        path, context = directory / f"{name}{SEALED_SUFFIX}", context_of(dataset.id, name)
-        with ArrayFile(path, values.shape, values.dtype, key=key, context=context) as stored:
-            stored.append(values)
+    with storage.stage(key_of(dataset.id)) as staging:
+        for name, values in arrays.items():
+            path, context = staging / f"{name}{SEALED_SUFFIX}", context_of(dataset.id, name)
+            with ArrayFile(path, values.shape, values.dtype, key=key, context=context) as stored:
+                stored.append(values)
+        storage.publish(staging, key_of(dataset.id))
     with transaction(factory) as session:
         session.add(dataset)
     return dataset.id
 
 
-def build(data_dir: Path, url: str, *, unit: str = "record", **stored: Any) -> Workshop:
+def build(data_dir: Path, url: str, *, unit: str = "record", storage: str = "folder", **stored: Any) -> Workshop:
     """A workshop; `stored` is what `_store` takes of the private dataset, where it is not 1,500 digits."""
-    settings = Settings(data_dir=data_dir, database_url=url, lease_seconds=4, heartbeat_seconds=1)
+    settings = Settings(data_dir=data_dir, database_url=url, storage=storage, lease_seconds=4, heartbeat_seconds=1)
     factory = make_session_factory(make_engine(url))
     with transaction(factory) as session:
         account_id = ledger.open_account(
@@ -268,9 +271,9 @@ def postgres_workshop(tmp_path: Path, postgres_url: str) -> Iterator[Workshop]:
 
 
 @pytest.fixture
-def tiny_runner() -> tuple[str, ...]:
-    """The command that starts a runner with the small recipe."""
-    return TINY_RUNNER
+def tiny_runner(warm: str) -> tuple[str, ...]:
+    """The command that starts a runner with the small recipe, soon. Where processes are looked for, TINY_RUNNER is."""
+    return (warm, "-m", "tests.workers.tiny_runner")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import build_plan
 from service import jobs
-from service.db.job_tables import Release
+from service.db.job_tables import Release, Sample
 from service.db.session import transaction
 from workers.recipes.interface import Cancelled, Run, TrainingData
 from workers.recipes.registry import TRAINERS
@@ -234,7 +234,7 @@ def drawn_twice(workshop: Any, release: Release) -> npt.NDArray[np.uint8]:
         job_id = workshop.sample(release.id, count=30, seed=11)
         work(workshop, job_id)
         with transaction(workshop.factory, read_only=True) as session:
-            samples.append(jobs.sample_of(session, job_id))
+            samples.append(jobs.made_by(session, Sample, job_id))
     assert samples[0].sha256 == samples[1].sha256
     with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
         images: npt.NDArray[np.uint8] = arrays["images"]

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from privacy.accounting.filter import open_filter
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -21,16 +21,19 @@ from privacy.errors import ContributionUnbounded
 from privacy.mechanisms.contribution import one_record_each
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.partition import assert_disjoint, subject_units
-from privacy.plans.datalens import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
-from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.moment_votes import MomentRound
+from privacy.plans.datalens.moment_votes import MomentRound
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from privacy.plans.registry import build_plan
+from service.storage.folder import FolderStorage
 from tests.workers.small_trainings import TINY_DATALENS, Purse
-from workers.recipes import datalens, moment_votes, units
-from workers.recipes.coefficients import cosine_basis
+from workers.recipes import units
+from workers.recipes.datalens import loop as datalens
+from workers.recipes.datalens import moment_votes
 from workers.recipes.interface import Run, TrainingData
-from workers.recipes.released_sums import release_means, release_scatter
+from workers.recipes.moments.coefficients import cosine_basis
+from workers.recipes.moments.released_sums import release_means, release_scatter
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.train.checkpoints import SealedFolder
 
@@ -264,7 +267,7 @@ def train(tmp_path: Path) -> Callable[..., tuple[Generator, Purse]]:
     def trained(data: TrainingData, purse: Purse, facts: PublicFacts = FACTS, **options: Any) -> Generator:
         account = open_filter(1.0, 1e-5)
         plan = build_plan("datalens", {**TINY, **options}, account, account.capacity_nano, facts)
-        checkpoints = SealedFolder(tmp_path / "work", bytes(32), "test")
+        checkpoints = SealedFolder(FolderStorage(tmp_path), "work", bytes(32), "test")
         given = Run(plan=plan, facts=facts, data=data, budget=purse, secret=SECRET, checkpoints=checkpoints)
         return datalens.train(given)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from privacy.errors import BudgetExceeded
 from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
 from workers.train import runner
@@ -57,5 +57,10 @@ def train(run: Run) -> Generator:
 
 TRAINERS: dict[str, Any] = {"datalens": train}
 
+
+def main() -> int:
+    return runner.main(trainers=TRAINERS)
+
+
 if __name__ == "__main__":
-    sys.exit(runner.main(trainers=TRAINERS))
+    sys.exit(main())

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from privacy.gradients.estimator import Estimator
 from privacy.gradients.freeze import random_mask, ranked_mask
-from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.private_steps import StepsConfig
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 
 
 @dataclass

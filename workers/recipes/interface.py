@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from models.released import ReleasedGenerator, save_released
 from privacy.mechanisms.noise import SecureNoise, derive_key
 from workers.recipes.ranks import from_first, least_of_all, object_from_first, pay_once, rank, ranks, release_once
 
@@ -105,18 +106,30 @@ class CheckpointFolder(Protocol):
         """Let `write` fill a new checkpoint, then put it in the place of the old one: readers see one or the other."""
 
     def open(self) -> BinaryIO | None:
-        """Open the checkpoint for reading; None when there is none yet.
+        """Open the checkpoint for reading; None before the first one.
 
         Raises:
             CheckpointDamaged: it is not what was written.
         """
 
 
-class Trained(Protocol):
-    """What a recipe hands over: a generator, a histogram, a classifier. All of it may be published."""
+@runtime_checkable
+class SavesItself(Protocol):
+    """What is published and is no generator: a histogram, a classifier."""
 
     def save(self, directory: Path) -> None:
-        """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+        """Write it into an existing, empty directory."""
+
+
+Trained = ReleasedGenerator | SavesItself  # what a recipe hands over; all of it may be published
+
+
+def save_trained(trained: Trained, directory: Path) -> None:
+    """Write it into an existing, empty directory. These files, and no others, are what was trained."""
+    if isinstance(trained, SavesItself):
+        trained.save(directory)
+    else:
+        save_released(trained, directory)
 
 
 class Unkept:
@@ -281,7 +294,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> Checkpoint | None:
-    """Read the checkpoint of a job, or None when there is none yet.
+    """Read the checkpoint of a job, or None before the first one.
 
     Of several ranks, all call it and rank 0 reads: the others might find what it writes later.
 

@@ -32,8 +32,7 @@ from privacy.gradients.per_sample import Losses, Traces, trace_gradients, traina
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
-from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.private_steps import STEPS, StepsConfig, paid_together, poisson_event
+from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
 from workers.recipes.freezing import Freezing
 from workers.recipes.interface import Piece
 from workers.recipes.passes import pass_size

@@ -1,24 +1,25 @@
-"""The recipes a runner can train, by the name that plans and jobs use: the modules that their entries name."""
+"""The training loops, found by name: `workers.recipes.NAME.loop` has `train(run)` and `work(plan, facts)`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 
-from privacy.plans.plan import Plan, PublicFacts, Recipe
+from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES
 from workers.recipes.interface import Piece, Trainer
 
-Work = Callable[[Plan, PublicFacts], tuple[Piece, ...]]
+
+def trainer_of(recipe: str) -> Trainer:
+    """Return the function that trains a recipe."""
+    trainer: Trainer = import_module(f"workers.recipes.{recipe}.loop").train
+    return trainer
 
 
-def trainer_and_work(recipe: Recipe) -> tuple[Trainer, Work]:
-    """Return a recipe's `train` and `work`, from the module that its entry names."""
-    module = import_module(recipe.module)
-    return module.train, module.work
+def work_of(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a plan's training, from which the time left is estimated."""
+    pieces: tuple[Piece, ...] = import_module(f"workers.recipes.{plan.recipe}.loop").work(plan, facts)
+    return pieces
 
 
-TRAINERS: Mapping[str, Trainer] = {name: trainer_and_work(recipe)[0] for name, recipe in RECIPES.items()}
-WORK: Mapping[str, Work] = {name: trainer_and_work(recipe)[1] for name, recipe in RECIPES.items()}
-# Those that several processes train faster than one (`workers.recipes.ranks`).
-TOGETHER: frozenset[Trainer] = frozenset(TRAINERS[name] for name, recipe in RECIPES.items() if recipe.together)
+TRAINERS: Mapping[str, Trainer] = {name: trainer_of(name) for name in RECIPES}

@@ -21,7 +21,7 @@ from celery.signals import setup_logging, worker_init, worker_shutting_down
 from sqlalchemy.exc import SQLAlchemyError
 
 from obscura.private_files import keep_new_files_private
-from obscura.wire.words import JobKind
+from obscura.wire.words import TRAIN
 from service import jobs, queue
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
@@ -162,12 +162,12 @@ def work_on(workplace: Workplace, factory: SessionFactory, job_id: str) -> None:
     if job is None or workplace.draining() or short_of_room(workplace.settings):
         return  # the reconciler rings again
     settings, name, now = workplace.settings, worker_name("celery"), datetime.now(UTC)
-    if job.kind is not JobKind.TRAIN:
+    if job.kind != TRAIN:
         _run(workplace, factory, claim_job(settings, factory, job_id=job_id, worker=name, now=now))
         return
     with _training_slot(workplace.slot) as free:
         if free:
-            _run(workplace, factory, claim_next(settings, factory, kind=JobKind.TRAIN, worker=name, now=now))
+            _run(workplace, factory, claim_next(settings, factory, kind=TRAIN, worker=name, now=now))
     if free:
         _ring_for_next_training(workplace, factory)
 
@@ -183,7 +183,7 @@ def _ring_for_next_training(workplace: Workplace, factory: SessionFactory) -> No
     if workplace.draining():
         return
     with transaction(factory, read_only=True) as session:
-        waiting = jobs.claimable(session, now=datetime.now(UTC), kind=JobKind.TRAIN)
+        waiting = jobs.claimable(session, now=datetime.now(UTC), kind=TRAIN)
     for job_id in waiting[:1]:
         workplace.send(TASK_RUN_JOB, [job_id])
 

@@ -1,4 +1,4 @@
-"""Attempts at jobs: taking a job and giving it back, where an attempt keeps its work, and how its process ends.
+"""Attempts at jobs: taking a job and giving it back, and how the process of one ends.
 
 The job's own state machine is in service.jobs; here is only which job to try next, and how an attempt ends that has
 not ended its job.
@@ -14,11 +14,9 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import JobKind
 from service import jobs, ledger, queue
 from service.db.session import SessionFactory, transaction
 from service.disk import short_of_room
@@ -37,10 +35,8 @@ class Attempt:
     number: int
 
 
-def claim_next(
-    settings: Settings, factory: SessionFactory, *, kind: JobKind, worker: str, now: datetime
-) -> Attempt | None:
-    """Claim the oldest job of a kind that nobody runs; None when there is none, or a disk has no room for it."""
+def claim_next(settings: Settings, factory: SessionFactory, *, kind: str, worker: str, now: datetime) -> Attempt | None:
+    """Claim the oldest job of a kind that nobody runs; None when no job waits, or a disk has no room for it."""
     if short_of_room(settings):
         return None  # it waits, where it would have paid for what nobody could keep
     with transaction(factory, read_only=True) as session:
@@ -102,18 +98,6 @@ class ExitStatus(enum.IntEnum):
     STALE = 3  # another attempt has taken over; nothing was written
     LOST = 4  # the database could not be reached, or another process of the training died; the attempt counts
     INTERRUPTED = 75  # told to stop, or its supervisor is gone: another attempt goes on (EX_TEMPFAIL)
-
-
-def work_root(data_dir: Path) -> Path:
-    """Return the folder above all work folders. What lies there may be private and is never served."""
-    return data_dir / "work"
-
-
-def work_directory(data_dir: Path, job_id: str) -> Path:
-    """Return the work folder of a job, shared by its attempts, readable by this user alone; made when missing."""
-    path = work_root(data_dir) / job_id
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
 
 
 _LOOK_SECONDS = 1.0

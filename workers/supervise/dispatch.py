@@ -1,7 +1,6 @@
 """The embedded dispatcher: threads beside the API that claim jobs from the database and supervise their runners.
 
-One lane trains, one job at a time; another draws samples and a third evaluates releases, so that what is free never
-waits behind a training.
+Each kind of job has a lane of its own, one job at a time, so that what is free never waits behind a training.
 Nothing is trained in this process: every attempt runs in a process of its own.
 """
 
@@ -12,8 +11,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from obscura.wire.words import JobKind
 from service.db.session import SessionFactory
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
 from workers.supervise.attempts import claim_next, worker_name
@@ -45,16 +44,14 @@ class Dispatcher:
         self._settings, self._factory = settings, factory
         self._command, self._patience = tuple(command), patience
         self._draining = threading.Event()
-        self._bells = {kind: threading.Event() for kind in JobKind}
+        self._bells = {kind: threading.Event() for kind in KINDS}
         self._lanes: list[threading.Thread] = []
         self._reconciler = Reconciler(settings, factory, send=self.send)
 
     def start(self) -> None:
         """Begin to work on what the database holds."""
         self._reconciler.start()
-        self._lanes = [
-            threading.Thread(target=self._work, args=(kind,), name=f"obscura-{kind.value}-lane") for kind in JobKind
-        ]
+        self._lanes = [threading.Thread(target=self._work, args=(kind,), name=f"obscura-{kind}-lane") for kind in KINDS]
         for lane in self._lanes:
             lane.start()
 
@@ -79,9 +76,9 @@ class Dispatcher:
         self._reconciler.stop()
         self._lanes = []
 
-    def _work(self, kind: JobKind) -> None:
+    def _work(self, kind: str) -> None:
         bell = self._bells[kind]
-        worker = worker_name(f"embedded-{kind.value}")
+        worker = worker_name(f"embedded-{kind}")
         while not self._draining.is_set():
             bell.clear()
             try:
@@ -98,7 +95,7 @@ class Dispatcher:
                     continue
             except Exception as error:  # the lane must live: the database is away, the disk is full, anything
                 # The lease makes this safe: whatever was claimed is claimed again once it has run out.
-                get_logger(__name__).error("lane_failed", lane=kind.value, error=type(error).__name__)
+                get_logger(__name__).error("lane_failed", lane=kind, error=type(error).__name__)
                 self._draining.wait(_BACKOFF_SECONDS)
                 continue
             bell.wait(POLL_SECONDS)

@@ -9,27 +9,29 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from obscura.wire.words import ENDED, JobKind, JobState
-from service import jobs, queue, trash
+from obscura.wire.words import ENDED, TRAIN, JobState
+from service import jobs, queue
 from service.datasets import deletion, receiving
 from service.db.access_tables import Outbox
-from service.db.base import release_id_of
+from service.db.base import is_id, release_id_of
 from service.db.job_tables import Job, Release, Sample
 from service.db.session import SessionFactory, among, transaction
 from service.disk import short_of_room
 from service.inspection import nothing_is_found, nothing_stands, watch_over
 from service.installation import belongs
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
-from workers.supervise.attempts import claim_job, work_root
+from service.storage import storage_of, trash
+from service.storage.interface import UNFINISHED, Storage, work_key
+from workers.supervise.attempts import claim_job
 
 RECONCILE_SECONDS = 15.0
 SWEEP_SECONDS = 900.0
@@ -128,9 +130,9 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
         factory: of sessions.
         now: aware.
     """
-    data_dir = settings.data_dir
-    doomed = _doomed(data_dir, factory)
-    overdue = trash.waiting_since(data_dir, now - timedelta(days=settings.trash_days))
+    storage = storage_of(settings)
+    doomed = _doomed(storage, factory)
+    overdue = trash.waiting_since(storage, now - timedelta(days=settings.trash_days))
     if not doomed and not overdue:
         return 0
     with transaction(factory, read_only=True) as session:
@@ -138,24 +140,31 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     if not allowed or not nothing_is_found(settings, factory, now=now):
         get_logger(__name__).warning("sweep_withheld", folders=len(doomed), trash=len(overdue))
         return 0
-    for path in overdue:
-        trash.remove(data_dir, path)
-    return sum(trash.put_away(data_dir, path, now=now) for path in doomed)
+    for key in overdue:
+        trash.remove_for_good(storage, key)
+    return sum(trash.put_away(storage, key, now=now) for key in doomed)
 
 
-def _doomed(data_dir: Path, factory: SessionFactory) -> list[Path]:
-    work = [path for path in _folders(work_root(data_dir)) if path.name.startswith("job_")]
-    releases = [path for path in _folders(data_dir / "releases") if path.name.startswith("rel_")]
-    samples = [path for path in _folders(data_dir / "samples") if path.name.startswith("smp_")]
-    idle = {
-        path for path in (*releases, *samples) if _is_unfinished(path) and _idle_seconds(path) > STALE_FOLDER_SECONDS
-    }
+def _doomed(storage: Storage, factory: SessionFactory) -> list[str]:
+    """Return the keys of what may be put away."""
+    work = [name for name in storage.list("work") if is_id(name, "job")]
+    releases, idle_releases = _found(storage, "releases", "rel")
+    samples, idle_samples = _found(storage, "samples", "smp")
     # One moment for all readings: a job that publishes between two of them would be neither live nor published.
     with transaction(factory, read_only=True, snapshot=True) as session:
-        doomed = _of_ended_jobs(session, work)
-        doomed += _unpublished_releases(session, releases, idle)
-        doomed += _unpublished_samples(session, samples, idle)
+        ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, work)
+        doomed = [work_key(job_id) for job_id in work if job_id in ended]
+        doomed += [f"releases/{name}" for name in _unpublished_releases(session, releases, idle_releases)]
+        doomed += [f"samples/{name}" for name in _unpublished_samples(session, samples, idle_samples)]
     return doomed
+
+
+def _found(storage: Storage, shelf: str, prefix: str) -> tuple[list[str], list[str]]:
+    """Return the names of what is finished, and of what is not and nobody has written to for long."""
+    names = [name for name in storage.list(shelf) if is_id(_identifier(name), prefix)]
+    unfinished = [name for name in names if name.endswith(UNFINISHED)]
+    idle = [name for name in unfinished if storage.idle_seconds(f"{shelf}/{name}") > STALE_FOLDER_SECONDS]
+    return [name for name in names if is_id(name, prefix)], idle
 
 
 class Reconciler:
@@ -212,62 +221,30 @@ def _silent(session: Session, settings: Settings, now: datetime) -> list[str]:
     since = now - timedelta(seconds=settings.lease_seconds)
     messages = _MESSAGES.where(Outbox.created_at > since).order_by(Outbox.created_at, Outbox.id)
     rung = {str(message.args[0]): message.created_at for message in session.execute(messages) if message.args}
-    waiting = [*jobs.claimable(session, now=now, kind=JobKind.TRAIN)[:1]]
-    free = [kind for kind in JobKind if kind is not JobKind.TRAIN]
+    waiting = [*jobs.claimable(session, now=now, kind=TRAIN)[:1]]
+    free = [kind for kind in KINDS if kind != TRAIN]
     waiting += [job_id for kind in free for job_id in jobs.claimable(session, now=now, kind=kind)]
     leases = {row.id: row.lease_until for row in session.execute(_LEASES.where(Job.id.in_(waiting)))}
     return [job_id for job_id in waiting if job_id not in rung or rung[job_id] < (leases[job_id] or since)]
 
 
-def _of_ended_jobs(session: Session, folders: list[Path]) -> list[Path]:
-    ended = among(session, select(Job.id).where(Job.state.in_(ENDED)), Job.id, [path.name for path in folders])
-    return [path for path in folders if path.name in ended]
-
-
-def _unpublished_releases(session: Session, folders: list[Path], idle: Set[Path]) -> list[Path]:
-    published = among(session, select(Release.id), Release.id, [path.name for path in folders])
-    if not any(path.name not in published for path in folders):
+def _unpublished_releases(session: Session, finished: list[str], idle: list[str]) -> list[str]:
+    unpublished = set(finished) - among(session, select(Release.id), Release.id, finished)
+    if not unpublished and not idle:
         return []
     states = {release_id_of(job_id): state for job_id, state in session.execute(select(Job.id, Job.state))}
-    return [
-        path
-        for path in folders
-        if (path in idle and _name(path) in states)
-        or (not _is_unfinished(path) and path.name not in published and states.get(path.name) in ENDED)
-    ]
+    doomed = [name for name in finished if name in unpublished and states.get(name) in ENDED]
+    return doomed + [name for name in idle if _identifier(name) in states]
 
 
-def _unpublished_samples(session: Session, folders: list[Path], idle: Set[Path]) -> list[Path]:
-    named = [_name(path) for path in folders]
-    known = among(session, select(Sample.id), Sample.id, named)
+def _unpublished_samples(session: Session, finished: list[str], idle: list[str]) -> list[str]:
     lost = select(Sample.id).join(Job, Job.id == Sample.job_id)
     lost = lost.where(Job.state.in_((JobState.FAILED, JobState.CANCELLED)))
-    doomed = among(session, lost, Sample.id, named)
-    return [
-        path
-        for path in folders
-        if (path in idle and _name(path) in known) or (not _is_unfinished(path) and path.name in doomed)
-    ]
+    doomed = among(session, lost, Sample.id, finished)
+    known = among(session, select(Sample.id), Sample.id, [_identifier(name) for name in idle])
+    return [name for name in finished if name in doomed] + [name for name in idle if _identifier(name) in known]
 
 
-def _is_unfinished(folder: Path) -> bool:
-    return folder.suffix == ".tmp"
-
-
-def _name(folder: Path) -> str:
-    """The identifier of what a folder, finished or not, is there for."""
-    return folder.name.split(".", 1)[0]
-
-
-def _folders(parent: Path) -> list[Path]:
-    if not parent.is_dir():
-        return []
-    return [path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()]
-
-
-def _idle_seconds(folder: Path) -> float:
-    try:
-        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-    except OSError:  # somebody renames or removes it right now
-        return 0.0
-    return time.time() - newest
+def _identifier(name: str) -> str:
+    """Return what something, finished or not, is there for."""
+    return name.split(".", 1)[0]

@@ -18,21 +18,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from obscura.wire.words import FailureCode, JobKind, JobState
-from service import jobs, trash
+from obscura.private_files import make_private_folder
+from obscura.wire.words import FailureCode, JobState
+from service import jobs
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, NotFound, StaleAttempt
 from service.failpoints import failpoint
 from service.inspection import nothing_stands
+from service.jobs.kinds import KINDS
 from service.logs import get_logger
 from service.settings import Settings
-from workers.supervise.attempts import Attempt, drop_lease, work_root
+from service.storage import storage_of
+from service.storage.interface import work_key
+from service.storage.trash import put_away
+from workers.supervise.attempts import Attempt, drop_lease
 from workers.supervise.signs import Listener
 
 RUNNER_COMMAND = (sys.executable, "-P", "-m", "workers.train.runner")
@@ -257,27 +261,20 @@ def _clear_work(settings: Settings, factory: SessionFactory, attempt: Attempt) -
     with transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
         over = job is not None and job.finished_at is not None and nothing_stands(session, settings)
-    folder = work_root(settings.data_dir) / attempt.job_id
-    if over and folder.is_dir():
-        trash.put_away(settings.data_dir, folder, now=_now())
+    if over:
+        put_away(storage_of(settings), work_key(attempt.job_id), now=_now())
 
 
 def runner_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment from which the runner reads the same settings that this process has."""
     values = settings.model_dump(mode="json", exclude_none=True)
-    values["data_dir"] = str(settings.data_dir.resolve())
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {**inherited, **{f"{prefix}{name.upper()}": str(value) for name, value in values.items()}}
 
 
-def log_path(data_dir: Path, attempt: Attempt) -> Path:
-    """Return where the operator finds what an attempt said."""
-    return data_dir / "logs" / f"{attempt.job_id}.{attempt.number}.log"
-
-
 def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listener: Listener) -> subprocess.Popen[bytes]:
-    path = log_path(settings.data_dir, attempt)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
+    make_private_folder(path.parent)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     given = {"--job": attempt.job_id, "--attempt": attempt.number}
     given |= {"--supervisor": os.getpid(), "--signs": listener.theirs}
@@ -297,10 +294,10 @@ def _spawn(settings: Settings, attempt: Attempt, command: Sequence[str], listene
 
 
 def _give_way(factory: SessionFactory, attempt: Attempt, process: subprocess.Popen[bytes]) -> None:
-    """Let the runner of an evaluation or a preview have the cores that nobody else wants."""
+    """Let a runner have the cores that nobody else wants, where that does for its kind of job."""
     with suppress(SQLAlchemyError, OSError), transaction(factory, read_only=True) as session:
         job = session.get(Job, attempt.job_id)
-        if job is not None and job.kind in (JobKind.EVALUATE, JobKind.PREVIEW):
+        if job is not None and KINDS[job.kind].gives_way:
             os.setpriority(os.PRIO_PROCESS, process.pid, SPARE_CORES_NICENESS)
 
 

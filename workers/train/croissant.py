@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.folder_names import folder_names
+from service.cards import folder_names
 
 CROISSANT_FILE = "croissant.json"
 _CONTEXT: Mapping[str, Any] = {

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from models.drawing import batches, to_pixels
+from models.portable.drawing import batches, to_pixels
 from models.released import ReleasedGenerator
 from models.watching import between_layers
 from privacy.plans.plan import Plan, PublicFacts

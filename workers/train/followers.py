@@ -26,15 +26,16 @@ from typing import BinaryIO
 
 import torch
 
+from obscura.private_files import make_private_folder
 from privacy.accounting.events import Event
+from privacy.plans.plan import Recipe
 from service import ledger
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Conflict
 from service.logs import get_logger
 from service.settings import Settings
-from workers.recipes.interface import Trainer
 from workers.recipes.ranks import meet, object_from_first, part
-from workers.recipes.registry import TOGETHER, TRAINERS
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.supervisor import runner_environment
 from workers.train.orders import Context, Training, open_run, public_parts, read_training
@@ -46,12 +47,12 @@ _VERDICT_SECONDS = 10.0  # from a follower's death until the runner must have en
 _FAREWELL_SECONDS = 20.0  # for followers to leave after the training
 
 
-def processes_wanted(settings: Settings, trainer: Trainer, device: torch.device) -> int:
+def processes_wanted(settings: Settings, recipe: Recipe, device: torch.device) -> int:
     """Return how many processes should train together: as many as were set, by default one for each GPU.
 
     One where the recipe is not made for several, and never more than there are GPUs, where there are any.
     """
-    if trainer not in TOGETHER:
+    if not recipe.together:
         return 1
     if device.type != "cuda":
         return settings.processes or 1
@@ -65,13 +66,12 @@ def device_of(rank: int, device: torch.device) -> torch.device:
 
 
 @contextmanager
-def followed(context: Context, processes: int, work: Path) -> Iterator[torch.device]:
+def followed(context: Context, processes: int) -> Iterator[torch.device]:
     """Let the training in the block be that of rank 0 of so many processes, on the device that it is given.
 
     Args:
         context: of the attempt, whose hold is armed.
-        processes: from `processes_wanted`.
-        work: the job's work folder. The processes find each other by a file in a new folder there.
+        processes: from `processes_wanted`. They find each other by a file in a new folder of the job's scratch.
 
     Raises:
         RankLost: a follower died. No error of this training, and no verdict about it: another attempt goes on.
@@ -79,7 +79,9 @@ def followed(context: Context, processes: int, work: Path) -> Iterator[torch.dev
     if processes == 1:
         yield context.device
         return
-    meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=work))  # readable by this user alone
+    scratch = context.settings.work_path / context.attempt.job_id
+    make_private_folder(scratch)
+    meeting = Path(mkdtemp(prefix=f"meeting.{context.attempt.number}.", dir=scratch))  # readable by this user alone
     followers: list[subprocess.Popen[bytes]] = []
     over, device = threading.Event(), device_of(0, context.device)
     watch = threading.Thread(target=_watch, args=(context, followers, over), name="obscura-ranks-watch", daemon=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import torch
 from sqlalchemy.orm import Session
@@ -22,14 +24,18 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, LedgerCorruption, NotFound
-from service.extractors import folder_of
+from service.failpoints import failpoint
 from service.jobs.planning import facts_of
 from service.settings import Settings
-from workers.recipes.interface import Budget, Progress, Run, TrainingData
-from workers.supervise.attempts import Attempt, work_directory
+from service.storage import storage_of
+from service.storage.interface import Storage, work_key
+from workers.recipes.interface import Budget, Progress, Run, Trainer, TrainingData
+from workers.recipes.registry import TRAINERS
+from workers.supervise.attempts import Attempt
 from workers.train.checkpoints import SealedFolder
 
 _PAGE_ROWS = 1000
+Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Context:
         stop: set when it should stop at its next step.
         device: to compute on.
         alive: shows that the main loop goes on (`workers.supervise.signs`).
+        trainers: the recipes by name.
     """
 
     settings: Settings
@@ -51,6 +58,29 @@ class Context:
     stop: threading.Event
     device: torch.device
     alive: Callable[[], None] = field(default=lambda: None, kw_only=True)
+    trainers: Mapping[str, Trainer] = field(default_factory=lambda: TRAINERS, kw_only=True)
+
+    def end(self, finish: Callable[..., Ended], *, at: str = "", **found: Any) -> Ended:
+        """End the job, in one transaction, with what this attempt has found.
+
+        Args:
+            finish: of `service.jobs`.
+            at: the failpoints around the commit, where there are any.
+            found: what `finish` takes besides the attempt and the time.
+        """
+        with transaction(self.factory) as session:
+            attempt = {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
+            ended = finish(session, **attempt, **found, now=datetime.now(UTC))
+            if at:
+                failpoint(f"{at}.before")
+        if at:
+            failpoint(f"{at}.after")
+        return ended
+
+    @property
+    def storage(self) -> Storage:
+        """Where files are kept."""
+        return storage_of(self.settings)
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,7 +195,7 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
     """
     name = plan.config.needed_extractor
     try:
-        extractor = read_extractor(folder_of(settings.data_dir), name) if name else None
+        extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
         raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
     return PublicParts(extractor, None if anchors is None else open_dataset(settings, anchors.id)[0])
@@ -203,6 +233,6 @@ def open_run(training: Training, public: PublicParts, budget: Budget, progress: 
         secret=derive_key(training.secret + key, "training", job_id),
         attempt=training.attempt.number,
         progress=progress,
-        checkpoints=SealedFolder(work_directory(settings.data_dir, job_id), key, f"checkpoint {job_id}"),
+        checkpoints=SealedFolder(training.storage, work_key(job_id), key, f"checkpoint {job_id}"),
         device=training.device,
     )

@@ -22,8 +22,7 @@ from PIL import Image
 from models.released import ReleasedGenerator
 from obscura.wire.formats import CARD_FILE, PACKINGS
 from obscura.wire.words import SampleFormat
-from service.cards import TAGS, class_label, guarantee, one_line, write_card
-from service.folder_names import folder_names
+from service.cards import TAGS, class_label, folder_names, guarantee, one_line, write_card
 from workers.train.archives import TarArchive, ZipArchive, side_file
 from workers.train.croissant import CROISSANT_FILE, describe_folders, describe_parquet
 from workers.train.drawing import SampleRequest, draw

@@ -34,6 +34,7 @@ from obscura.private_files import keep_new_files_private
 from privacy.errors import BudgetExceeded
 from service.errors import AccountFrozen, HoldExhausted, LedgerCorruption, NotFound, ObscuraError
 from service.jobs import FailureCode
+from service.jobs.kind import Kind
 from service.logs import configure_logging
 from service.settings import Settings
 
@@ -55,13 +56,8 @@ def lines_of_trace(error: BaseException) -> list[str]:
     return trace_of(error).splitlines()
 
 
-def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
-    """Map an error to the closed set of reasons that may be told.
-
-    Args:
-        error: what ended the attempt.
-        otherwise: the reason of the phase in which it happened, for errors that are nothing special.
-    """
+def failure_code(error: BaseException, kind: Kind) -> FailureCode:
+    """Map what ended an attempt at a job of a kind to the closed set of reasons that may be told."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _is_allocator_failure(error):
         return FailureCode.OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -71,13 +67,8 @@ def failure_code(error: BaseException, otherwise: FailureCode) -> FailureCode:
     if isinstance(error, AccountFrozen | LedgerCorruption | SQLAlchemyError):
         return FailureCode.LEDGER_UNAVAILABLE
     if isinstance(error, NotFound):
-        return {
-            FailureCode.TRAINING_FAILED: FailureCode.DATASET_UNAVAILABLE,
-            FailureCode.SAMPLING_FAILED: FailureCode.RELEASE_UNAVAILABLE,
-            FailureCode.EVALUATION_FAILED: FailureCode.DATASET_UNAVAILABLE,
-            FailureCode.PREVIEW_FAILED: FailureCode.DATASET_UNAVAILABLE,
-        }.get(otherwise, otherwise)
-    return otherwise
+        return kind.unavailable
+    return kind.failed
 
 
 def keep_values_out(stream: TextIO | None = None) -> None:

@@ -1,8 +1,8 @@
 """How far a job is and how much longer it takes, from what was planned and whole seconds: public numbers alone.
 
-A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.WORK`). What is
-left follows from the share that is done and the time that it took, so an estimate falls from piece to piece where the
-weights are right.
+A job is a sequence of pieces whose relative work is known before it starts (`workers.recipes.registry.work_of`). What
+is left follows from the share that is done and the time that it took, so an estimate falls from piece to piece where
+the weights are right.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from service.ledger.chain import body_hash
 from service.times import to_the_hour
 from workers.evaluation.grid import write_grid
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
-from workers.recipes.class_histogram import read_histogram
+from workers.recipes.class_histogram.loop import read_histogram
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
 from workers.train.orders import Training, charged_by_stage

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from importlib import import_module
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -20,7 +20,7 @@ from privacy.errors import BudgetExceeded
 from service import jobs
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import ClockRefused, Conflict, NotFound, StaleAttempt
-from service.jobs import FailureCode, JobKind, JobState
+from service.jobs import JobState
 from service.ledger.stops import ArmingStopped
 from service.logs import get_logger
 from service.settings import Settings
@@ -29,9 +29,7 @@ from workers.recipes.ranks import RankLost
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
 from workers.supervise.signs import SignsOfLife
-from workers.train.evaluating import run_evaluation
 from workers.train.orders import Context
-from workers.train.previewing import run_preview
 from workers.train.process import (
     begin_process,
     device_kind,
@@ -40,15 +38,7 @@ from workers.train.process import (
     sign_while_computing,
     trace_of,
 )
-from workers.train.sampling import run_sampling
-from workers.train.training import run_training
 
-_OTHERWISE = {  # the reason for failures that are nothing special
-    JobKind.TRAIN: FailureCode.TRAINING_FAILED,
-    JobKind.SAMPLE: FailureCode.SAMPLING_FAILED,
-    JobKind.EVALUATE: FailureCode.EVALUATION_FAILED,
-    JobKind.PREVIEW: FailureCode.PREVIEW_FAILED,
-}
 _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before anybody else may claim the job
 
 
@@ -96,9 +86,10 @@ def run(
     """
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     engine = make_engine(settings.database_url, pool_size=2)
-    context = Context(settings, make_session_factory(engine), attempt, stop, device_kind(), alive=alive)
+    factory, device = make_session_factory(engine), device_kind()
+    context = Context(settings, factory, attempt, stop, device, alive=alive, trainers=trainers)
     try:
-        status = _attempt(context, trainers)
+        status = _attempt(context)
     except (StaleAttempt, NotFound) as error:
         log.warning("attempt_superseded", trace=lines_of_trace(error))
         status = ExitStatus.STALE
@@ -116,52 +107,40 @@ def run(
     return status
 
 
-def _attempt(context: Context, trainers: Mapping[str, Trainer]) -> ExitStatus:
+def _attempt(context: Context) -> ExitStatus:
     job_id, attempt = context.attempt.job_id, context.attempt.number
     with transaction(context.factory, read_only=True) as session:
         job = jobs.get_job(session, job_id)
         if job.state is not JobState.RUNNING or job.attempt != attempt:
             return ExitStatus.STALE
-        wish = jobs.wish_for(session, job_id=job_id, attempt=attempt)
+        wish, kind = jobs.wish_for(session, job_id=job_id, attempt=attempt), jobs.KINDS[job.kind]
     try:
         if wish is jobs.Wish.STOP:
             raise Cancelled
-        if job.kind is JobKind.TRAIN:
-            run_training(context, trainers)
-        elif job.kind is JobKind.SAMPLE:
-            run_sampling(context)
-        elif job.kind is JobKind.EVALUATE:
-            run_evaluation(context)
-        else:
-            run_preview(context, trainers)
+        import_module(kind.module).run(context)
     except Cancelled:
         return _stopped(context)
     except (NothingUseful, BudgetExceeded) as error:
         get_logger(__name__).warning("nothing_useful", job_id=job_id, attempt=attempt)
         sys.stderr.write(trace_of(error) + "\n")
-        with transaction(context.factory) as session:
-            jobs.finish_unsaved(session, job_id=job_id, attempt=attempt, now=datetime.now(UTC))
+        context.end(jobs.finish_unsaved)
     except (ArmingStopped, ClockRefused) as stop:  # the job waits until an operator has mended the ledger, or the clock
         get_logger(__name__).error("operator_needed", job_id=job_id, attempt=attempt, code=stop.code)
         return ExitStatus.INTERRUPTED
     except (StaleAttempt, SQLAlchemyError, RankLost):
         raise
     except Exception as error:
-        code = failure_code(error, _OTHERWISE[job.kind])
+        code = failure_code(error, kind)
         get_logger(__name__).error("attempt_failed", job_id=job_id, attempt=attempt, code=code.value)
         sys.stderr.write(trace_of(error) + "\n")
-        with transaction(context.factory) as session:
-            jobs.finish_failed(session, job_id=job_id, attempt=attempt, failure_code=code, now=datetime.now(UTC))
+        context.end(jobs.finish_failed, failure_code=code)
     return ExitStatus.ENDED
 
 
 def _stopped(context: Context) -> ExitStatus:
     """End the job if its user wanted that and nothing paid for is lost by it; else leave it to another attempt."""
     try:
-        with transaction(context.factory) as session:
-            jobs.finish_cancelled(
-                session, job_id=context.attempt.job_id, attempt=context.attempt.number, now=datetime.now(UTC)
-            )
+        context.end(jobs.finish_cancelled)
     except Conflict:  # this process drains
         return ExitStatus.INTERRUPTED
     return ExitStatus.ENDED

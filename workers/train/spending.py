@@ -1,6 +1,6 @@
 """How a training pays. Each charge is a transaction, committed before the release that it pays for.
 
-Between the two a line goes to the job's journal (`service.journals`).
+Between the two a line goes to the job's journal (`service.storage.journals`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from service import ledger
 from service.db.session import transaction
 from service.errors import HoldExhausted
 from service.failpoints import failpoint
-from service.journals import Journal
+from service.storage.journals import Journal
 from workers.train.orders import Training
 
 
@@ -31,9 +31,7 @@ class HeldBudget:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._journal = Journal(
-            training.settings.data_dir, training.job.id, training.attempt.number, account_id=training.account.id
-        )
+        self._journal = Journal(training.storage, training.job.id, training.attempt.number, training.account.id)
         self.charged_nano = training.charged_nano
         self.closed = training.job.ended_early is not None
 

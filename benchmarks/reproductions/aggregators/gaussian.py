@@ -28,7 +28,7 @@ class ClippedSum(Aggregator):
     clip: float
 
     def __post_init__(self) -> None:
-        """Refuse a clip that is none.
+        """Refuse a clip that is not a positive number.
 
         Raises:
             InvalidParameter: it is not positive and finite.

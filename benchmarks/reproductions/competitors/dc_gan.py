@@ -13,8 +13,9 @@ from torch import Tensor
 
 from benchmarks.reproductions.competitors.players import BETAS, Player, logistic
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.dcgan import DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganGenerator
+from models.portable.layers import with_planes
 
 
 @dataclass(frozen=True)

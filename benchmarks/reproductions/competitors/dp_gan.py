@@ -24,12 +24,13 @@ from torch import Tensor
 
 from benchmarks.reproductions.competitors.players import Player
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.dcgan import DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganGenerator
+from models.portable.layers import with_planes
 from models.public_patterns import public_patterns
 from privacy.accounting.filter import Filter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.dpgan import DpGanConfig
+from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Means, NothingUseful, Run, TrainingData

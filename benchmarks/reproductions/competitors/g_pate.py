@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmarks.reproductions.aggregators.release import Aggregator, release, usable
 from benchmarks.reproductions.competitors.players import Player, Teachers, unit_pixels
 from benchmarks.small_data import Folder, facts_of
-from models.dcgan import DcganGenerator
+from models.portable.dcgan import DcganGenerator
 from workers.recipes.interface import Means
 
 _FIRST_STEPS = 10  # of the teachers, before anything is asked

@@ -29,8 +29,8 @@ from benchmarks.reproductions.aggregators.gaussian import ClippedSum
 from benchmarks.reproductions.aggregators.release import STAGE
 from benchmarks.reproductions.competitors.players import Player, members_of
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.dcgan import DcganGenerator
-from models.networks import initialise
+from models.portable.dcgan import DcganGenerator
+from models.portable.layers import initialise
 from privacy.mechanisms.noise import SecureNoise
 from workers.recipes.interface import Means
 

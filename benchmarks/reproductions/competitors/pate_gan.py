@@ -24,8 +24,9 @@ from torch import Tensor
 
 from benchmarks.reproductions.competitors.players import BETAS, Player, Teachers, logistic, unit_pixels
 from benchmarks.small_data import Folder, facts_of
-from models.dcgan import DcganGenerator, Discriminator
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganGenerator
+from models.portable.layers import with_planes
 from models.teacher_ensemble import TeacherEnsemble
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.dcgan import DcganConfig, DcganGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
 from privacy.mechanisms.noise import derive_key
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
 from privacy.plans.plan import PublicFacts
+from workers.recipes.datalens.teacher_stage import uniform_labels
 from workers.recipes.interface import Means
-from workers.recipes.teacher_stage import uniform_labels
 
 BETAS = (0.5, 0.999)  # of Adam (Radford et al. 2016)
 _SHARD_BATCH = 15  # records of each teacher in one update

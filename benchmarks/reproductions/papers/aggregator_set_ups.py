@@ -30,7 +30,7 @@ from benchmarks.reproductions.papers.accuracies import FOLDERS
 from benchmarks.small_data import Folder, channels_first, facts_of
 from privacy.accounting.filter import open_filter
 from workers.evaluation.utility import train_and_test
-from workers.recipes.moment_votes import CosineFeatures, cosine_features
+from workers.recipes.datalens.moment_votes import CosineFeatures, cosine_features
 
 DELTA = 1e-5
 TRIES = 24  # of each method, at most

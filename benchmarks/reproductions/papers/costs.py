@@ -12,7 +12,7 @@ import torch
 from benchmarks.gradient_bytes import measure, network
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from privacy.gradients.gep import orthonormal_basis
-from privacy.plans.freezing import FreezeSchedule
+from privacy.plans.private_steps import FreezeSchedule
 
 _REPEATS = 5
 _STEPS_OF_AN_EPOCH = 50  # 50,000 images, batches of 1,000

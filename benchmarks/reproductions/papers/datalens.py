@@ -29,7 +29,7 @@ from benchmarks.reproductions.papers.accuracies import FOLDERS
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.reproductions.papers.rungs import paid_by
 from benchmarks.small_data import Folder, channels_first, facts_of
-from models.dcgan import DcganGenerator
+from models.portable.dcgan import DcganGenerator
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
 from workers.evaluation.utility import train_and_test

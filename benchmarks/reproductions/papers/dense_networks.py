@@ -23,8 +23,8 @@ from privacy.accounting.calibration import affordable_releases
 from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
+from workers.recipes.datalens.teacher_stage import Release, TeacherStageConfig, run_teacher_stage, start_teacher_stage
 from workers.recipes.interface import Means
-from workers.recipes.teacher_stage import Release, TeacherStageConfig, run_teacher_stage, start_teacher_stage
 
 DELTA = 1e-5
 TEACHERS = 4000

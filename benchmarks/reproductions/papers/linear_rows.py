@@ -19,7 +19,8 @@ from benchmarks.reproductions.papers.accuracies import FOLDERS
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.small_data import channels_first, facts_of
 from benchmarks.step_runs import Labelled, make_steps, percent_right
-from models.networks import initialise, scatter_head
+from models.portable.layers import initialise
+from models.private_classifier import scatter_head
 from models.public_patterns import public_patterns
 from models.scattering import Scattering
 from privacy.plans.private_steps import StepsConfig

@@ -37,7 +37,7 @@ from benchmarks.reproductions.papers.rungs import (
     released,
 )
 from benchmarks.small_data import Folder, channels_first
-from models.dcgan import DcganConfig, DcganGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
 from workers.evaluation.utility import train_and_test
 from workers.recipes.interface import Means
 

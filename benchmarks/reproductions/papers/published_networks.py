@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.networks import initialise
+from models.portable.layers import initialise
 
 LATENT, CLASSES, SIDE = 50, 10, 28
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2

@@ -22,9 +22,9 @@ from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.reproductions.papers.sentences import LENGTH, rated_sentences
 from benchmarks.reproductions.papers.transformer import Transformer
 from benchmarks.step_runs import Labelled, make_steps, percent_right
-from models.networks import initialise
+from models.portable.layers import initialise
 from privacy.plans.private_steps import StepsConfig
-from workers.recipes.dp_classifier import losses
+from workers.recipes.dp_classifier.loop import losses
 
 _PUBLISHED_EPSILON = 8.0
 _WIDE = 1e3  # a clip that touches no gradient

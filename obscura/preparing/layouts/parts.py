@@ -11,7 +11,7 @@ def choose_part(name: str, parts: Sequence[str], wanted: str | None) -> str:
     """Return the part to take: the one that was asked for, else the only one, else train.
 
     Raises:
-        PackingError: There is none of that name, or several and none is called train.
+        PackingError: No part has that name, or several stand there of which none is called train.
     """
     chosen = wanted or (parts[0] if len(parts) == 1 else "train")
     if chosen not in parts:

@@ -1,22 +1,27 @@
-"""One module for each family of resources; `ROUTERS` is all of them."""
+"""One module for each family of resources; `routers` returns all of them."""
 
 from __future__ import annotations
 
-from service.api.routes import accounts, admins, datasets, health, jobs, ledger, previews, recipes, releases
+from fastapi import APIRouter
 
-ROUTERS = (
-    health.router,
-    accounts.router,
-    accounts.limit_router,
-    admins.router,
-    datasets.router,
-    recipes.router,
-    jobs.plan_router,
-    previews.router,
-    jobs.router,
-    jobs.sweep_router,
-    releases.router,
-    releases.sample_router,
-    admins.key_router,
-    ledger.router,
-)
+from service.api.routes import accounts, admins, datasets, health, jobs, ledger, orders, recipes, releases
+
+
+def routers() -> tuple[APIRouter, ...]:
+    """Return the routes of all families."""
+    return (
+        health.router,
+        accounts.router,
+        accounts.limit_router,
+        admins.router,
+        datasets.router,
+        recipes.router,
+        jobs.plan_router,
+        orders.router(),
+        jobs.router,
+        jobs.sweep_router,
+        releases.router,
+        releases.sample_router,
+        admins.key_router,
+        ledger.router,
+    )

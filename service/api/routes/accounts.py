@@ -19,14 +19,14 @@ from obscura.wire.schemas import (
     Page,
     ReasonRequest,
 )
-from service import jobs, ledger
-from service.api import views
+from service import decisions, jobs, ledger
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
 from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
 from service.auth import Principal
-from service.db.ledger_tables import LimitRequest
+from service.db.access_tables import Decision
 from service.db.session import transaction
+from service.views import accounts as views
 
 router = APIRouter(prefix="/v1/accounts", tags=["accounts"], responses=PROBLEMS)
 AccountId = Annotated[Identifier, Path()]
@@ -45,17 +45,16 @@ def list_accounts(service: Running, request: Request, page: Paging) -> Response:
     """List the accounts with their balances, oldest first."""
     after = decode_cursor(page.cursor, [str])[0] if page.cursor else None
     with transaction(service.factory, read_only=True) as session:
-        rows = ledger.accounts(session, after=after, limit=page.limit + 1)
-        shown = [views.account(row) for row in rows[: page.limit]]
-    cursor = encode_cursor([shown[-1].id]) if len(rows) > page.limit else None
-    return answer(request, Page[AccountRecord](items=shown, next_cursor=cursor))
+        payers, last = views.page(session, after=after, limit=page.limit)
+        shown = [views.sound(payer) for payer in payers]
+    return answer(request, Page[AccountRecord](items=shown, next_cursor=last and encode_cursor([last])))
 
 
 @router.get("/{account_id}", dependencies=[READ], response_model=AccountRecord, summary="Read an account")
 def read_account(service: Running, request: Request, account_id: AccountId) -> Response:
     """Read an account: limit, spent, held and left."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.account(ledger.get_account(session, account_id))
+        record = views.sound(views.read(session, account_id))
     return answer(request, record)
 
 
@@ -121,7 +120,7 @@ def request_raise(
     with transaction(service.factory) as session:
         now = service.clock()
         wish = {"account_id": account_id, **body.model_dump()}
-        record = views.limit_request(ledger.request_raise(session, **wish, requested_by=admin.id, now=now), now)
+        record = views.limit_request(ledger.request_raise(session, **wish, asked_with=admin.id, now=now), now)
     return answer(request, record, status_code=201, headers={"Location": f"/v1/limit-requests/{record.id}"})
 
 
@@ -148,6 +147,7 @@ def _switch(
 
 limit_router = APIRouter(prefix="/v1/limit-requests", tags=["accounts"], responses=PROBLEMS)
 RequestId = Annotated[Identifier, Path()]
+_decide = partial(answer_decision, effects=ledger.LIMIT_EFFECTS, show=views.limit_request)
 
 
 @limit_router.get("", dependencies=[READ], response_model=Page[LimitRequestRecord], summary="List limit requests")
@@ -158,10 +158,11 @@ def list_limit_requests(
     account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
 ) -> Response:
     """List the requests to raise a limit, decided ones too, newest first."""
-    query, show = select(LimitRequest), partial(views.limit_request, now=service.clock())
+    query = select(Decision).where(Decision.action.in_(ledger.LIMIT_EFFECTS))
+    show = partial(views.limit_request, now=service.clock())
     if account_id is not None:
-        query = query.where(LimitRequest.account_id == account_id)
-    return answer_newest(service, request, page, query, LimitRequest, each(show), moment="requested_at")
+        query = query.where(Decision.account_id == account_id)
+    return answer_newest(service, request, page, query, Decision, each(show), moment="asked_at")
 
 
 @limit_router.get(
@@ -170,7 +171,8 @@ def list_limit_requests(
 def read_limit_request(service: Running, request: Request, request_id: RequestId) -> Response:
     """Read a request: who asked for what and why, and what was decided."""
     with transaction(service.factory, read_only=True) as session:
-        record = views.limit_request(ledger.get_limit_request(session, request_id), service.clock())
+        found = decisions.get_decision(session, request_id, ledger.LIMIT_EFFECTS)
+        record = views.limit_request(found, service.clock())
     return answer(request, record)
 
 
@@ -180,10 +182,10 @@ def approve_raise(service: Running, admin: Admin, request: Request, request_id: 
 
     403 when the same person asked for it, with whichever key.
     """
-    return answer_decision(service, request, request_id, admin.id, ledger.approve_raise, views.limit_request)
+    return _decide(service, request, admin, request_id, approved=True)
 
 
 @limit_router.post("/{request_id}/decline", response_model=LimitRequestRecord, summary="Decline a higher limit")
 def decline_raise(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave the limit as it is. Whoever asked may withdraw the request this way."""
-    return answer_decision(service, request, request_id, admin.id, ledger.decline_raise, views.limit_request)
+    return _decide(service, request, admin, request_id, approved=False)

@@ -21,18 +21,19 @@ from obscura.wire.admin_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page, ReasonRequest
 from service import admins, auth
-from service.api import views
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, Admin, Paging, Running
 from service.api.pages import answer_newest, each
 from service.db.access_tables import Admin as AdminRow
-from service.db.access_tables import AdminRequest, ApiKey
+from service.db.access_tables import ApiKey, Decision
 from service.db.session import transaction
+from service.views import admins as views
 
 router = APIRouter(prefix="/v1", tags=["admins"], responses=PROBLEMS)
 AdminId = Annotated[str, Path(max_length=64)]
 RequestId = Annotated[str, Path(max_length=64)]
 KeyId = Annotated[Identifier, Path()]
+_decide = partial(answer_decision, effects=admins.EFFECTS, show=views.admin_request)
 
 
 @router.get("/admins", dependencies=[ADMIN], response_model=AdminList, summary="List admins")
@@ -51,11 +52,11 @@ def ask_admission(service: Running, admin: Admin, request: Request, body: Admiss
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = admins.ask_admission(session, **body.model_dump(), asked_by=admin.admin_id, now=now)
+        made = admins.ask_admission(session, **body.model_dump(), asked_with=admin.id, now=now)
         admitted = isinstance(made, AdminRow)
         record = AdminAnswer(
             admin=views.admin(made) if isinstance(made, AdminRow) else None,
-            request=views.admin_request(made, now) if isinstance(made, AdminRequest) else None,
+            request=views.admin_request(made, now) if isinstance(made, Decision) else None,
         )
     location = f"/v1/{'admins' if admitted else 'admin-requests'}"
     return answer(request, record, status_code=201, headers={"Location": location})
@@ -72,7 +73,7 @@ def ask_removal(service: Running, admin: Admin, request: Request, admin_id: Admi
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = admins.ask_removal(session, admin_id=admin_id, reason=body.reason, asked_by=admin.admin_id, now=now)
+        made = admins.ask_removal(session, admin_id=admin_id, reason=body.reason, asked_with=admin.id, now=now)
         record = views.admin_request(made, now)
     return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})
 
@@ -82,28 +83,21 @@ def ask_removal(service: Running, admin: Admin, request: Request, admin_id: Admi
 )
 def list_admin_requests(service: Running, request: Request, page: Paging) -> Response:
     """List what was asked about admins, decided requests too, newest first."""
+    query = select(Decision).where(Decision.action.in_(admins.EFFECTS))
     show = partial(views.admin_request, now=service.clock())
-    return answer_newest(
-        service,
-        request,
-        page,
-        select(AdminRequest),
-        AdminRequest,
-        each(show),
-        moment="asked_at",
-    )
+    return answer_newest(service, request, page, query, Decision, each(show), moment="asked_at")
 
 
 @router.post("/admin-requests/{request_id}/approve", response_model=AdminRequestRecord, summary="Approve it")
 def approve_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Do what another admin has asked for. 403 where the same person asked, with whichever key."""
-    return answer_decision(service, request, request_id, admin.admin_id, admins.approve, views.admin_request)
+    return _decide(service, request, admin, request_id, approved=True)
 
 
 @router.post("/admin-requests/{request_id}/decline", response_model=AdminRequestRecord, summary="Decline it")
 def decline_admin_request(service: Running, admin: Admin, request: Request, request_id: RequestId) -> Response:
     """Leave everything as it is. Whoever asked may withdraw the request this way."""
-    return answer_decision(service, request, request_id, admin.admin_id, admins.decline, views.admin_request)
+    return _decide(service, request, admin, request_id, approved=False)
 
 
 key_router = APIRouter(prefix="/v1/keys", tags=["keys"], responses=PROBLEMS)
@@ -166,6 +160,6 @@ def ask_revocation(service: Running, admin: Admin, request: Request, key_id: Key
     """
     with transaction(service.factory) as session:
         now = service.clock()
-        made = admins.ask_revocation(session, key_id=key_id, reason=body.reason, asked_by=admin.admin_id, now=now)
+        made = admins.ask_revocation(session, key_id=key_id, reason=body.reason, asked_with=admin.id, now=now)
         record = views.admin_request(made, now)
     return answer(request, record, status_code=201, headers={"Location": "/v1/admin-requests"})

@@ -10,7 +10,6 @@ from sqlalchemy import select
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, Page
 from obscura.wire.words import DatasetState
-from service.api import views
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.pages import answer_newest, each, narrowed
@@ -20,6 +19,7 @@ from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
 from service.ingest.formats import titles
+from service.views import datasets as views
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], responses=PROBLEMS)
 DatasetId = Annotated[Identifier, Path()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +13,6 @@ from obscura.wire.job_schemas import (
     FINAL_STATES,
     CancelRequest,
     JobRecord,
-    JobRequest,
     PlanRecord,
     PlanRequest,
     SweepRecord,
@@ -23,9 +20,8 @@ from obscura.wire.job_schemas import (
 )
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import JobState
-from privacy.plans.registry import RECIPES, plan_from_json
-from service import auth, jobs, ledger
-from service.api import job_views, views
+from privacy.plans.registry import RECIPES
+from service import auth, jobs
 from service.api.conditional import answer
 from service.api.deps import (
     PROBLEMS,
@@ -41,14 +37,13 @@ from service.api.deps import (
     Trainer,
 )
 from service.api.events import EventStream, Snapshot, follow
+from service.api.ordering import accepting, require_extractors
 from service.api.pages import answer_newest, narrowed
-from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sweep
-from service.db.session import find, transaction
-from service.disk import require_room
-from service.errors import InvalidInput, ObscuraError
-from service.extractors import require_extractor
-from service.failpoints import failpoint
+from service.db.session import transaction
+from service.errors import InvalidInput
+from service.views import jobs as views
+from service.views import plans, sweeps
 
 if TYPE_CHECKING:
     RecipeName = str
@@ -62,12 +57,7 @@ plan_router = APIRouter(prefix="/v1/plans", tags=["plans"], responses=PROBLEMS)
 def make_plan(service: Running, body: PlanRequest) -> PlanRecord:
     """Say what a training would buy, its price, and what would be left. No data is touched and nothing is stored."""
     with transaction(service.factory, read_only=True) as session:
-        plan = jobs.plan_job(session, **body.model_dump())
-        require_extractor(service.settings.data_dir, plan)
-        account_id = find(session, Dataset, body.dataset_id).account_id
-        if account_id is None:
-            raise InvalidInput("Training needs a private dataset, which belongs to an account.")
-        return views.plan(plan, ledger.get_account(session, account_id), body)
+        return plans.plan(session, service.settings, body)
 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], responses=PROBLEMS)
@@ -82,38 +72,6 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", status_code=202, response_model=JobRecord, summary="Ask for a training")
-def create_job(
-    service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: JobRequest
-) -> Response:
-    """Hold the plan's price and queue the training. 409 with all numbers when the account cannot pay.
-
-    The unspent rest of the hold returns when the job ends; what was charged by then stays spent.
-    """
-    require_room(service.settings)
-    plan_beforehand(service, body.dataset_id, body.recipe, [jobs.Trial(body.epsilon, body.options)])
-    with transaction(service.factory) as session:
-        job = jobs.submit_training(
-            session, principal=principal.id, idempotency_key=key, now=service.clock(), **body.model_dump()
-        )
-        require_extractor(service.settings.data_dir, plan_from_json(job.plan))
-        record = job_views.jobs(session, [job])[0]
-        failpoint("accept.before")
-    failpoint("accept.after")
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.id}"})
-
-
-def plan_beforehand(service: Service, dataset_id: str, recipe: str, trials: Sequence[jobs.Trial]) -> None:
-    """Find what may take a second for each plan, and is remembered, while nobody waits for the database.
-
-    What is refused here is refused again, with the right words, where it is asked for.
-    """
-    with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
-        for trial in trials:
-            jobs.plan_job(session, dataset_id=dataset_id, recipe=recipe, epsilon=trial.epsilon, options=trial.options)
-
-
 @router.get("", dependencies=[READ], response_model=Page[JobRecord], summary="List jobs")
 def list_jobs(
     service: Running,
@@ -124,15 +82,15 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List the jobs, newest first, all or those of an account, a state, a recipe."""
-    query = narrowed(job_views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
-    return answer_newest(service, request, page, query, Job, job_views.jobs)
+    query = narrowed(views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
+    return answer_newest(service, request, page, query, Job, views.records)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
 def read_job(service: Running, request: Request, job_id: JobId) -> Response:
     """Read a job: its state, its planned and charged budget, and what it made."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.jobs(session, [jobs.get_job(session, job_id)])[0]
+        record = views.record(session, jobs.get_job(session, job_id))
     headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
     return answer(request, record, headers=headers)
 
@@ -168,7 +126,7 @@ def cancel_job(service: Running, request: Request, job_id: JobId, body: CancelRe
     discard = body is not None and body.discard
     with transaction(service.factory) as session:
         job = jobs.request_cancel(session, job_id=job_id, now=service.clock(), discard=discard)
-        record = job_views.jobs(session, [job])[0]
+        record = views.record(session, job)
     return answer(request, record)
 
 
@@ -178,7 +136,7 @@ def _snapshot(service: Service, job_id: str, key_id: str) -> Snapshot | None:
         if auth.find_usable(session, key_id, now=service.clock()) is None:
             return None
         job = jobs.get_job(session, job_id)
-        return Snapshot(job.progress_version, job_views.event(session, job))
+        return Snapshot(job.progress_version, views.event(session, job))
 
 
 sweep_router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"], responses=PROBLEMS)
@@ -195,18 +153,14 @@ def create_sweep(
     409 with every number, and with how many trials would fit, when the account cannot pay for all. Every trial is paid
     for, whichever is used in the end. Choosing the best by its accuracy on a public dataset is post-processing.
     """
-    require_room(service.settings)
     trials = [_trial(body, position) for position in range(len(body.trials))]
-    plan_beforehand(service, body.dataset_id, body.recipe, trials)
-    with transaction(service.factory) as session:
-        facts = body.model_dump(exclude={"trials", "epsilon"})
+    facts = body.model_dump(exclude={"trials", "epsilon"})
+    with accepting(service, *(facts | vars(trial) for trial in trials)) as session:
         sweep = jobs.submit_sweep(
             session, principal=principal.id, idempotency_key=key, trials=trials, now=service.clock(), **facts
         )
-        for trial in jobs.jobs_of_sweep(session, sweep.id):
-            require_extractor(service.settings.data_dir, plan_from_json(trial.plan))
+        require_extractors(service, *jobs.jobs_of_sweep(session, sweep.id))
         record = _record(session, sweep)
-    service.ring()
     return answer(request, record, status_code=202, headers={"Location": f"/v1/sweeps/{record.id}"})
 
 
@@ -215,7 +169,7 @@ def list_sweeps(service: Running, request: Request, page: Paging, account_id: Of
     """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
     return answer_newest(
-        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, job_views.sweeps
+        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, sweeps.records
     )
 
 
@@ -245,4 +199,4 @@ def _trial(body: SweepRequest, position: int) -> jobs.Trial:
 
 
 def _record(session: Session, sweep: Sweep) -> SweepRecord:
-    return job_views.sweeps(session, [sweep])[0]
+    return sweeps.records(session, [sweep])[0]

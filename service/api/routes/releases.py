@@ -14,23 +14,22 @@ from obscura.wire import formats
 from obscura.wire.job_schemas import (
     FINAL_STATES,
     EvaluationRecord,
-    EvaluationRequest,
     ReleaseRecord,
-    SampleRecord,
-    SampleRequest,
 )
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
-from service import artifacts, jobs, reports, weights
-from service.api import job_views
+from service import jobs, reports, weights
 from service.api.conditional import answer, answer_bytes, send_file
-from service.api.deps import PROBLEMS, READ, IdempotencyKey, OfAccount, Paging, Running, Service, Trainer
+from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
 from service.api.problems import JobNotSucceeded, Pending
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.session import transaction
-from service.disk import require_room
 from service.errors import NotFound
+from service.jobs.kinds import evaluate
+from service.storage.files import digest_file
+from service.storage.interface import key_of
+from service.views import releases as views
 
 router = APIRouter(prefix="/v1/releases", tags=["releases"], responses=PROBLEMS)
 ReleaseId = Annotated[Identifier, Path()]
@@ -47,15 +46,15 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    query = narrowed(job_views.RELEASES, Release, account_id=account_id)
-    return answer_newest(service, request, page, query, Release, job_views.releases)
+    query = narrowed(views.RELEASES, Release, account_id=account_id)
+    return answer_newest(service, request, page, query, Release, views.records)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
 def read_release(service: Running, request: Request, release_id: ReleaseId) -> Response:
     """Read a release, with what was measured on public data."""
     with transaction(service.factory, read_only=True) as session:
-        record = job_views.releases(session, [jobs.get_release(session, release_id)])[0]
+        record = views.records(session, [jobs.get_release(session, release_id)])[0]
     return answer(request, record)
 
 
@@ -112,7 +111,7 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     """Download what was trained: `classifier.*` with `extractor.safetensors`, `generator.*` with a model card and
     `load_generator.py`, which draws from it with torch alone, or `histogram.json`; and the privacy card."""
     if name in formats.MADE:
-        made = weights.read_made(service.settings.data_dir, service.factory, release_id, name)
+        made = weights.read_made(service.storage, service.factory, release_id, name)
         return answer_bytes(request, made, "text/plain; charset=utf-8")
     if name not in formats.DOWNLOADS:
         known = ", ".join((*formats.DOWNLOADS, *formats.MADE))
@@ -120,46 +119,6 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
     return _send(
         service, request, release_id, name, "application/json" if name.endswith(".json") else "application/octet-stream"
     )
-
-
-@router.post("/{release_id}/samples", status_code=202, response_model=SampleRecord, summary="Draw synthetic images")
-def create_sample(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: SampleRequest,
-) -> Response:
-    """Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost entry."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_sample(session, now=service.clock(), count_max=service.settings.samples_max, **facts)
-        record = job_views.sample(jobs.sample_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/samples/{record.id}"})
-
-
-@router.post(
-    "/{release_id}/evaluations", status_code=202, response_model=EvaluationRecord, summary="Evaluate a release"
-)
-def create_evaluation(
-    service: Running,
-    principal: Trainer,
-    request: Request,
-    release_id: ReleaseId,
-    key: IdempotencyKey,
-    body: EvaluationRequest,
-) -> Response:
-    """Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to the report."""
-    require_room(service.settings)
-    facts = body.model_dump() | {"release_id": release_id, "principal": principal.id, "idempotency_key": key}
-    with transaction(service.factory) as session:
-        job = jobs.submit_evaluation(session, now=service.clock(), samples_max=service.settings.samples_max, **facts)
-        record = job_views.evaluation(jobs.evaluation_of(session, job.id), job)
-    service.ring()
-    return answer(request, record, status_code=202, headers={"Location": f"/v1/jobs/{record.job_id}"})
 
 
 @router.get(
@@ -175,16 +134,14 @@ def list_evaluations(service: Running, request: Request, release_id: ReleaseId, 
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
-        return [job_views.evaluation(row, row.job) for row in rows]
+        return [evaluate.show(row, row.job) for row in rows]
 
     return answer_newest(service, request, page, query, Evaluation, show)
 
 
 def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     _require_generator(service, release_id, name)
-    return answer_bytes(
-        request, reports.read_report(service.settings.data_dir, service.factory, release_id, name), media_type
-    )
+    return answer_bytes(request, reports.read_report(service.storage, service.factory, release_id, name), media_type)
 
 
 def _require_generator(service: Service, release_id: str, name: str) -> Release:
@@ -200,8 +157,8 @@ def _require_generator(service: Service, release_id: str, name: str) -> Release:
 
 def _send(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
     release = _require_generator(service, release_id, name)
-    path = artifacts.find_file(service.settings.data_dir, release.id, name)
-    return send_file(request, path, sha256=artifacts.digest_file(path), media_type=media_type)
+    path = service.storage.open(key_of(release.id), name)
+    return send_file(request, path, sha256=digest_file(path), media_type=media_type)
 
 
 sample_router = APIRouter(prefix="/v1/samples", tags=["samples"], responses=PROBLEMS)
@@ -217,15 +174,6 @@ _CONTENT: dict[int | str, dict[str, Any]] = {
     409: {"description": "Pending (with Retry-After), or the sampling failed."},
     416: {"description": "The range lies outside the content."},
 }
-
-
-@sample_router.get("/{sample_id}", dependencies=[READ], response_model=SampleRecord, summary="Read a sample")
-def read_sample(service: Running, request: Request, sample_id: SampleId) -> Response:
-    """Read a sample: its state, and its SHA-256 and size once it is there."""
-    with transaction(service.factory, read_only=True) as session:
-        record = job_views.sample(*_find(session, sample_id))
-    headers = {} if record.state in FINAL_STATES else {"Retry-After": "2"}
-    return answer(request, record, headers=headers)
 
 
 @sample_router.get(
@@ -244,7 +192,7 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
     if sample.sha256 is None or sample.path is None:
         raise JobNotSucceeded(f"Sample {sample_id} has no content: its job {job.state.value}. Draw a new one.")
     packing = formats.PACKINGS[sample.format.value]
-    path = artifacts.find_file(service.settings.data_dir, sample.id, sample.path.rpartition("/")[2])
+    path = service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
     return send_file(
         request, path, sha256=sample.sha256, media_type=packing.media_type, filename=f"{sample.id}.{packing.suffix}"
     )

@@ -36,8 +36,8 @@ CHECKSUMS = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
-# 1,437 records support fewer teachers; a small evaluation keeps the fallback within three minutes.
-DIGITS_OPTIONS: dict[str, Any] = {"teachers": 200, "images": 200, "evaluation_samples": 2000}
+# A small evaluation keeps the fallback within three minutes.
+DIGITS_OPTIONS: dict[str, Any] = {"evaluation_samples": 2000}
 
 _TORCHVISION = f"""
 import socket, sys
@@ -54,29 +54,30 @@ from sklearn.datasets import load_digits
 digits = load_digits()
 images = np.round(digits.images * (255 / 16)).astype(np.uint8)
 public = np.arange(len(images)) % 5 == 0
-for name, chosen in (("private", ~public), ("public", public)):
+for name, chosen in (("digits", ~public), ("test", public)):
     np.savez(Path(sys.argv[1]) / f"{name}.npz", images=images[chosen], labels=digits.target[chosen].astype(np.int64))
 """
 
 
 @dataclass(frozen=True)
 class DemoImages:
-    """Two packages ready to push, and the demo's parameters that fit them.
+    """Real images, and what is known of them before they are read.
 
     Attributes:
-        name: Of the dataset.
+        name: Of the set.
         source: Where the files came from, for people.
-        classes: In label order.
+        folder: The training images, as `obscura datasets push` takes them with `flags`.
         private: The training images.
         public: The evaluation images.
-        private_at_most, public_at_most: How many there are of each at most, known of these sets before they are read.
+        private_at_most, public_at_most: How many there are of each at most.
         delta: For the account; at most 1 / records.
         options: Of the recipe.
     """
 
     name: str
     source: str
-    classes: tuple[str, ...]
+    folder: Path
+    flags: str
     private: Package
     public: Package
     private_at_most: int
@@ -122,9 +123,10 @@ def _fashion_mnist(folder: Path, source: str) -> DemoImages:
     return DemoImages(
         name="Fashion-MNIST",
         source=source,
-        classes=FASHION_CLASSES,
-        private=prepare(folder, Choices(split="train")),
-        public=prepare(folder, Choices(split="t10k")),
+        folder=folder,
+        flags=f" --split train --classes '{','.join(FASHION_CLASSES)}'",
+        private=prepare(folder, Choices(split="train", classes=FASHION_CLASSES)),
+        public=prepare(folder, Choices(split="t10k", classes=FASHION_CLASSES)),
         private_at_most=60_000,
         public_at_most=10_000,
         delta=1e-5,
@@ -135,14 +137,15 @@ def _fashion_mnist(folder: Path, source: str) -> DemoImages:
 def _digits(folder: Path) -> DemoImages:
     folder.mkdir(parents=True, exist_ok=True)
     _run([sys.executable, "-c", _DIGITS, str(folder)], DIGITS_SECONDS_MAX)
-    if not (folder / "public.npz").is_file():
+    if not (folder / "test.npz").is_file():
         raise CliError("scikit-learn's digits could not be loaded: is it installed (`make setup`)?")
     return DemoImages(
         name="digits",
         source="scikit-learn",
-        classes=tuple("0123456789"),
-        private=prepare(folder / "private.npz"),
-        public=prepare(folder / "public.npz"),
+        folder=folder / "digits.npz",
+        flags="",
+        private=prepare(folder / "digits.npz"),
+        public=prepare(folder / "test.npz"),
         private_at_most=1500,
         public_at_most=400,
         delta=1e-4,

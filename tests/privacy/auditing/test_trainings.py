@@ -19,7 +19,7 @@ from benchmarks.audited_trainings import (
     warm_start_scores,
 )
 from benchmarks.broken_mechanisms import no_noise
-from models.generator import Generator
+from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
 from privacy.accounting.gaussian import gaussian_mu
 from privacy.auditing.one_run import epsilon_lower_bound, flip_coins, gaussian_refuted, guess

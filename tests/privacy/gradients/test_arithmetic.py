@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from models.dcgan import DcganConfig, Discriminator
-from models.edm import EdmConfig, EdmDenoiser, noisy_rows
-from models.edm import losses as denoising_losses
-from models.networks import with_planes
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig
+from models.portable.edm import EdmConfig, EdmDenoiser, noisy_rows
+from models.portable.edm import losses as denoising_losses
+from models.portable.layers import with_planes
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from privacy.gradients.arithmetic import aligned_linear, aligned_products, exact_arithmetic
 from privacy.gradients.dpsgd import DpSgd

@@ -18,7 +18,7 @@ from privacy.gradients.gep import Gep, orthonormal_basis
 from privacy.gradients.per_sample import Traces, trace_gradients
 from privacy.gradients.topagg import TopAggSgd, norm_top_k
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.freezing import FreezeSchedule
+from privacy.plans.private_steps import FreezeSchedule
 
 QUIET = {"noise_multiplier": 1e-6, "expected_batch": 1.0}
 

@@ -9,8 +9,9 @@ import dp_accounting.pld
 import pytest
 from torch import nn
 
-from models.dcgan import DcganConfig, Discriminator
-from models.edm import EdmConfig, EdmDenoiser
+from models.discriminator import Discriminator
+from models.portable.dcgan import DcganConfig
+from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import PRETRAINED, ClassifierConfig, PrivateClassifier
 from privacy.accounting.calibration import noise_multiplier_for
 from privacy.accounting.events import PoissonGaussianEvent
@@ -18,7 +19,7 @@ from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.gradients.estimator import shapes_of
 from privacy.gradients.gep import Gep
-from privacy.plans.dp_classifier import ARCHITECTURES
+from privacy.plans.dp_classifier.plan import ARCHITECTURES
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import ESTIMATORS, STEPS, StepsConfig
 from privacy.plans.registry import RECIPES, build_plan, plan_from_json

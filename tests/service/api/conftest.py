@@ -29,6 +29,7 @@ from service.cli.serving import listen, server_config
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, transaction
+from service.jobs import kinds
 from service.main import create_app, utc_now
 from service.settings import Settings
 from tests.service.people import make_key
@@ -176,7 +177,7 @@ class Served:
         facts = {"dataset": "held out", "dataset_id": evaluation["dataset_id"], "train_images": 50, "test_images": 7}
         results = {"accuracy": accuracy, "accuracy_warm_start_only": None}
         results["evaluation"] = {**facts, "seeds": [evaluation["seed"]]}
-        self._finish(jobs.finish_evaluation, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
+        self._finish(kinds.evaluate.finish, evaluation["job_id"], results=results, confusion=[[3, 1], [0, 3]])
 
     def _finish(self, how: Callable[..., Any], job_id: str, **what: Any) -> None:
         attempt = self.claim(job_id)
@@ -189,7 +190,7 @@ class Served:
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
         facts = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
-        self._finish(jobs.finish_sample, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
+        self._finish(kinds.sample.finish, sample["job_id"], path=f"samples/{sample['id']}/{name}", **facts)
 
 
 @pytest.fixture

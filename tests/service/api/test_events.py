@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx_sse import EventSource, ServerSentEvent
 
-from obscura.client.transport import ServerEvent, parse_events
 from service.api.events import StreamLimits
 from tests.together import wait_until
 
@@ -24,18 +24,18 @@ def job(served: Any) -> dict[str, Any]:
     return dict(served.train(served.ready_dataset(served.account()["id"])["id"]).json())
 
 
-def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerEvent]:
+def events_of(served: Any, job_id: str, last: str | None = None, scope: str = "read") -> list[ServerSentEvent]:
     headers = {"Last-Event-ID": last} if last else {}
     with served.client(scope).stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
-        return list(parse_events(answer.iter_lines()))
+        return [event for event in EventSource(answer).iter_sse() if event.data]
 
 
 def test_a_stream_ends_with_the_final_state(served, job):
     attempt = served.claim(job["id"])
     served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
-    found: list[ServerEvent] = []
+    found: list[ServerSentEvent] = []
     reader = threading.Thread(target=lambda: found.extend(events_of(served, job["id"])))
     reader.start()
     time.sleep(0.3)
@@ -43,8 +43,8 @@ def test_a_stream_ends_with_the_final_state(served, job):
     time.sleep(0.2)
     release_id = served.publish(job["id"], attempt)
     reader.join(timeout=10)
-    assert [event.name for event in found[-1:]] == ["finished"]
-    assert {event.name for event in found[:-1]} == {"progress"}
+    assert [event.event for event in found[-1:]] == ["finished"]
+    assert {event.event for event in found[:-1]} == {"progress"}
     assert '"step":2' in found[-2].data or '"step":2' in found[-3].data
     assert f'"release_id":"{release_id}"' in found[-1].data
     assert len({event.id for event in found}) == len(found)
@@ -54,11 +54,11 @@ def test_a_client_that_comes_back_hears_only_what_is_new(served, job):
     attempt = served.claim(job["id"])
     served.progress(job["id"], attempt, stage="votes", step=1, steps=2)
     (seen,) = events_of(served, job["id"])  # ends after its bounded duration
-    assert seen.name == "progress"
+    assert seen.event == "progress"
     assert events_of(served, job["id"], last=seen.id) == []
     served.publish(job["id"], attempt)
     (final,) = events_of(served, job["id"], last=seen.id)
-    assert final.name == "finished"
+    assert final.event == "finished"
     answer = served.client("read").get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": final.id or ""})
     assert answer.status_code == 204
 
@@ -127,4 +127,4 @@ def test_there_is_nothing_to_follow_without_a_job(served):
 
 
 def wait_for_streams(served: Any, count: int) -> None:
-    wait_until(lambda: served.app.state.service.streams._open.total() == count)
+    wait_until(lambda: served.app.state.service.streams._taken.total() == count)

@@ -23,7 +23,7 @@ from tests.service.api.conftest import ACCOUNT, DATASET, PATIENCE_SECONDS, Serve
 from workers.supervise.reconcile import reconcile
 
 SPENT_NANO = 1000
-RAISES = {"/v1/limit-requests/{request_id}/approve", "/limit-requests/{request_id}/approve"}
+RAISES = {"/v1/limit-requests/{request_id}/approve", "/decisions/{request_id}/approve"}
 
 
 def routes(router: Any) -> Iterator[Any]:
@@ -168,18 +168,18 @@ def test_no_request_returns_what_was_spent(served, watched, make_npz):
             ask("POST", f"/accounts/{{account_id}}/{action}", why, client=browser, **account)
         ask("POST", "/accounts/{account_id}/limit-requests", why | {"epsilon": 2.5}, client=browser, **account)
         newest = served.client().get("/v1/limit-requests").json()["items"][0]["id"]
-        ask("POST", "/limit-requests/{request_id}/decline", client=browser, request_id=newest)
+        ask("POST", "/decisions/{request_id}/decline", client=browser, request_id=newest)
         request = higher(alice, 2.5)
         ask("POST", "/admins", person("nobody"), client=browser)
-        ask("POST", "/admin-requests/{request_id}/decline", client=browser, **asked())
+        ask("POST", "/decisions/{request_id}/decline", client=browser, **asked())
         ask("POST", "/admins", person("dave"), client=browser)
         sign_in(token_of_bob)
-        ask("POST", "/limit-requests/{request_id}/approve", client=browser, **request)
-        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
+        ask("POST", "/decisions/{request_id}/approve", client=browser, **request)
+        ask("POST", "/decisions/{request_id}/approve", client=browser, **asked())
         dave = alice.get("/v1/admins").json()["items"][-1]
         ask("POST", "/admins/{admin_id}/remove", why, client=browser, admin_id=dave["id"])
         sign_in(token_of_alice)
-        ask("POST", "/admin-requests/{request_id}/approve", client=browser, **asked())
+        ask("POST", "/decisions/{request_id}/approve", client=browser, **asked())
         ask("POST", "/accounts/{account_id}/lower-limit", why | {"epsilon": 2.0}, client=browser, **account)
         ask("POST", "/jobs/{job_id}/cancel", client=browser, **job())
         ask("POST", "/sweeps/{sweep_id}/cancel", client=browser, **sweep())

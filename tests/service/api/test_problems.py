@@ -139,10 +139,11 @@ def test_a_corrupted_ledger_is_an_operators_matter(served):
     account = served.account()
     with transaction(served.factory) as session:
         session.execute(text("UPDATE accounts SET spent_nano = spent_nano + 1 WHERE id = :id"), {"id": account["id"]})
-    answer = served.client().get(f"/v1/accounts/{account['id']}")
-    document = problem(answer, 503, "ledger_corruption")
-    assert account["id"] not in document["detail"]
-    assert int(answer.headers["retry-after"]) > 0
+    for address in (f"/v1/accounts/{account['id']}", "/v1/accounts"):
+        answer = served.client().get(address)
+        document = problem(answer, 503, "ledger_corruption")
+        assert account["id"] not in document["detail"]
+        assert int(answer.headers["retry-after"]) > 0
 
 
 def test_security_headers_are_on_every_answer(served):

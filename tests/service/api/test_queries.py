@@ -17,8 +17,8 @@ from service.settings import Settings
 from tests.service.api.conftest import serving
 
 # Eight times as much, and in the end more than one page of everything.
-SMALL = {"accounts": 8, "jobs": 100, "entries": 2000}
-LARGE = {"accounts": 64, "jobs": 800, "entries": 16_000}
+SMALL = {"accounts": 8, "jobs": 60, "entries": 500}
+LARGE = {"accounts": 64, "jobs": 480, "entries": 4000}
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def test_no_route_and_no_page_asks_more_when_more_is_stored(settings):
 def test_pages_lead_through_everything_once(settings):
     """Accounts, jobs that have ended, releases: from page to page, each is shown once."""
     with serving(settings) as served:
-        lay_in(served.factory, settings.data_dir, accounts=60, jobs=200, entries=6000)
+        lay_in(served.factory, settings.data_dir, accounts=60, jobs=240, entries=1500)
         stock = lay_in(served.factory, settings.data_dir, **SMALL)
         client = served.client(None)
         client.post("/login", data={"key": stock.token})

@@ -4,7 +4,6 @@ import io
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from tests.service.api.conftest import DATASET
 from tests.together import at_once, wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_SECONDS = 120
 LEASE_SECONDS = 3
 
@@ -25,12 +23,11 @@ LEASE_SECONDS = 3
 class ApiProcess:
     """One web process, and a client of it."""
 
-    def __init__(self, data_dir: Path, database_url: str) -> None:
+    def __init__(self, python: str, data_dir: Path, database_url: str) -> None:
         settings = {"DATA_DIR": str(data_dir), "DATABASE_URL": database_url, "MODE": "celery"}
         settings |= {"LEASE_SECONDS": str(LEASE_SECONDS), "HEARTBEAT_SECONDS": "0.5"}
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        environment |= {f"OBSCURA_{name}": value for name, value in settings.items()}
-        command = [sys.executable, str(Path(__file__).with_name("api_process.py"))]
+        environment = os.environ | {f"OBSCURA_{name}": value for name, value in settings.items()}
+        command = [python, "-m", "tests.service.api.api_process"]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         self.process = subprocess.Popen(command, env=environment, **pipes)
         assert self.process.stdout is not None
@@ -90,12 +87,12 @@ class ApiProcess:
 
 
 @pytest.fixture
-def start(tmp_path: Path, database_url: str) -> Iterator[Callable[[], ApiProcess]]:
+def start(tmp_path: Path, database_url: str, warm: str) -> Iterator[Callable[[], ApiProcess]]:
     """Start a web process on the folder and the database of the test."""
     with ExitStack() as stack:
 
         def started() -> ApiProcess:
-            made = ApiProcess(tmp_path / "data", database_url)
+            made = ApiProcess(warm, tmp_path / "data", database_url)
             stack.callback(made.kill)
             return made
 

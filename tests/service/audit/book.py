@@ -27,7 +27,8 @@ from service.db.job_tables import Job, Release
 from service.db.ledger_tables import Checkpoint
 from service.db.session import SessionFactory, transaction
 from service.ledger.stops import arming_stops
-from tests.service.people import make_key
+from service.storage.folder import FolderStorage
+from tests.service.people import approve_raise, make_key
 
 EVENT = GaussianEvent(sensitivity=2.0, stddev=40.0, count=4)
 STEPS = PoissonGaussianEvent(sampling_probability=0.05, noise_multiplier=1.0, count=10)  # noise follows from a budget
@@ -181,7 +182,7 @@ class LedgerBook:
             key=self.key,
         )
         if keep:
-            keep_receipt(self.data_dir, release.receipt)
+            keep_receipt(FolderStorage(self.data_dir), release.receipt)
         return release.receipt
 
     def train(self, account: str, *, keep: bool = True) -> dict[str, Any]:
@@ -205,10 +206,10 @@ class LedgerBook:
                 account_id=self.accounts[account],
                 epsilon=epsilon,
                 reason="protocol 17",
-                requested_by=asking,
+                asked_with=asking,
                 now=self.tick(),
             )
-            ledger.approve_raise(session, request_id=request.id, decided_by=approving, now=self.tick())
+            approve_raise(session, request.id, approving, self.tick())
 
     def fill(self) -> LedgerBook:
         """Write two accounts with every kind of entry."""
@@ -253,7 +254,7 @@ class LedgerBook:
     def checkpoint(self) -> Checkpoint:
         heads = self.verify().heads
         made = self.do(write_checkpoint, heads=heads, key=self.key)
-        keep_checkpoint(self.data_dir, made, trusted_keys(self.key_path))
+        keep_checkpoint(FolderStorage(self.data_dir), made, trusted_keys(self.key_path))
         return made
 
     def releases(self) -> list[Release]:

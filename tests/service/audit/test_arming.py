@@ -90,7 +90,7 @@ def test_a_finding_without_an_account_stops_everything(book: LedgerBook, setting
     with pytest.raises(ArmingStopped):
         book.arm(hold_id, attempt)
     book.hold("patients")
-    assert claim_next(settings, book.factory, kind=jobs.JobKind.TRAIN, worker="w", now=book.now) is None
+    assert claim_next(settings, book.factory, kind="train", worker="w", now=book.now) is None
 
 
 def test_a_file_that_somebody_hands_in_stops_nothing(book: LedgerBook) -> None:

@@ -6,22 +6,22 @@ import pytest
 from sqlalchemy import event
 
 from service import ledger
-from service.artifacts import directory_of
 from service.audit.findings import Finding, FindingCode
 from service.db.base import new_id, release_id_of
 from service.db.session import transaction
 from service.inspection import inspect_ledger
-from service.journals import Journal
 from service.settings import Settings
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of
+from service.storage.journals import Journal
 from tests.service.audit.book import LedgerBook
 
 
 def write(book: LedgerBook, job_id: str, *prices_nano: int, account: str | None = "patients") -> None:
     account_id = None if account is None else book.accounts.get(account, account)
-    journal = Journal(book.data_dir, job_id, 1, account_id)
+    journal = Journal(FolderStorage(book.data_dir), job_id, 1, account_id)
     for price_nano in prices_nano:
         journal.write(stage="votes", count=1, price_nano=price_nano)
-    journal.close()
 
 
 def forgotten(book: LedgerBook, settings: Settings, *, full: bool = True) -> list[Finding]:
@@ -92,14 +92,14 @@ def test_of_ended_jobs_the_full_verification_compares_the_journals(book, setting
 
 def test_releases_and_samples_of_unknown_jobs_are_found_and_those_of_known_ones_are_not(book, settings):
     job_id, _ = book.hold("patients")
-    known = [directory_of(book.data_dir, release_id_of(job_id))]  # in place, and not published yet
-    known.append(directory_of(book.data_dir, new_id("rel")).with_suffix(".0123.tmp"))
+    known = [book.data_dir / key_of(release_id_of(job_id))]  # in place, and not published yet
+    known.append((book.data_dir / key_of(new_id("rel"))).with_suffix(".0123.tmp"))
     release_id, sample_id = new_id("rel"), new_id("smp")
     for path in known:
         path.mkdir(parents=True)
     assert inspect_ledger(settings, book.factory).clean
     for identifier in (release_id, sample_id):
-        directory_of(book.data_dir, identifier).mkdir(parents=True)
+        (book.data_dir / key_of(identifier)).mkdir(parents=True)
     release, sample = forgotten(book, settings)
     assert (release.code, release.scope, release.stops) == (FindingCode.RELEASE_UNKNOWN, "*", True)
     assert (sample.code, sample.scope, sample.stops) == (FindingCode.SAMPLE_UNKNOWN, "*", True)
@@ -121,7 +121,7 @@ def test_a_job_that_is_accepted_charges_and_publishes_during_a_verification_rais
             book.charge(hold_id, 1)
             write(book, job_id, 10)
             book.publish(job_id)
-            directory_of(book.data_dir, release_id_of(job_id)).mkdir(parents=True)
+            (book.data_dir / key_of(release_id_of(job_id))).mkdir(parents=True)
 
     event.listen(book.factory.kw["bind"], "before_cursor_execute", before_select)
     report = inspect_ledger(settings, book.factory, full=full)

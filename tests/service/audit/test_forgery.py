@@ -18,6 +18,7 @@ from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.base import new_id
 from service.db.session import transaction
+from service.storage.folder import FolderStorage
 from tests.service.audit.book import EVENT, LedgerBook
 from tests.service.audit.forgery import Change, rewritten
 
@@ -34,7 +35,7 @@ def patients(book: LedgerBook) -> str:
 
 @pytest.fixture
 def kept(book: LedgerBook) -> Signed:
-    found = read_checkpoint_file(book.data_dir, trusted_keys(book.key_path))
+    found = read_checkpoint_file(FolderStorage(book.data_dir), trusted_keys(book.key_path))
     assert found is not None
     return found
 
@@ -239,7 +240,7 @@ def test_what_was_cut_off_after_the_newest_witness_is_not_found(book: LedgerBook
 
 def test_a_lost_account_is_found_by_a_checkpoint(book: LedgerBook, kept: Signed) -> None:
     gone = book.accounts["pupils"]
-    tables = ("releases", "jobs", "holds", "entries", "limit_requests")
+    tables = ("releases", "jobs", "holds", "entries", "decisions")
     lost = [f"DELETE FROM {table} WHERE account_id = '{gone}'" for table in tables]
     lost.append(f"DELETE FROM accounts WHERE id = '{gone}'")
     assert [code for code, _ in book.found_after(*lost)] == [FindingCode.OLDER_THAN_CHECKPOINT]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from service.artifacts import digest_directory
 from service.audit.receipts import check_receipt
 from service.audit.signing import SignatureRefused, SigningKeyUnusable, open_signing_key, trusted_keys
 from service.inspection import inspect_ledger
 from service.settings import Settings
+from service.storage.files import digest_directory
 from tests.service.audit.book import LedgerBook
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "verify_receipt.py"

@@ -204,11 +204,12 @@ EDITED_REQUEST = {
     "epsilon": "epsilon + 1",
     "epsilon_before": "epsilon_before - 1",
     "reason": "'because'",
-    "requested_at": "'2029-01-02 03:04:05.678901'",
-    "requested_by": "decided_by",
-    "decided_by": "requested_by",
-    "requested_by_admin": "decided_by_admin",
-    "decided_by_admin": "requested_by_admin",
+    "asked_at": "'2029-01-02 03:04:05.678901'",
+    "asked_with": "decided_with",
+    "decided_with": "asked_with",
+    "asked_by": "decided_by",
+    "decided_by": "asked_by",
+    "action": "'admit'",
     "state": "'declined'",
     "id": "'lim_another'",
 }
@@ -253,15 +254,15 @@ def test_a_lost_hold_and_an_invented_one_are_found(book: LedgerBook) -> None:
 
 def test_an_edited_approval_of_a_raise_is_found(book: LedgerBook) -> None:
     for column, value in EDITED_REQUEST.items():
-        found = book.found_after(f"UPDATE limit_requests SET {column} = {value}")
+        found = book.found_after(f"UPDATE decisions SET {column} = {value}")
         assert found[0] == (FindingCode.RAISE_UNAPPROVED, 2), column
-    assert book.found_after("DELETE FROM limit_requests") == [(FindingCode.RAISE_UNAPPROVED, 2)]
+    assert book.found_after("DELETE FROM decisions") == [(FindingCode.RAISE_UNAPPROVED, 2)]
 
 
 def test_an_approval_that_raised_nothing_is_found(book: LedgerBook) -> None:
-    names = "account_id, epsilon_before, epsilon, reason, state, requested_by, requested_at, decided_by, decided_at"
-    names += ", requested_by_admin, decided_by_admin"
-    copy = f"INSERT INTO limit_requests (id, {names}) SELECT 'lim_invented', {names} FROM limit_requests"
+    names = "action, account_id, epsilon_before, epsilon, reason, state, asked_by, asked_with, asked_at"
+    names += ", decided_by, decided_with, decided_at"
+    copy = f"INSERT INTO decisions (id, {names}) SELECT 'lim_invented', {names} FROM decisions"
     assert book.found_after(copy) == [(FindingCode.RAISE_UNAPPROVED, None)]
 
 

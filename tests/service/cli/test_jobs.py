@@ -1,12 +1,60 @@
-"""What `obscura jobs cancel` asks before it throws away what was paid for."""
+"""How a plan is shown, and what `obscura jobs cancel` asks before it throws away what was paid for."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from obscura.cli.console import CliError, Exit
-from obscura.cli.jobs import confirm, price_of_nothing
+from obscura.cli.console import UNBOUNDED, CliError, Exit, Output
+from obscura.cli.jobs import confirm, price_of_nothing, show_plan
 from obscura.client import Job
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, StageFacts
+from privacy.accounting.filter import open_filter
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import RECIPES, build_plan
+
+COLUMNS = 80
+
+
+def shown(made: Plan) -> str:
+    """The tables of a plan where nothing bounds their width, as in a pipe."""
+    budget = BudgetFacts.model_validate(dict.fromkeys(BudgetFacts.model_fields, 1) | {"account_id": "acc_x"})
+    stages = [
+        StageFacts(name=stage.name, releases=stage.event.count, noise_multiplier=12.345678901, price_nano=123456789)
+        for stage in made.stages
+    ]
+    record = PlanRecord(
+        recipe=made.recipe,
+        dataset_id="ds_x",
+        epsilon=1.0,
+        delta=1e-5,
+        unit="record",
+        adjacency="add_remove",
+        price_nano=made.price_nano,
+        price_epsilon=0.9999999,
+        stages=stages,
+        buys=made.facts,
+        notes=[],
+        config={},
+        budget=budget,
+    )
+    output = Output(as_json=False)
+    output._out = Console(soft_wrap=True, width=UNBOUNDED, file=io.StringIO())
+    show_plan(output, record)
+    return output._out.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "preset"), [(name, preset) for name, recipe in RECIPES.items() for preset in recipe.presets or ("",)]
+)
+def test_a_plans_table_fits_a_terminal(recipe, preset):
+    facts = PublicFacts(tuple(map(str, range(10))), 28, 28, 1, 60_000, "record")
+    account = open_filter(1.0, 1e-5)
+    made = build_plan(recipe, {"preset": preset} if preset else {}, account, account.capacity_nano, facts)
+    text = shown(made)
+    assert max(map(len, text.splitlines())) <= COLUMNS, text
+    assert ("teachers" in text) == ("teachers" in made.facts)
 
 
 def job(**changes: Any) -> Job:

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from obscura.cli import app as cli
 from service.audit.checkpoints import CHECKPOINT_FILE
-from service.audit.receipts import receipts_folder
 from service.db.session import make_engine, make_session_factory
 from service.ledger.stops import arming_stops
 from tests.conftest import NOW
@@ -109,7 +108,7 @@ def test_files_that_are_gone_are_reported_and_keep_nobody_from_clearing(book, ru
 
 
 def test_a_receipt_that_a_user_holds_is_compared(book, run, tmp_path):
-    kept = next(receipts_folder(book.data_dir).glob("acc_*.json"))
+    kept = next((book.data_dir / "receipts").glob("acc_*.json"))
     held = shutil.copyfile(kept, tmp_path / "held.json")
     kept.unlink()
     assert run("verify", "--receipt", str(held), "--json").json["witnesses"] == 1
@@ -122,7 +121,7 @@ def test_a_receipt_that_a_user_holds_is_compared(book, run, tmp_path):
 
 def test_a_checkpoint_is_signed_over_a_sound_ledger_alone(book, run):
     assert run("checkpoint", "--json").json == {"sequence": 1, "accounts": 1, "entries": 5}
-    kept = json.loads((receipts_folder(book.data_dir) / CHECKPOINT_FILE).read_text())
+    kept = json.loads((book.data_dir / "receipts" / CHECKPOINT_FILE).read_text())
     assert kept["statement"]["heads"][book.accounts["patients"]][0] == 5
     newest = run("status", "--json").json["checkpoint"]
     assert (newest["sequence"], newest["key_id"]) == (1, book.key.key_id)

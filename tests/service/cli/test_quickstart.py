@@ -21,7 +21,8 @@ MEND = "python scripts/quickstart_transcript.py mends it"
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_happens(tmp_path):
+def test_the_page_shows_what_happens(tmp_path, warm, monkeypatch):
+    monkeypatch.setattr("sys.executable", warm)
     shown, _ = SHOWN.findall(PAGE.read_text("utf-8"))
     ids = re.compile(r"\b(job|rel)_[a-z2-7]{20}\b")
     assert ids.sub("ID", run_command(tmp_path)) == ids.sub("ID", shown), MEND
@@ -31,7 +32,8 @@ def test_the_page_shows_what_happens(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_six_lines_of_python_do(tmp_path):
+def test_the_page_shows_what_six_lines_of_python_do(tmp_path, warm, monkeypatch):
+    monkeypatch.setattr("sys.executable", warm)
     _, shown = SHOWN.findall(PAGE.read_text("utf-8"))
     (program,) = PROGRAM.findall(PAGE.read_text("utf-8"))
     assert len([line for line in program.splitlines() if line]) == 6

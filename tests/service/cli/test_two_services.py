@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 
 from obscura.client.local_service import LocalService, running_at
 from tests.service.cli.conftest import environment
@@ -21,7 +20,7 @@ def test_a_second_service_with_workers_of_its_own_is_refused(shell):
 
 def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
     url = (shell.data_dir / "service.url").read_text("ascii")
-    command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
+    command = [shell.python, "-m", "obscura.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
     with subprocess.Popen(
         command,
         env=environment(OBSCURA_MODE="celery"),
@@ -41,8 +40,9 @@ def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
     assert running_at(shell.data_dir) == url.strip()
 
 
-def test_two_that_start_at_once_share_one(tmp_path):
+def test_two_that_start_at_once_share_one(tmp_path, warm, monkeypatch):
     """Whoever loses the race uses the service of the other."""
+    monkeypatch.setattr("sys.executable", warm)
     first, second = LocalService(tmp_path / "data"), LocalService(tmp_path / "data", log=tmp_path / "second.log")
     (tmp_path / "data").mkdir(mode=0o700)
     for each in (first, second):  # both have found nobody; the second one's waiting ends with the first one's address

@@ -4,21 +4,20 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from obscura.client.local_service import running_at
-from service.artifacts import directory_of
 from service.db.base import new_id
+from service.storage.interface import key_of
 from tests.service.cli.conftest import START_SECONDS, Shell, environment
 
 MARK = "ins_" + "a" * 20
 
 
-def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp_path):
+def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp_path, warm):
     changes = {"OBSCURA_PUBLIC_URL": "https://obscura.example", "OBSCURA_DASHBOARD_PUBLIC": "true"}
-    command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(tmp_path / "data"), "up", "--port", "0"]
+    command = [warm, "-m", "obscura.cli", "--data-dir", str(tmp_path / "data"), "up", "--port", "0"]
     reading, terminal = pty.openpty()  # a link that signs in is for a person's eyes: it goes to no log
     process = subprocess.Popen(command, env=environment(**changes), stdout=subprocess.DEVNULL, stderr=terminal)
     os.close(terminal)
@@ -35,13 +34,13 @@ def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp
     assert "dashboard_open_to_everybody" in said
 
 
-def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path) -> None:
+def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path, warm: str) -> None:
     data_dir = tmp_path / "service"
-    release = directory_of(data_dir, new_id("rel"))
+    release = data_dir / key_of(new_id("rel"))
     release.mkdir(parents=True, mode=0o700)
     (data_dir / "installation").write_text(f"{MARK}\n")
     (data_dir / "admin.key").write_text("what its database knows\n")
-    command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    command = [warm, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     said = tmp_path / "said.txt"
     with open(said, "w") as file:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=file)
@@ -51,7 +50,7 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
                 assert process.poll() is None, said.read_text()
                 assert time.monotonic() < deadline, said.read_text()
                 time.sleep(0.1)
-            status = Shell(data_dir)("ledger", "status", "--json").json
+            status = Shell(data_dir, warm)("ledger", "status", "--json").json
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)

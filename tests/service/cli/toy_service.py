@@ -6,18 +6,22 @@ Told to be the runner by its first argument, else the command line.
 import sys
 from pathlib import Path
 
-from privacy.plans.registry import RECIPES
-from tests.workers.recipes import toy_recipe
+import privacy.plans
+import workers.recipes
+from privacy.plans.registry import RECIPES, recipe_of
 
 RUNNER = "run-attempt"
 ROOT = Path(__file__).parents[3]
+TOYS = ROOT / "tests" / "workers" / "recipes" / "toys"
 START = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.service.cli.toy_service import main; sys.exit(main())"
 )
 
 
 def main() -> int:
-    RECIPES[toy_recipe.RECIPE.name] = toy_recipe.RECIPE  # before anything asks for all of them
+    for package in (privacy.plans, workers.recipes):
+        package.__path__.append(str(TOYS))
+    RECIPES["toy"] = recipe_of("toy")  # before anything asks for all of them
     if sys.argv[1:2] == [RUNNER]:
         from workers.train import runner
 

@@ -18,9 +18,8 @@ from privacy.accounting.events import GaussianEvent
 from service import dashboard, ledger
 from service.api import problems
 from service.api.deps import Service
-from service.api.events import StreamLimits, StreamSlots
-from service.api.uploading import UploadLimits, UploadSlots
-from service.artifacts import directory_of
+from service.api.events import StreamLimits, stream_slots
+from service.api.uploading import UploadLimits, upload_slots
 from service.db.base import new_id
 from service.db.job_tables import Job, Release, Sample
 from service.db.ledger_tables import HoldRow
@@ -28,6 +27,7 @@ from service.db.session import SessionFactory, make_engine, make_session_factory
 from service.disk import DiskProbe
 from service.key_uses import KeyUses
 from service.settings import Settings
+from service.storage.interface import key_of
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import make_key
 
@@ -135,7 +135,7 @@ class Site:
                 )
             )
             job.release_id = release_id
-        folder = directory_of(self.settings.data_dir, release_id)
+        folder = self.settings.data_dir / key_of(release_id)
         folder.mkdir(parents=True)
         Image.new("L", (40, 30), 90).save(folder / "grid.png")
         (folder / "generator.json").write_text("{}")
@@ -155,7 +155,7 @@ class Site:
             path = f"samples/{sample_id}/images.zip"
             row = {"id": sample_id, "job_id": job.id, "release_id": release_id, "path": path, "created_at": self.now}
             session.add(Sample(**row, **drawn))
-        folder = directory_of(self.settings.data_dir, sample_id)
+        folder = self.settings.data_dir / key_of(sample_id)
         folder.mkdir(parents=True)
         (folder / "images.zip").write_bytes(b"synthetic")
         return sample_id
@@ -219,9 +219,9 @@ def make_site(sqlite_url: str, tmp_path: Path, now: datetime) -> Iterator[Callab
             settings=settings,
             engine=engine,
             factory=app.state.factory,
-            streams=StreamSlots(StreamLimits(poll_seconds=0.05)),
+            streams=stream_slots(StreamLimits(poll_seconds=0.05)),
             clock=lambda: now + timedelta(minutes=5),
-            uploads=UploadSlots(UploadLimits()),
+            uploads=upload_slots(UploadLimits()),
             ring=lambda: site.rung.append(1),
             key_uses=KeyUses(app.state.factory),
             disks=DiskProbe(settings),

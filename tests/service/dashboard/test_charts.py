@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.dashboard.charts import HEIGHT, WIDTH, spend_chart
-from service.dashboard.queries import SpendPoint
+from service.views.accounts import SpendPoint
 
 
 @given(

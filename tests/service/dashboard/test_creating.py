@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from obscura.wire.words import DatasetState, JobKind, JobState
+from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
 from service import dashboard, jobs, ledger
 from service.dashboard.multipart import FileForm
 from service.datasets.vault import make_fingerprint_key
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Preview
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
 from service.errors import InvalidInput
+from service.jobs import kinds
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 from tests.service.holds import hold_at_present_rate
 
@@ -296,12 +297,12 @@ def test_a_plan_is_previewed_and_its_forecast_is_shown(site, stock):
     first, second = (send(trainer, "/train", "/previews", **fields) for _ in range(2))
     assert first.headers["location"] == second.headers["location"]
     job_id = first.headers["location"].removeprefix("/jobs/")
-    assert (site.job(job_id).kind, site.job(job_id).hold_id) == (JobKind.PREVIEW, None)
+    assert (site.job(job_id).kind, site.job(job_id).hold_id) == ("preview", None)
     found = {"accuracy": 0.2, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
     with transaction(site.factory) as session:
         jobs.claim(session, job_id=job_id, worker="w", lease_seconds=60, now=site.now)
-        jobs.finish_preview(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
-        preview_id = jobs.preview_of(session, job_id).id
+        kinds.preview.finish(session, job_id=job_id, attempt=1, results=found, grid=b"\x89PNG", now=site.now)
+        preview_id = jobs.made_by(session, Preview, job_id).id
     shown = trainer.get(f"/jobs/{job_id}").text
     assert_shown(shown, "right on 20% of generated patterns", "noise drowns", f"/previews/{preview_id}/grid.png")
     assert trainer.get(f"/previews/{preview_id}/grid.png").content == b"\x89PNG"

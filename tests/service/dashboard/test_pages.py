@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import select
 
 from obscura.wire import wording
-from obscura.wire.words import EarlyEnd, HoldState, JobKind, JobState
+from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import ledger
-from service.artifacts import directory_of
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.db.ledger_tables import AccountRow
 from service.db.session import transaction
+from service.storage.interface import key_of
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
 BLOCKS = frozenset({"dt", "dd", "th", "td", "p", "li", "div", "span"})
@@ -159,10 +159,10 @@ def test_the_report_is_served_under_a_policy_of_its_own(site, stock):
 
 def test_only_published_files_are_served(site, stock):
     client, orphan, page = site.client(), new_id("rel"), f"/releases/{stock.release}"
-    folder = directory_of(site.settings.data_dir, orphan)
+    folder = site.settings.data_dir / key_of(orphan)
     folder.mkdir(parents=True)
     (folder / "grid.png").write_bytes(b"unpublished")
-    own = directory_of(site.settings.data_dir, stock.release)
+    own = site.settings.data_dir / key_of(stock.release)
     (own / "secret.txt").write_text("x")
     (own / "report.json").symlink_to(site.settings.data_dir / "datasets")
     names = ("secret.txt", "report.json", "generator.safetensors", "..%2f..%2fobscura.db")
@@ -333,7 +333,7 @@ def test_images_are_drawn_from_a_form_at_no_cost(site, stock):
     assert answer.status_code == 303
     job = site.job(answer.headers["location"].removeprefix("/jobs/"))
     (sample,) = site.rows(Sample, Sample.job_id == job.id)
-    assert (job.kind, job.hold_id) == (JobKind.SAMPLE, None)
+    assert (job.kind, job.hold_id) == ("sample", None)
     assert (sample.count, sample.seed, sample.format.value) == (500, 3, "npz")
     assert site.rung == [1]
     assert "Free: it draws from a release" in client.get(f"/jobs/{job.id}").text

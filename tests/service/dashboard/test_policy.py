@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from obscura.wire.words import DatasetState, HoldState, JobState
+from obscura.wire.words import DatasetState, DecisionAction, HoldState, JobState
 from service import jobs, ledger
 from service.admins import introduce
-from service.artifacts import directory_of
 from service.auth import create_key
 from service.datasets.vault import key_path, write_key
-from service.db.access_tables import Admin, AdminRequest, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.ledger_tables import LimitRequest
 from service.db.session import transaction
 from service.sealing import new_key
+from service.storage.interface import key_of
 from service.times import to_the_hour
 from tests.service.dashboard.conftest import assert_shown, send, token_of
 
@@ -47,19 +46,19 @@ def test_admins_admit_and_remove_each_other_from_browsers(site):
     introduction = introduce()[1]
     facts = {"name": "Carol <c>", "introduction": introduction, "reason": "a third"}
     assert send(alice, "/admins", "/admins", **facts).status_code == 303
-    (asked,) = site.rows(AdminRequest)
-    act = f"/admin-requests/{asked.id}/approve"
+    (asked,) = site.rows(Decision)
+    act = f"/decisions/{asked.id}/approve"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
         assert_shown(client.get("/admins").text, introduction, "Carol &lt;c&gt;", shown)
     refused = send(alice, "/admins", act)
     assert refused.status_code == 403
     assert "two people" in refused.text
     assert send(bob, "/admins", act).status_code == 303
-    (asked,) = site.rows(AdminRequest)
+    (asked,) = site.rows(Decision)
     remove = f"/admins/{asked.admin_id}/remove"
     assert send(bob, "/admins", remove, reason="a mistake").status_code == 303
-    newest = next(row for row in site.rows(AdminRequest) if row.state.value == "pending")
-    assert send(alice, "/admins", f"/admin-requests/{newest.id}/approve").status_code == 303
+    newest = next(row for row in site.rows(Decision) if row.state.value == "pending")
+    assert send(alice, "/admins", f"/decisions/{newest.id}/approve").status_code == 303
     assert_shown(bob.get("/admins").text, "Removed", "1 key revoked")
     assert send(bob, "/admins", remove, reason="again").status_code == 409
 
@@ -97,8 +96,8 @@ def test_a_limit_is_raised_from_two_browsers(site, stock):
     before = account_of(site, stock.account).epsilon
     asked = send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="a second study")
     assert (asked.status_code, asked.headers["location"]) == (303, f"{page}/controls")
-    (request,) = site.rows(LimitRequest)
-    act = f"/limit-requests/{request.id}"
+    (request,) = site.rows(Decision)
+    act = f"/decisions/{request.id}"
     for client, shown in ((alice, "Withdraw"), (bob, "Approve")):
         assert_shown(client.get(f"{page}/controls").text, "a second study", shown)
     assert "Approve" not in alice.get(f"{page}/controls").text
@@ -117,9 +116,9 @@ def test_a_request_is_withdrawn_or_declined(site, stock):
     alice, bob = site.signed_in("admin"), site.signed_in("admin")
     for client in (alice, bob):
         assert send(alice, f"{page}/controls", f"{page}/limit-requests", epsilon="20", reason="more").status_code == 303
-        newest = next(request for request in site.rows(LimitRequest) if request.state.value == "pending")
-        assert send(client, f"{page}/controls", f"/limit-requests/{newest.id}/decline").status_code == 303
-    assert {request.state.value for request in site.rows(LimitRequest)} == {"declined"}
+        newest = next(request for request in site.rows(Decision) if request.state.value == "pending")
+        assert send(client, f"{page}/controls", f"/decisions/{newest.id}/decline").status_code == 303
+    assert {request.state.value for request in site.rows(Decision)} == {"declined"}
 
 
 def test_a_limit_is_lowered_at_once(site, stock):
@@ -166,7 +165,7 @@ def test_forms_out_of_range_change_nothing(site, stock, action, fields):
     answer = send(site.signed_in("admin"), f"{page}/controls", f"{page}/{action}", **fields)
     assert answer.status_code == 422
     assert answer.headers["content-type"].startswith("text/html")
-    assert (site.rows(LimitRequest), account_of(site, stock.account).head_hash) == ([], before.head_hash)
+    assert (site.rows(Decision), account_of(site, stock.account).head_hash) == ([], before.head_hash)
 
 
 def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
@@ -189,7 +188,7 @@ def test_a_sweep_shows_its_trials_and_is_cancelled(site, stock, sweep):
 def sealed(site: Any, stock: Any) -> str:
     """The usual dataset with a key and files."""
     write_key(key_path(site.settings, stock.dataset), new_key())
-    directory_of(site.settings.data_dir, stock.dataset).mkdir(parents=True)
+    (site.settings.data_dir / key_of(stock.dataset)).mkdir(parents=True)
     return stock.dataset
 
 
@@ -205,7 +204,7 @@ def test_a_dataset_is_deleted_with_the_trainings_that_need_it(site, stock, seale
     assert key_path(site.settings, sealed).exists()
     assert send(uploader, page, f"{page}/delete", sure="yes", cancel_jobs="yes").status_code == 303
     assert not key_path(site.settings, sealed).exists()
-    assert not directory_of(site.settings.data_dir, sealed).exists()
+    assert not (site.settings.data_dir / key_of(sealed)).exists()
     assert site.job(stock.queued).state is JobState.CANCELLED
     assert site.job(stock.running).cancel_requested
     assert site.row(Dataset, sealed).state is DatasetState.DELETING
@@ -220,14 +219,14 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
     alice, other = site.signed_in("admin"), site.signed_in("admin")
     account = f"/accounts/{stock.account}"
     send(alice, f"{account}/controls", f"{account}/limit-requests", epsilon="20", reason="more")
-    request = f"/limit-requests/{site.rows(LimitRequest)[0].id}"
+    request = f"/decisions/{site.rows(Decision)[0].id}"
     introduced = {"name": "dan", "introduction": introduce()[1]}
     assert send(alice, "/admins", "/admins", reason="why", **introduced).status_code == 303
-    (asked,) = site.rows(AdminRequest)
+    asked = next(row for row in site.rows(Decision) if row.action is DecisionAction.ADMIT)
     fields = {"epsilon": "0.1", "reason": "why", "sure": "yes", "cancel_jobs": "yes", "name": "eve"}
     fields["introduction"] = introduce()[1]
     acts = [f"{account}/{act}" for act in ("freeze", "unfreeze", "lower-limit", "limit-requests")]
-    acts += [f"{about}/{act}" for about in (request, f"/admin-requests/{asked.id}") for act in ("approve", "decline")]
+    acts += [f"{about}/{act}" for about in (request, f"/decisions/{asked.id}") for act in ("approve", "decline")]
     allowed = dict.fromkeys([*acts, "/admins", f"/admins/{asked.asked_by}/remove"], "admin") | {
         f"/datasets/{sealed}/delete": "data",
         f"/sweeps/{sweep}/cancel": "train",
@@ -246,7 +245,7 @@ def test_what_may_be_done_without_a_session_a_scope_or_the_pages_token_is_nothin
 
     def state() -> tuple[Any, ...]:
         facts = {job.id: (job.state, job.cancel_requested) for job in site.rows(Job)}
-        requests = [[row.state for row in site.rows(table)] for table in (LimitRequest, AdminRequest)]
+        requests = {row.id: row.state for row in site.rows(Decision)}
         return account_of(site, stock.account).head_hash, facts, requests
 
     before = state()

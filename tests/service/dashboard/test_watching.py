@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from obscura.wire.job_schemas import SweepRecord, TrialFacts
 from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.dashboard.charts import sweep_chart
@@ -34,7 +35,7 @@ def test_a_jobs_page_is_told_of_its_events_until_the_last(site, stock):
     assert seen is not None
     assert client.get(f"/jobs/{stock.done}/events", headers={"Last-Event-ID": seen[1]}).status_code == 204
     assert client.get("/jobs/job_x/events").status_code == 404
-    assert site.app.state.service.streams._open.total() == 0
+    assert site.app.state.service.streams._taken.total() == 0
 
 
 def test_lists_are_narrowed_and_keep_their_filters_from_page_to_page(site, stock, open_account, declare_dataset):
@@ -112,20 +113,18 @@ def test_charges_that_repeat_are_folded_and_none_is_lost(site, stock):
 
 
 def test_a_sweeps_chart_has_a_dot_for_each_measured_trial():
-    class Trial:
-        def __init__(self, epsilon, best=False, **accuracy):
-            self.accuracy, self.best = accuracy, best
-            self.view = type("View", (), {"job": type("Job", (), {"epsilon": epsilon})})
+    def trial(job_id, epsilon, accuracy):
+        return TrialFacts.model_construct(job_id=job_id, epsilon=epsilon, accuracy=accuracy)
 
-    trials = [Trial(1.0, cnn=0.5), Trial(2.0, best=True, cnn=1.0), Trial(3.0)]
-    chart = sweep_chart(trials, classes=4)
+    trials = [trial("job_1", 1.0, {"cnn": 0.5}), trial("job_2", 2.0, {"cnn": 1.0}), trial("job_3", 3.0, None)]
+    chart = sweep_chart(SweepRecord.model_construct(trials=trials, best_job_id="job_2"), classes=4)
     (x_one, y_one, _), (x_two, y_two, best) = chart.dots
     assert best
     assert x_two - chart.left == pytest.approx(2 * (x_one - chart.left), abs=0.2)
     assert chart.bottom - y_two == pytest.approx(2 * (chart.bottom - y_one), abs=0.2)
     assert chart.bottom - chart.chance == pytest.approx((chart.bottom - y_two) / 4, abs=0.2)
     assert replace(chart).percents[0] == (0, chart.bottom)
-    assert sweep_chart([Trial(3.0)], classes=4) is None
+    assert sweep_chart(SweepRecord.model_construct(trials=trials[2:], best_job_id=None), classes=4) is None
 
 
 def test_the_reference_is_served_from_here_alone(site):

@@ -16,7 +16,6 @@ from sqlalchemy import select
 
 from obscura.wire.words import DatasetState, JobState
 from service import jobs, ledger
-from service.artifacts import directory_of
 from service.datasets import deletion, states, vault
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
@@ -26,6 +25,7 @@ from service.errors import Conflict, InvalidInput, NotFound, ObscuraError
 from service.ingest.array_files import SEALED_SUFFIX
 from service.sealing import new_key
 from service.settings import Settings
+from service.storage.interface import key_of
 from tests.service.orders import submit_training
 from tests.together import at_once
 
@@ -35,14 +35,14 @@ OPTIONS = {"teachers": 10, "top_k": 4, "images": 50}
 def fill(settings: Settings, dataset_id: str) -> None:
     """Write a key, and something into the folder."""
     vault.write_key(vault.key_path(settings, dataset_id), new_key())
-    directory = directory_of(settings.data_dir, dataset_id)
+    directory = settings.data_dir / key_of(dataset_id)
     directory.mkdir(parents=True)
     (directory / f"images.npy{SEALED_SUFFIX}").write_bytes(b"sealed")
 
 
 def gone(settings: Settings, dataset_id: str) -> tuple[bool, bool]:
     """Whether key and files are gone."""
-    files = directory_of(settings.data_dir, dataset_id)
+    files = settings.data_dir / key_of(dataset_id)
     return not vault.key_path(settings, dataset_id).exists(), not files.exists()
 
 

@@ -16,13 +16,14 @@ import pytest
 from PIL import Image
 
 from obscura.wire.faults import Fault
-from service.artifacts import remove_directory
 from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadTooLarge, sweep
 from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects, shred
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import explain
 from service.ingest.request import IngestLimits, IngestRequest
 from service.settings import Settings
+from service.storage import storage_of
+from service.storage.interface import key_of
 from tests.service.datasets.uploading import npz as pack
 from tests.service.datasets.uploading import receive
 
@@ -198,11 +199,11 @@ def test_sweeping_removes_leftovers_and_keeps_datasets(settings):
         leftover = settings.data_dir / "datasets" / f"{DATASET}.{attempt}.tmp"
         leftover.mkdir()
         (leftover / "images.npy").write_bytes(b"x")
-    assert sweep(settings.data_dir, lambda: {(DATASET, 4)}) == 2
+    assert sweep(settings, lambda: {(DATASET, 4)}) == 2
     assert len(files_of(settings)) == len(kept) + 2, "an upload that is under way lost its files"
-    assert sweep(settings.data_dir, frozenset) == 2
+    assert sweep(settings, frozenset) == 2
     assert sorted(files_of(settings)) == kept
-    assert sweep(settings.data_dir / "nothing", frozenset) == 0
+    assert sweep(Settings(data_dir=settings.data_dir / "nothing"), frozenset) == 0
 
 
 def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings):
@@ -211,7 +212,7 @@ def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings
 
     def sweep_on_and_on() -> None:
         while not over.is_set():
-            sweep(settings.data_dir, frozenset)
+            sweep(settings, frozenset)
 
     folder = settings.data_dir / "datasets" / DATASET
     with ThreadPoolExecutor(2) as pool:
@@ -221,7 +222,7 @@ def test_a_sweep_and_a_deletion_at_once_do_not_get_into_each_others_way(settings
                 folder.mkdir(parents=True)
                 for number in range(30):
                     (folder / str(number)).write_bytes(b"x")
-                remove_directory(settings.data_dir, DATASET)
+                storage_of(settings).remove(key_of(DATASET))
         finally:
             over.set()
         for done in sweeping:

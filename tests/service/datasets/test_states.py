@@ -42,7 +42,7 @@ def test_subjects_are_not_declared_where_nobody_would_protect_them(factory, open
 
 
 def allowed(before: DatasetState, after: DatasetState) -> bool:
-    """The table of docs/architecture.md."""
+    """The table of docs/states.md."""
     following = {
         "declared": "receiving deleting",
         "receiving": "ready declared receiving",

@@ -105,7 +105,7 @@ def test_what_a_killed_upload_leaves_is_sealed_under_a_key_that_nobody_has(setti
     (left,) = below(settings.data_dir / "quarantine")
     assert left.stat().st_size > 2**17
     assert CANARY not in left.read_bytes()
-    assert sweep(settings.data_dir, frozenset) == 1
+    assert sweep(settings, frozenset) == 1
 
 
 def test_each_dataset_has_a_key_of_its_own_that_its_owner_alone_can_read(settings):

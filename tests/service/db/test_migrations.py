@@ -179,13 +179,16 @@ def test_jobs_that_are_there_survive_the_coming_and_going_of_evaluations(empty_u
 
     write("sample")
     assert_kinds("sample", refused="evaluate")
-    command.upgrade(config, "head")
+    command.upgrade(config, "0012")
     write("evaluate")
     assert_kinds("sample", "evaluate", refused="other")
     command.downgrade(config, "0001")
     assert_kinds("sample", refused="evaluate")
     command.upgrade(config, "head")
-    assert_kinds("sample", refused="other")
+    write("other")  # kinds are listed in the code alone
+    assert_kinds("sample", "other", refused="")
+    with pytest.raises(RuntimeError, match="1 jobs are of kinds that this older version does not know"):
+        command.downgrade(config, "0012")
 
 
 # --- opening --------------------------------------------------------------------------------------------------------

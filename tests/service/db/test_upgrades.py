@@ -9,19 +9,19 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from alembic import command
-from obscura.wire.words import EntryKind
+from obscura.wire.words import DecisionAction, EntryKind
 from privacy.accounting.events import GaussianEvent, PoissonGaussianEvent
 from privacy.accounting.filter import open_filter
 from service import auth, ledger
 from service.audit.verify import verify
-from service.db.access_tables import Admin, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
-from service.db.ledger_tables import LimitRequest
 from service.db.schema import migration_config, upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction
 from service.errors import Forbidden, InvalidInput
 from service.ledger.chain import GENESIS_HASH, Entry, canonical_json
 from tests.conftest import NOW
+from tests.service.people import approve_raise
 
 BEFORE = "0001"
 AT = NOW.replace(tzinfo=None).isoformat(" ")
@@ -92,13 +92,13 @@ def test_admin_keys_of_before_are_one_person(filled, old_url):
         assert (first.name, first.admission.value) == ("first admin", "machine")
         owners = {key.id: key.admin_id for key in session.query(ApiKey)}
         assert owners == {"key_alice": first.id, "key_bob": first.id, "key_gone": first.id, "key_reader": None}
-        requests = {row.id: (row.requested_by_admin, row.decided_by_admin) for row in session.query(LimitRequest)}
+        requests = {row.id: (row.asked_by, row.decided_by) for row in session.query(Decision)}
         assert requests == {"lim_old": (first.id, None), "lim_waiting": (first.id, None)}
         with pytest.raises(Forbidden, match="two people"):
-            ledger.approve_raise(session, request_id="lim_waiting", decided_by="key_bob", now=NOW)
+            approve_raise(session, "lim_waiting", "key_bob", NOW)
         with pytest.raises(InvalidInput, match="belongs to a person"):
             auth.create_key(session, name="nobody's", scopes=["admin"], now=NOW)
-        account_id = session.query(LimitRequest).first().account_id
+        account_id = session.query(Decision).first().account_id
         ledger.record_fact(session, account_id=account_id, fact={"table": "x"}, now=NOW)
         assert ledger.entries(session, account_id, 0, 10)[-1].kind is EntryKind.FACT
 
@@ -161,3 +161,59 @@ def test_there_is_no_way_back_from_an_account_with_a_rate(database, old_url):
     database.dispose()
     with pytest.raises(RuntimeError, match="1 accounts were opened since"):
         command.downgrade(migration_config(old_url), BEFORE)
+
+
+LIMIT_ROWS = "SELECT * FROM limit_requests ORDER BY id"
+ADMIN_ROWS = "SELECT * FROM admin_requests ORDER BY id"
+
+
+def test_requests_of_two_tables_are_decisions_and_go_back_as_they_were(filled, old_url):
+    """Every state and action, with what only raises and only requests about admins say."""
+    command.upgrade(migration_config(old_url), "0013")
+    with filled.begin() as connection:
+        first = connection.scalar(text("SELECT id FROM admins"))
+        for name in ("bob", "carol"):
+            alone = {"id": f"adm_{name}", "name": name, "admission": "machine", "admitted_at": AT}
+            insert(connection, "admins", **alone)
+        connection.execute(text("UPDATE api_keys SET admin_id = 'adm_bob' WHERE id = 'key_bob'"))
+        account_id = connection.scalar(text("SELECT id FROM accounts"))
+        raised = {"account_id": account_id, "epsilon_before": 3.0, "epsilon": 4.0, "reason": "more", "requested_at": AT}
+        raised |= {"requested_by": "key_alice", "requested_by_admin": first}
+        by_bob = {"decided_by": "key_bob", "decided_by_admin": "adm_bob", "decided_at": STORED_AT}
+        insert(connection, "limit_requests", id="lim_new", state="approved", **raised, **by_bob)
+        insert(connection, "limit_requests", id="lim_no", state="declined", **raised, **by_bob)
+        asked = {"reason": "why", "asked_by": first, "asked_at": AT}
+        decided = {"decided_by": "adm_bob", "decided_at": STORED_AT}
+        key = {"key_id": "key_dan", "key_hash": "0" * 64}
+        for id, state, facts in (
+            ("adr_admit", "pending", {"action": "admit", "name": "dan"} | key),
+            ("adr_no", "declined", {"action": "admit", "name": "eve"} | key | decided),
+            ("adr_yes", "approved", {"action": "admit", "name": "carol", "admin_id": "adm_carol"} | key | decided),
+            ("adr_gone", "pending", {"action": "remove", "name": "carol", "admin_id": "adm_carol"}),
+            (
+                "adr_key",
+                "approved",
+                {"action": "revoke", "name": "carol", "admin_id": "adm_carol", "key_id": "key_gone", "keys_revoked": 1}
+                | decided,
+            ),
+        ):
+            insert(connection, "admin_requests", id=id, state=state, **asked, **facts)
+        before = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
+    assert [len(rows) for rows in before] == [4, 5]
+
+    command.upgrade(migration_config(old_url), "0014")
+    with transaction(make_session_factory(filled)) as session:
+        rows = {row.id: row for row in session.query(Decision)}
+        assert len(rows) == 9
+        old, new, admission = rows["lim_old"], rows["lim_new"], rows["adr_yes"]
+        assert (old.action, old.asked_by, old.decided_by) == (DecisionAction.RAISE, first, None)
+        assert (new.asked_with, new.decided_with, new.decided_by) == ("key_alice", "key_bob", "adm_bob")
+        assert (admission.asked_by, admission.asked_with, admission.decided_with) == (first, None, None)
+        assert rows["adr_key"].keys_revoked == 1
+        assert {row.asked_at for row in rows.values()} == {NOW}
+    filled.dispose()
+    command.downgrade(migration_config(old_url), "0013")
+    with filled.connect() as connection:
+        after = [connection.execute(text(query)).mappings().all() for query in (LIMIT_ROWS, ADMIN_ROWS)]
+    assert [[dict(row) for row in rows] for rows in after] == [[dict(row) for row in rows] for rows in before]
+    upgrade_schema(old_url)

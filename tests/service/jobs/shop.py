@@ -60,7 +60,7 @@ class Shop:
         request = {"dataset_id": self.dataset_id, "recipe": RECIPE, "epsilon": 1.0, "options": {}, "now": self.now}
         request |= {"evaluation_dataset_id": None, **changes}
         with transaction(self.factory) as session:
-            return jobs.submit_training(session, principal=principal, idempotency_key=key, **request).id
+            return jobs.submit(session, jobs.KINDS["train"], principal=principal, idempotency_key=key, **request).id
 
     def submit(self) -> str:
         """A training, a second later than anything before it."""
@@ -70,7 +70,9 @@ class Shop:
     def sample(self, release_id: str, *, key: str | None = None, **changes: Any) -> str:
         request = {"count": 10, "classes": None, "seed": 7, "format": "npz", "release_id": release_id, "now": self.now}
         with transaction(self.factory) as session:
-            return jobs.submit_sample(session, principal="key_me", idempotency_key=key, **request | changes).id
+            return jobs.submit(
+                session, jobs.KINDS["sample"], principal="key_me", idempotency_key=key, **request | changes
+            ).id
 
     def submit_sweep(self, session: Any, epsilons: list[float], *, key: str | None = None, **changes: Any) -> Sweep:
         trials = [jobs.Trial(epsilon, {"vote_share": number / 100}) for number, epsilon in enumerate(epsilons)]

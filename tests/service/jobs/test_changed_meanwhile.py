@@ -23,7 +23,7 @@ from service.db.dataset_tables import Dataset
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.errors import AccountFrozen, InsufficientBudget
 from tests.service.jobs.shop import UNREADY, Shop
-from tests.service.people import make_key
+from tests.service.people import approve_raise, make_key
 from tests.together import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.services
@@ -51,9 +51,9 @@ def shop(
 
 def raise_limit(session: Session, shop: Shop, epsilon: float) -> None:
     asks, approves = (make_key(session, name="admin", scopes=["admin"], now=shop.now)[0] for _ in range(2))
-    facts = {"epsilon": epsilon, "reason": "a second study", "requested_by": asks.id, "now": shop.now}
+    facts = {"epsilon": epsilon, "reason": "a second study", "asked_with": asks.id, "now": shop.now}
     request = ledger.request_raise(session, account_id=shop.account_id, **facts)
-    ledger.approve_raise(session, request_id=request.id, decided_by=approves.id, now=shop.now)
+    approve_raise(session, request.id, approves.id, shop.now)
 
 
 class Asked:

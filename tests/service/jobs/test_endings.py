@@ -7,8 +7,9 @@ import pytest
 from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs
 from service.db.base import new_id
+from service.db.job_tables import Sample
 from service.errors import Conflict, InvalidInput, StaleAttempt
-from service.jobs import EarlyEnd, FailureCode
+from service.jobs import EarlyEnd, FailureCode, kinds
 from service.times import to_the_hour
 from tests.service.jobs.shop import SHA, Shop
 
@@ -216,13 +217,13 @@ def test_a_job_that_was_given_back_after_a_charge_is_published_when_cancelled_an
 
 
 def finish(shop: Shop, claim: jobs.Claim, *, sha: str = SHA, size_bytes: int = 5) -> None:
-    shop.tell(jobs.finish_sample, claim, path="samples/x.npz", sha256=sha, size_bytes=size_bytes, now=shop.now)
+    shop.tell(kinds.sample.finish, claim, path="samples/x.npz", sha256=sha, size_bytes=size_bytes, now=shop.now)
 
 
 def test_a_sample_ends_with_one_entry_that_costs_nothing(shop):
     job_id = shop.sample(shop.released())
     claim = shop.claimed()
-    assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, jobs.JobKind.SAMPLE)
+    assert (claim.job_id, claim.hold_id, claim.kind) == (job_id, None, "sample")
     with pytest.raises(Conflict, match="sample job"):
         shop.publish(claim, release_id=new_id("rel"))
     with pytest.raises(InvalidInput):
@@ -231,7 +232,7 @@ def test_a_sample_ends_with_one_entry_that_costs_nothing(shop):
     finish(shop, claim)
     with pytest.raises(StaleAttempt):
         finish(shop, claim, sha="cd" * 32)
-    sample = shop.read(jobs.sample_of, job_id)
+    sample = shop.read(jobs.made_by, Sample, job_id)
     assert (sample.path, sample.sha256, sample.bytes) == ("samples/x.npz", SHA, 5)
     assert shop.job(job_id).state is JobState.SUCCEEDED
     assert shop.log_kinds()[-2:] == [EntryKind.CAPTURE, EntryKind.SAMPLE]

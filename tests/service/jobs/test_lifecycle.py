@@ -76,7 +76,7 @@ def test_a_superseded_attempt_may_do_nothing(shop):
 
 
 def test_unknown_jobs_are_not_found(shop):
-    nobody = jobs.Claim("job_none", 1, jobs.JobKind.TRAIN, "datalens", None, None, None, shop.now)
+    nobody = jobs.Claim("job_none", 1, "train", None, None)
     for step in (
         lambda: shop.heartbeat(nobody),
         lambda: shop.progress(nobody, step=1),

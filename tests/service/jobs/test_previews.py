@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from obscura.wire.words import JobKind, JobState
+from obscura.wire.words import JobState
 from service import jobs
 from service.db.session import transaction
 from service.errors import InvalidInput, StaleAttempt
-from service.wording import forecast_sentence
+from service.jobs import kinds
+from service.jobs.kinds.preview import forecast_sentence
 
 LARGE = {"height": 1024, "width": 1024, "channels": 3}
 FOUND = {"accuracy": 0.5, "real": 0.9, "chance": 0.1, "stand_in": "generated patterns"}
@@ -18,13 +19,13 @@ def ask(shop: Any, key: str | None = None, **changes: Any) -> str:
     facts = {"dataset_id": shop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": {}}
     facts |= {"stand_in_dataset_id": None, "principal": "key_me", "idempotency_key": key}
     with transaction(shop.factory) as session:
-        return str(jobs.submit_preview(session, now=shop.now, **facts | changes).id)
+        return str(jobs.submit(session, jobs.KINDS["preview"], now=shop.now, **facts | changes).id)
 
 
 def test_a_preview_needs_no_budget_and_writes_nothing_to_the_ledger(shop):
     logged = shop.log_kinds()
     job_id = ask(shop, epsilon=100.0)
-    assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == (JobKind.PREVIEW, None)
+    assert (shop.job(job_id).kind, shop.job(job_id).hold_id) == ("preview", None)
     assert shop.log_kinds() == logged
     assert shop.balance().held_nano == 0
 
@@ -36,10 +37,10 @@ def test_the_same_key_gives_the_same_preview(shop):
 def test_what_was_found_is_kept_once(shop):
     claim = shop.claimed(ask(shop))
     for _ in range(2):
-        shop.tell(jobs.finish_preview, claim, results=FOUND, grid=b"png", now=shop.now)
+        shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
     assert shop.job(claim.job_id).state is JobState.SUCCEEDED
     with pytest.raises(StaleAttempt):
-        shop.tell(jobs.finish_preview, claim, results=FOUND | {"accuracy": 0.6}, grid=b"png", now=shop.now)
+        shop.tell(kinds.preview.finish, claim, results=FOUND | {"accuracy": 0.6}, grid=b"png", now=shop.now)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import InvalidRequestError
 
-from obscura.wire.words import EntryKind, HoldState, JobKind, JobState
+from obscura.wire.words import EntryKind, HoldState, JobState
 from service import jobs, ledger
 from service.db.access_tables import Outbox
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Job, Release, Sample
 from service.db.session import transaction
 from service.errors import (
     AccountFrozen,
@@ -21,7 +21,7 @@ from service.errors import (
     NotFound,
     StaleAttempt,
 )
-from service.jobs.submission import PRICINGS_MAX, at_the_present_rate
+from service.jobs.kinds.train import PRICINGS_MAX, at_the_present_rate
 from tests.service.jobs.shop import RECIPE, UNREADY
 from tests.together import at_once
 
@@ -31,7 +31,7 @@ def test_acceptance_writes_job_hold_and_doorbell_together(shop):
     assert shop.counts() == {"sweeps": 0, "jobs": 1, "holds": 1, "outbox": 1, "idempotency": 1, "samples": 0}
     job = shop.job(job_id)
     price = shop.plan().price_nano
-    assert (job.kind, job.state, job.attempt) == (JobKind.TRAIN, JobState.QUEUED, 0)
+    assert (job.kind, job.state, job.attempt) == ("train", JobState.QUEUED, 0)
     assert (job.account_id, job.dataset_id, job.epsilon) == (shop.account_id, shop.dataset_id, 1.0)
     assert job.plan["price_nano"] == price
     assert shop.balance().held_nano == price
@@ -208,9 +208,9 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
     job_id = shop.sample(release_id, classes=["coat", "boot"], key="k")
     assert shop.sample(release_id, classes=["coat", "boot"], key="k") == job_id
     job = shop.job(job_id)
-    assert (job.kind, job.hold_id, job.release_id, job.recipe) == (JobKind.SAMPLE, None, release_id, RECIPE)
+    assert (job.kind, job.hold_id, job.release_id, job.recipe) == ("sample", None, release_id, RECIPE)
     assert shop.balance() == before
-    sample = shop.read(jobs.sample_of, job_id)
+    sample = shop.read(jobs.made_by, Sample, job_id)
     assert shop.read(lambda session: session.scalars(select(Release.id)).all()) == [release_id]
     assert (sample.count, sample.classes, sample.seed, sample.format.value) == (10, ["coat", "boot"], 7, "npz")
     assert (sample.path, sample.sha256, sample.bytes) == (None, None, None)
@@ -219,7 +219,7 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
 def test_a_sample_that_cannot_be_drawn_is_refused(shop):
     release_id = shop.released()
     before = shop.counts()
-    counts = [{"count": 0}, {"count": -1}, {"count": 11, "count_max": 10}, {"count": True}]
+    counts = [{"count": 0}, {"count": -1}, {"count": 11, "samples_max": 10}, {"count": True}]
     seeds = [{"seed": -1}, {"seed": 2**63}]
     classes = [{"classes": []}, {"classes": ["sock"]}, {"classes": ["coat", "coat"]}]
     for change in (*counts, *seeds, *classes, {"format": "tar"}):

@@ -12,11 +12,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind, HoldState, JobState
-from service import jobs, ledger
+from service import decisions, jobs, ledger
 from service.db.job_tables import Job, Release
 from service.db.ledger_tables import HoldRow
 from service.errors import HoldExhausted, InvalidInput
 from service.jobs import endings, lifecycle, submission
+from service.jobs.kind import Kind
 from service.ledger import holds, limits, rows
 
 Patch = pytest.MonkeyPatch
@@ -148,12 +149,12 @@ def idempotency_that_ignores_the_body(patch: Patch) -> None:
 
 def idempotency_that_forgets(patch: Patch) -> None:
     """The same request under the same key is accepted, and held, twice."""
-    submit = jobs.submit_training
+    submit = jobs.submit
 
-    def broken(session: Session, *, idempotency_key: str | None, **args: Any) -> Job:
-        return submit(session, idempotency_key=None, **args)
+    def broken(session: Session, kind: Kind, *, idempotency_key: str | None, **args: Any) -> Job:
+        return submit(session, kind, idempotency_key=None, **args)
 
-    patch.setattr(jobs, "submit_training", broken)
+    patch.setattr(jobs, "submit", broken)
 
 
 def publication_without_capture(patch: Patch) -> None:
@@ -199,7 +200,7 @@ def arming_on_a_frozen_account(patch: Patch) -> None:
 
 def raise_by_one_person(patch: Patch) -> None:
     """Whoever asks for a higher limit approves it."""
-    patch.setattr(limits, "_two_people", lambda *_: {})
+    patch.setattr(decisions, "_require_approvable", lambda *_: None)
 
 
 def any_limit_is_a_lower_one(patch: Patch) -> None:

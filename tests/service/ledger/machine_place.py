@@ -15,11 +15,12 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service import jobs, ledger
+from service import decisions, jobs, ledger
 from service.audit.signing import SigningKey
 from service.db.prepared import Prepared
 from service.db.session import SessionFactory, make_session_factory, transaction
 from service.errors import ObscuraError
+from service.jobs import kinds
 from service.settings import Settings
 from tests.service.holds import hold_at_present_rate
 from tests.service.ledger.model_jobs import LEASE_SECONDS
@@ -29,7 +30,7 @@ KEY = SigningKey(Ed25519PrivateKey.generate())
 THREAD_SECONDS = 120  # beyond every lock timeout
 OF_LEDGER = frozenset(
     {"hold", "fence", "arm", "charge", "capture", "return_hold", "settle", "record_sample", "lower_limit"}
-    | {"set_frozen", "request_raise", "approve_raise", "decline_raise"}
+    | {"set_frozen", "request_raise"}
 )
 
 
@@ -137,8 +138,13 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         step = hold_at_present_rate if name == "hold" else getattr(ledger, name)
         value = step(session, **args, now=now)
         return value.id if name in ("hold", "request_raise") else value if name == "charge" else None
+    if name in ("approve_raise", "decline_raise"):
+        approved = name == "approve_raise"
+        decisions.decide(session, **args, now=now, effects=ledger.LIMIT_EFFECTS, approved=approved)
+        return None
     if name in ("submit_training", "submit_sample"):
-        job = getattr(jobs, name)(session, **args, now=now)
+        kind = {"submit_training": "train", "submit_sample": "sample"}[name]
+        job = jobs.submit(session, jobs.KINDS[kind], **args, now=now)
         return job.id, job.hold_id
     if name == "claim":
         claim = jobs.claim(session, **args, now=now, lease_seconds=LEASE_SECONDS)
@@ -152,6 +158,9 @@ def perform(session: Session, command: Command, now: datetime) -> Any:
         return None
     if name == "report_progress":
         return jobs.report_progress(session, **args)
+    if name == "finish_sample":
+        kinds.sample.finish(session, **args, now=now)
+        return None
     if name == "publish":
         args = {**args, "key": KEY}
     getattr(jobs, name)(session, **args, now=now)

@@ -80,10 +80,10 @@ class Requests:
         name = self._choose(dice, names)
         key = dice.choice([*ADMINS, "key_of_nobody"])
         if name in ("approve_raise", "decline_raise"):
-            return Command(name, {"request_id": dice.choice(asked[::-1]), "decided_by": key})
+            return Command(name, {"request_id": dice.choice(asked[::-1]), "decided_with": key})
         epsilon = dice.choice(LIMITS[1:] + LIMITS[:1])
         facts = {"account_id": account_id, "epsilon": epsilon, "reason": "asked"}
-        return Command(name, facts | ({"requested_by": key} if name == "request_raise" else {}))
+        return Command(name, facts | ({"asked_with": key} if name == "request_raise" else {}))
 
     def _about_hold(self, dice: random.Random, hold_id: str) -> Command:
         """A hold without a job: the ledger's functions as they stand, with any attempt."""

@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping, select
 from service.db.base import Base
 from service.db.session import SessionFactory, transaction
 
-TABLES = ("accounts", "entries", "holds", "limit_requests", "jobs", "releases", "samples", "idempotency", "outbox")
+TABLES = ("accounts", "entries", "holds", "decisions", "jobs", "releases", "samples", "idempotency", "outbox")
 ORDER = {"entries": ("account_id", "sequence"), "idempotency": ("principal", "key")}
 CHANGES_BY_ITSELF = frozenset(
     {"state", "attempt", "charged_nano", "armed_attempt", "captured_nano", "last_sequence", "updated_at"}
@@ -50,7 +50,7 @@ def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
         log[row["account_id"]].append((row["kind"], row["hold_id"], row["job_id"], row["amount_nano"], *balances))
     facts = ("epsilon", "capacity_nano", "spent_nano", "held_nano", "frozen")
     of_hold = ("account_id", "job_id", "state", "amount_nano", "charged_nano", "captured_nano", "attempt")
-    of_request = ("account_id", "epsilon_before", "epsilon", "state", "requested_by")
+    of_request = ("account_id", "epsilon_before", "epsilon", "state", "asked_with")
     of_job = (
         "kind",
         "account_id",
@@ -68,7 +68,7 @@ def view_of(dump: Dump) -> dict[str, dict[Any, Any]]:
         "jobs": _by_id(dump["jobs"], (*of_job, "failure_code", "hold_id", "release_id")),
         "releases": _by_id(dump["releases"], ("job_id", "account_id", "artifact_sha256")),
         "samples": {row["job_id"]: (row["release_id"], row["sha256"]) for row in dump["samples"]},
-        "requests": _by_id(dump["limit_requests"], (*of_request, "decided_by")),
+        "requests": _by_id(dump["decisions"], (*of_request, "decided_with")),
         "keys": {(row["principal"], row["key"]): row["resource_id"] for row in dump["idempotency"]},
     }
 

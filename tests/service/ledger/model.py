@@ -1,7 +1,7 @@
 """What the ledger promises, as plain dictionaries without a database, a lock or a clock.
 
 Every method takes the arguments of the production function of the same name, changes the dictionaries or raises
-`Refused` with the code of the error that the caller must see. It is written from docs/architecture.md, one rule a line,
+`Refused` with the code of the error that the caller must see. It is written from docs/states.md, one rule a line,
 and shares no code with what it judges but the filter, which has tests of its own. `made` hands in the identifiers that
 production chose.
 """
@@ -80,7 +80,7 @@ class LedgerModel:
         self._log(account_id, "freeze")
 
     def request_raise(
-        self, *, account_id: str, epsilon: float, requested_by: str, now: datetime, made: str, **_: Any
+        self, *, account_id: str, epsilon: float, asked_with: str, now: datetime, made: str, **_: Any
     ) -> str:
         before = self.accounts[account_id]["epsilon"]
         require(epsilon > before, "invalid_input")
@@ -88,39 +88,40 @@ class LedgerModel:
             not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
             "conflict",
         )
-        require(requested_by in self.people, "forbidden")
+        require(asked_with in self.people, "forbidden")
         self.requests[made] = {
             "account": account_id,
             "before": before,
             "epsilon": epsilon,
             "state": "pending",
-            "by": requested_by,
+            "by": asked_with,
             "decided": None,
             "at": now,
         }
         return made
 
-    def approve_raise(self, *, request_id: str, decided_by: str, now: datetime, **_: Any) -> None:
+    def approve_raise(self, *, request_id: str, decided_with: str, now: datetime, **_: Any) -> None:
         request = self.requests[request_id]
-        if (request["state"], request["decided"]) == ("approved", decided_by):
+        require(decided_with in self.people, "forbidden")
+        person = self.people[decided_with]
+        if request["state"] == "approved" and self.people[request["decided"]] == person:
             return
         require(self._waits(request, now), "conflict")
-        require(decided_by in self.people, "forbidden")
-        require(self.people[decided_by] != self.people[request["by"]], "forbidden")
+        require(person != self.people[request["by"]], "forbidden")
         account_id, epsilon = request["account"], request["epsilon"]
         account = self.accounts[account_id]
         require(account["epsilon"] == request["before"], "conflict")
         self._set_limit(account, epsilon)
         self._log(account_id, "limit", amount=account["capacity"])
-        request["state"], request["decided"] = "approved", decided_by
+        request["state"], request["decided"] = "approved", decided_with
 
-    def decline_raise(self, *, request_id: str, decided_by: str, **_: Any) -> None:
+    def decline_raise(self, *, request_id: str, decided_with: str, **_: Any) -> None:
         request = self.requests[request_id]
+        require(decided_with in self.people, "forbidden")
         require(request["state"] != "approved", "conflict")
         if request["state"] == "declined":
             return
-        require(decided_by in self.people, "forbidden")
-        request["state"], request["decided"] = "declined", decided_by
+        request["state"], request["decided"] = "declined", decided_with
 
     def _waits(self, request: dict[str, Any], now: datetime) -> bool:
         waited: timedelta = now - request["at"]

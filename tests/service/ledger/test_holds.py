@@ -69,7 +69,7 @@ def test_an_account_that_cannot_be_right_is_refused(
     with pytest.raises(InvalidInput):
         open_account(factory, **change)
     with transaction(factory, read_only=True) as session:
-        assert not ledger.accounts(session, after=None, limit=10)
+        assert not ledger.audited_accounts(session, after=None, limit=10)
 
 
 def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_account: Callable[..., str]) -> None:
@@ -80,8 +80,8 @@ def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_accoun
 def test_accounts_are_paged_in_the_order_of_opening(factory: SessionFactory, open_account: Callable[..., str]) -> None:
     made = sorted(open_account(factory, name=f"group {index}") for index in range(5))
     with transaction(factory, read_only=True) as session:
-        first = [account.id for account in ledger.accounts(session, after=None, limit=3)]
-        rest = [account.id for account in ledger.accounts(session, after=first[-1], limit=3)]
+        first = [account.id for account, _ in ledger.audited_accounts(session, after=None, limit=3)]
+        rest = [account.id for account, _ in ledger.audited_accounts(session, after=first[-1], limit=3)]
     assert first + rest == made  # opened at the same moment: the id decides
 
 

@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
-from obscura.wire.words import EntryKind, LimitRequestState
+from obscura.wire.words import DecisionState, EntryKind
 from privacy.accounting.filter import open_filter
-from service import auth, ledger
+from service import auth, decisions, ledger
 from service.audit.verify import verify
-from service.db.access_tables import Admin, ApiKey
+from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
-from service.db.ledger_tables import EntryRow, LimitRequest
+from service.db.ledger_tables import EntryRow
 from service.db.session import SessionFactory, transaction
 from service.errors import AccountFrozen, Conflict, Forbidden, InvalidInput, NotFound
 from service.ledger.chain import utc_text
@@ -56,14 +56,16 @@ class Board(AccountBook):
             account_id=self.account_id,
             epsilon=epsilon,
             reason=reason,
-            requested_by=by or self.alice,
+            asked_with=by or self.alice,
         ).id
 
-    def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> LimitRequest:
-        return self.do(ledger.approve_raise, request_id=request_id, decided_by=by or self.bob, now=self.now + after)
+    def approve(self, request_id: str, *, by: str | None = None, after: timedelta = LATER) -> Decision:
+        facts = {"decided_with": by or self.bob, "now": self.now + after, "effects": ledger.LIMIT_EFFECTS}
+        return self.do(decisions.decide, request_id, **facts, approved=True)
 
-    def decline(self, request_id: str, *, by: str | None = None) -> LimitRequest:
-        return self.do(ledger.decline_raise, request_id=request_id, decided_by=by or self.bob, now=self.now + LATER)
+    def decline(self, request_id: str, *, by: str | None = None) -> Decision:
+        facts = {"decided_with": by or self.bob, "now": self.now + LATER, "effects": ledger.LIMIT_EFFECTS}
+        return self.do(decisions.decide, request_id, **facts, approved=False)
 
     def spend(self, amount_nano: int) -> None:
         self.capture(self.armed(amount_nano, charged_nano=amount_nano), 1, sha=None)
@@ -87,7 +89,7 @@ def test_a_request_alone_changes_nothing(board: Board) -> None:
 def test_a_second_person_raises_the_limit_and_the_log_names_both(board: Board) -> None:
     request_id = board.ask(12.0, reason="a second study")
     approved = board.approve(request_id)
-    assert (approved.state, approved.decided_by) == (LimitRequestState.APPROVED, board.bob)
+    assert (approved.state, approved.decided_with) == (DecisionState.APPROVED, board.bob)
     raised = open_filter(8.0, 1e-5).at_limit(12.0, used_nano=0)
     balance = board.balance()
     assert (balance.limit_epsilon, balance.capacity_nano) == (12.0, raised.capacity_nano)
@@ -148,7 +150,7 @@ def test_one_person_with_two_keys_raises_nothing(board: Board, asks: str, approv
     with pytest.raises(Forbidden, match="two people"):
         board.approve(request_id, by=fresh)
     assert board.balance().limit_epsilon == 8.0
-    assert board.approve(request_id).decided_by == board.bob
+    assert board.approve(request_id).decided_with == board.bob
 
 
 def test_a_request_of_a_revoked_key_is_not_approved(board: Board) -> None:
@@ -174,10 +176,10 @@ def test_keys_that_were_revoked_or_are_no_admins_decide_nothing(board: Board) ->
 @pytest.mark.parametrize("approves", ["alice", "alices"])
 def test_the_database_refuses_one_person_for_both_roles(board: Board, approves: str) -> None:
     board.ask()
-    forged = update(LimitRequest).values(
-        state=LimitRequestState.APPROVED,
-        decided_by=getattr(board, approves),
-        decided_by_admin=LimitRequest.requested_by_admin,
+    forged = update(Decision).values(
+        state=DecisionState.APPROVED,
+        decided_with=getattr(board, approves),
+        decided_by=Decision.asked_by,
         decided_at=board.now,
     )
     with pytest.raises(IntegrityError), transaction(board.factory) as session:
@@ -212,14 +214,14 @@ def test_approving_again_changes_nothing_and_others_are_told(board: Board) -> No
 
 def test_a_declined_request_is_over(board: Board) -> None:
     request_id = board.ask()
-    assert board.decline(request_id).state is LimitRequestState.DECLINED
-    assert board.decline(request_id, by=board.alice).decided_by == board.bob
+    assert board.decline(request_id).state is DecisionState.DECLINED
+    assert board.decline(request_id, by=board.alice).decided_with == board.bob
     with pytest.raises(Conflict, match="declined already"):
         board.approve(request_id)
 
 
 def test_one_may_withdraw_ones_own_request(board: Board) -> None:
-    assert board.decline(board.ask(), by=board.alice).decided_by == board.alice
+    assert board.decline(board.ask(), by=board.alice).decided_with == board.alice
 
 
 def test_one_request_waits_at_a_time(board: Board) -> None:
@@ -240,7 +242,7 @@ def test_whoever_was_admitted_after_a_request_cannot_approve_it(board: Board) ->
     assert board.kinds() == ["open"]
     board.decline(request_id, by=late)
     board.now += LATER
-    assert board.approve(board.ask(), by=late).state is LimitRequestState.APPROVED
+    assert board.approve(board.ask(), by=late).state is DecisionState.APPROVED
 
 
 def test_an_old_request_can_no_longer_be_approved_and_is_in_nobodys_way(board: Board) -> None:

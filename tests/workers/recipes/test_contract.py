@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+import privacy.plans
+import workers.recipes
 from privacy.errors import ContributionUnbounded, InvalidParameter
-from privacy.plans.dp_diffusion import CENTRAL
+from privacy.plans.dp_diffusion.plan import CENTRAL
 from privacy.plans.private_steps import STEPS
-from privacy.plans.registry import RECIPES, build_plan, plan_from_json, useful_from_nano
-from tests.workers.recipes import toy_recipe
+from privacy.plans.registry import RECIPES, build_plan, plan_from_json, recipe_of, useful_from_nano
 from tests.workers.small_trainings import (
     ACCOUNT,
     FACTS,
@@ -28,7 +29,7 @@ from tests.workers.small_trainings import (
     with_basis_of_one,
 )
 from workers.recipes.interface import Cancelled, NothingUseful, Piece, load_checkpoint
-from workers.recipes.registry import TRAINERS, trainer_and_work
+from workers.recipes.registry import TRAINERS, trainer_of, work_of
 
 STEPWISE = ("dp_classifier", "dp_diffusion", "dpgan")
 PLANNED_STEPS = {"dp_classifier": 10, "dp_diffusion": 6, "dpgan": 10}
@@ -142,15 +143,16 @@ def test_subject_accounts_refuse_records_of_nobody(recipe: str) -> None:
 # --- how to add one -------------------------------------------------------------------------------------------------
 
 
-def test_a_new_recipe_is_two_files_of_its_own_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entry is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
-    monkeypatch.setitem(RECIPES, "toy", toy_recipe.RECIPE)
+def test_a_new_recipe_is_two_files_of_its_own_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is all that planning, reading stored plans, the trainers and the estimate of the time left need."""
+    for package in (privacy.plans, workers.recipes):
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(Path(__file__).parent / "toys")])
+    monkeypatch.setitem(RECIPES, "toy", recipe_of("toy"))
     plan = build_plan("toy", {"rounds": 3}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
     assert plan_from_json(plan.to_json()) == plan
     assert useful_from_nano(plan) == -(-plan.price_nano // 3)
-    toy_train, toy_work = trainer_and_work(RECIPES["toy"])
-    assert toy_work(plan, FACTS) == (Piece("sums", 3, 3.0),)
-    monkeypatch.setitem(TRAINERS, "toy", toy_train)  # type: ignore[index]
+    assert work_of(plan, FACTS) == (Piece("sums", 3, 3.0),)
+    monkeypatch.setitem(TRAINERS, "toy", trainer_of("toy"))  # type: ignore[index]
     purse = Purse()
     assert len(train(plan, digits(20), budget=purse).sums) == 3
     assert purse.releases("sums") == 3
@@ -159,8 +161,8 @@ def test_a_new_recipe_is_two_files_of_its_own_and_one_entry(monkeypatch: pytest.
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_are_not_named_beside_their_own_files_and_their_entry(recipe: str, production_files: Any) -> None:
     """A demonstration, the client's example and what it trains where nothing is said may; lists of recipes may not."""
-    own = {f"privacy/plans/{recipe}.py", f"workers/recipes/{recipe}.py"}
-    naming = {name for name, text in production_files.items() if f'"{recipe}"' in text} - own
+    own = (f"privacy/plans/{recipe}/", f"workers/recipes/{recipe}/", "privacy/plans/registry.py")
+    naming = {name for name, text in production_files.items() if f'"{recipe}"' in text and not name.startswith(own)}
     assert naming <= {"service/cli/demo/__init__.py", "obscura/client/__init__.py", "obscura/client/client.py"}
 
 

@@ -33,16 +33,18 @@ from obscura.wire.words import JobState
 from privacy.accounting import certificate
 from privacy.accounting.certificate import pld_epsilon
 from privacy.accounting.events import Event
-from service import artifacts, ledger
-from service.api import job_views, views
+from service import ledger
 from service.audit.signing import trusted_keys
 from service.audit.verify import verify
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
-from service.journals import read_journal
 from service.logs import configure_logging
+from service.storage import storage_of
+from service.storage.interface import key_of
+from service.storage.journals import read_journal
 from service.times import to_the_hour
+from service.views import accounts, datasets, jobs, releases
 from tests.conftest import clear_postgres
 from tests.workers.conftest import OPTIONS, build
 from workers.recipes.interface import TrainingData
@@ -156,9 +158,9 @@ def by_the_hour_or_as_opened(shop: Any) -> Told:
 def release_facts(shop: Any, job: Job) -> dict[str, Any]:
     with transaction(shop.factory, read_only=True) as session:
         row = session.get_one(Release, job.release_id)
-        record = job_views.releases(session, [row])[0].model_dump(mode="json")
+        record = releases.records(session, [row])[0].model_dump(mode="json")
         card, receipt = dict(row.card), dict(row.receipt)
-    folder = artifacts.directory_of(shop.settings.data_dir, row.id)
+    folder = shop.settings.data_dir / key_of(row.id)
     assert all(by_the_hour(datetime.fromtimestamp(path.stat().st_mtime, UTC)) for path in folder.iterdir())
     for path in folder.glob("*.zip"):
         with zipfile.ZipFile(path) as archive:
@@ -204,11 +206,11 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
             with transaction(shop.factory, read_only=True) as session:
                 row = session.get_one(Job, job_id)
                 shown = {
-                    "event": job_views.event(session, row).model_dump(mode="json"),
-                    "job": job_views.jobs(session, [row])[0].model_dump(mode="json"),
+                    "event": jobs.event(session, row).model_dump(mode="json"),
+                    "job": jobs.records(session, [row])[0].model_dump(mode="json"),
                     "version": row.progress_version,
-                    "dataset": views.dataset(session.get_one(Dataset, shop.dataset_id)).model_dump(mode="json"),
-                    "account": views.account(ledger.get_account(session, shop.account_id)).model_dump(mode="json"),
+                    "dataset": datasets.dataset(session.get_one(Dataset, shop.dataset_id)).model_dump(mode="json"),
+                    "account": accounts.account(ledger.get_account(session, shop.account_id)).model_dump(mode="json"),
                 }
         finally:
             looking.now = False
@@ -230,7 +232,7 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
     job = shop.job(job_id)
     assert (status, job.state) == (ExitStatus.ENDED, JobState.SUCCEEDED), told.err[-3000:]
     with transaction(shop.factory, read_only=True) as session:
-        log = [views.entry(row).model_dump(mode="json") for row in ledger.entries(session, shop.account_id, 0, 1000)]
+        log = [accounts.entry(row).model_dump(mode="json") for row in ledger.entries(session, shop.account_id, 0, 1000)]
         checked = verify(session, trusted=trusted_keys(shop.settings.ledger_key_path))
         assert checked.clean, checked.findings
     return {
@@ -238,7 +240,7 @@ def everything_that_leaves(shop: Any, job_id: str, capfd: Any, monkeypatch: Any)
         "said": plain(told.out + told.err, exactly),
         "seen": seen,
         "ledger": plain(log, by_the_hour_or_as_opened(shop)),
-        "journal": [plain(str(line), by_the_hour) for line in read_journal(shop.settings.data_dir, job_id)],
+        "journal": [plain(str(line), by_the_hour) for line in read_journal(storage_of(shop.settings), job_id)],
         **release_facts(shop, job),
     }
 

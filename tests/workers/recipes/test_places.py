@@ -19,17 +19,19 @@ from privacy.gradients import places
 from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
 from privacy.gradients.build import build_estimator
 from privacy.gradients.per_sample import Traces, trace_gradients, trainable
-from privacy.plans.datalens_config import DataLensConfig
-from privacy.plans.dp_classifier import ARCHITECTURES, DpClassifierConfig
-from privacy.plans.freezing import FreezeSchedule
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.dp_classifier.plan import ARCHITECTURES, DpClassifierConfig
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.private_steps import StepsConfig
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.models.small_extractors import extractor
 from tests.workers.planted_faults import backward_fault, by_place, forward_fault
 from tests.workers.small_trainings import DIGITS, FACTS, Purse, plan_of, small_plan, train
-from workers.recipes import blocks, coefficients, dp_classifier, moment_votes, private_steps, texture
-from workers.recipes.dp_classifier import FeaturesOf
+from workers.recipes import blocks, private_steps
+from workers.recipes.datalens import moment_votes
+from workers.recipes.dp_classifier import loop as dp_classifier
+from workers.recipes.dp_classifier.loop import FeaturesOf
 from workers.recipes.interface import Means, TrainingData
+from workers.recipes.moments import coefficients, texture
 from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")

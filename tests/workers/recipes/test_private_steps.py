@@ -17,8 +17,7 @@ from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import Curator, shapes_of
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
-from privacy.plans.freezing import FreezeSchedule
-from privacy.plans.private_steps import StepsConfig
+from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
 from workers.recipes.interface import Means

@@ -28,17 +28,17 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from tests.workers.planted_faults import forward_fault
-from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
-from workers.recipes.private_steps import PrivateSteps
-from workers.recipes.ranks import object_from_first, rank, release_once
-from workers.recipes.registry import TRAINERS
-from workers.recipes.teacher_stage import (
+from workers.recipes.datalens.teacher_stage import (
     Release,
     TeacherStageConfig,
     TeacherStageState,
     run_teacher_stage,
     start_teacher_stage,
 )
+from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.private_steps import PrivateSteps
+from workers.recipes.ranks import object_from_first, rank, release_once
+from workers.recipes.registry import TRAINERS
 
 SECRET = bytes(range(32))
 CLASSES = ("a", "b", "c")

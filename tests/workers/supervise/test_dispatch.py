@@ -6,7 +6,7 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from obscura.wire.words import JobKind, JobState
+from obscura.wire.words import JobState
 from service import jobs, queue
 from workers.supervise.attempts import claim_next
 from workers.supervise.dispatch import Dispatcher
@@ -55,9 +55,9 @@ def test_a_dispatcher_that_was_never_started_or_has_nothing_to_do_stops_at_once(
 def test_the_oldest_job_of_a_kind_is_claimed_first_and_only_once(workshop):
     first, second = workshop.train(epsilon=0.5), workshop.train(epsilon=0.5)
     asked = {"worker": "test", "now": datetime.now(UTC)}
-    claims = [claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, **asked) for _ in range(3)]
+    claims = [claim_next(workshop.settings, workshop.factory, kind="train", **asked) for _ in range(3)]
     assert [claim.job_id if claim is not None else None for claim in claims] == [first, second, None]
-    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.SAMPLE, **asked) is None
+    assert claim_next(workshop.settings, workshop.factory, kind="sample", **asked) is None
     assert workshop.do(jobs.claimable, now=asked["now"]) == []
 
 
@@ -70,7 +70,7 @@ def test_the_dispatching_process_never_loads_torch():
 
 def test_no_job_begins_on_a_disk_without_room(workshop):
     job_id = workshop.train()
-    asked = {"kind": JobKind.TRAIN, "worker": "here", "now": datetime.now(UTC)}
+    asked = {"kind": "train", "worker": "here", "now": datetime.now(UTC)}
     short = workshop.settings.model_copy(update={"disk_free_bytes_min": 2**60})
     assert claim_next(short, workshop.factory, **asked) is None
     assert workshop.job(job_id).attempt == 0

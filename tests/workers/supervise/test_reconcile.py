@@ -14,16 +14,16 @@ from sqlalchemy import delete, event
 from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger, queue
-from service.artifacts import directory_of
 from service.audit.arming import clear_stops, stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.signing import open_signing_key
 from service.db.access_tables import Outbox
 from service.db.base import new_id, release_id_of
+from service.db.job_tables import Sample
 from service.db.session import transaction
 from service.ledger.stops import arming_stops
+from service.storage.interface import key_of, work_key
 from tests.workers.conftest import on_either_database
-from workers.supervise.attempts import work_directory
 from workers.supervise.reconcile import STALE_FOLDER_SECONDS, Reconciled, Reconciler, reconcile, sweep
 
 
@@ -140,22 +140,22 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
     sample_job = workshop.sample(publish(workshop, workshop.train(epsilon=0.5)))
     for job_id in (ended, sample_job):
         workshop.cancel(job_id)
-    sample_id = workshop.do(jobs.sample_of, sample_job).id
+    sample_id = workshop.do(jobs.made_by, Sample, sample_job).id
     kept = [
-        work_directory(data_dir, live),
-        directory_of(data_dir, release_id_of(live)),
+        data_dir / work_key(live),
+        data_dir / key_of(release_id_of(live)),
         # The database may be the one that is wrong.
-        work_directory(data_dir, new_id("job")),
-        directory_of(data_dir, new_id("rel")).with_suffix(".0123.tmp"),
+        data_dir / work_key(new_id("job")),
+        (data_dir / key_of(new_id("rel"))).with_suffix(".0123.tmp"),
     ]
-    stale = directory_of(data_dir, release_id_of(live)).with_suffix(".4567.tmp")
+    stale = (data_dir / key_of(release_id_of(live))).with_suffix(".4567.tmp")
     doomed = [
-        work_directory(data_dir, ended),
-        directory_of(data_dir, release_id_of(ended)),
-        directory_of(data_dir, sample_id),
+        data_dir / work_key(ended),
+        data_dir / key_of(release_id_of(ended)),
+        data_dir / key_of(sample_id),
         stale,
     ]
-    fresh = directory_of(data_dir, release_id_of(live)).with_suffix(".0123.tmp")
+    fresh = (data_dir / key_of(release_id_of(live))).with_suffix(".0123.tmp")
     lay(data_dir, *kept, *doomed, fresh)
     long_ago = time.time() - STALE_FOLDER_SECONDS - 10
     for path in (stale / "file", stale, kept[-1] / "file", kept[-1]):
@@ -177,7 +177,7 @@ def test_files_are_put_away_only_when_their_job_is_known_and_has_ended_without_t
 def test_the_trash_keeps_folders_for_the_grace_period_and_the_log_names_them(workshop):
     job_id = workshop.train(epsilon=0.5)
     workshop.cancel(job_id)
-    folder = work_directory(workshop.settings.data_dir, job_id)
+    folder = workshop.settings.data_dir / work_key(job_id)
     lay(workshop.settings.data_dir, folder)
     now = datetime.now(UTC).replace(microsecond=0)
     with structlog.testing.capture_logs() as lines:
@@ -216,8 +216,8 @@ def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):
     """As when the database was replaced by an older one under a running service."""
     job_id = workshop.train(epsilon=0.5)
     workshop.cancel(job_id)
-    folder = work_directory(workshop.settings.data_dir, job_id)
-    unknown = directory_of(workshop.settings.data_dir, new_id("rel"))
+    folder = workshop.settings.data_dir / work_key(job_id)
+    unknown = workshop.settings.data_dir / key_of(new_id("rel"))
     lay(workshop.settings.data_dir, folder, unknown)
     assert sweep(workshop.settings, workshop.factory, now=datetime.now(UTC)) == 0
     assert folder.is_dir()
@@ -229,7 +229,7 @@ def test_before_anything_is_put_away_the_ledger_is_verified_once_more(workshop):
 @on_either_database
 def test_a_release_that_is_published_while_the_sweep_looks_is_kept(workshop):
     job_id = workshop.train()
-    folder = directory_of(workshop.settings.data_dir, release_id_of(job_id))
+    folder = workshop.settings.data_dir / key_of(release_id_of(job_id))
     folder.mkdir(parents=True)
     published: list[str] = []
 

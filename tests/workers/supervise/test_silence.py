@@ -19,7 +19,7 @@ from obscura.wire.words import EarlyEnd, HoldState, JobState
 from service import jobs
 from service.errors import StaleAttempt
 from service.settings import Settings
-from tests.workers.conftest import alive
+from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise import signs, supervisor
 from workers.supervise.signs import Listener, SignsOfLife
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
@@ -34,6 +34,12 @@ SUPERVISE = (  # job, attempt and the runner's command
     "factory = make_session_factory(make_engine(settings.database_url))\n"
     "supervise(settings, factory, attempt, draining=lambda: False, command=sys.argv[3:])\n"
 )
+
+
+@pytest.fixture
+def tiny_runner() -> tuple[str, ...]:
+    """Runners that are found by their command, and stopped."""
+    return TINY_RUNNER
 
 
 class Clock:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from obscura.wire.words import EarlyEnd, FailureCode, HoldState, JobState
-from tests.workers.conftest import alive
+from tests.workers.conftest import TINY_RUNNER, alive
 from workers.supervise.attempts import Attempt
-from workers.supervise.supervisor import Patience, log_path, runner_environment, supervise
+from workers.supervise.supervisor import Patience, runner_environment, supervise
 
 CANARY = "canary-0815-patient-jones"
 
@@ -157,7 +157,7 @@ def test_the_lease_is_renewed_while_the_runner_works(workshop, impatient):
     assert workshop.job(job_id).state is JobState.QUEUED
 
 
-def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, tiny_runner, monkeypatch):
+def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(workshop, monkeypatch):
     monkeypatch.setenv("TINY_PAUSE", "0.2")
     job_id = workshop.train()
     attempt = workshop.claim(job_id)
@@ -169,7 +169,7 @@ def test_a_runner_without_its_supervisor_stops_and_another_attempt_goes_on(works
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", parent_script, *tiny_runner, "--job", job_id, "--attempt", str(attempt.number)],
+        [sys.executable, "-c", parent_script, *TINY_RUNNER, "--job", job_id, "--attempt", str(attempt.number)],
         env=runner_environment(workshop.settings, os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -197,7 +197,7 @@ def test_a_failing_runner_leaks_nothing_not_even_into_the_operators_log(workshop
     supervise_here(workshop, attempt, tiny_runner, impatient)
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.TRAINING_FAILED)
-    path = log_path(workshop.settings.data_dir, attempt)
+    path = workshop.settings.logs_path / f"{attempt.job_id}.{attempt.number}.log"
     assert path.stat().st_mode & 0o777 == 0o600
     assert "tiny_runner.py" in path.read_text()
     assert CANARY not in path.read_text()

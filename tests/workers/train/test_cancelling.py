@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.edm import EdmConfig, EdmDenoiser
+from models.portable.edm import EdmConfig, EdmDenoiser
 from models.private_classifier import ClassifierConfig, PrivateClassifier
 from obscura.wire.words import JobState
 from service.datasets.vault import open_dataset
@@ -20,7 +20,7 @@ from workers.recipes.interface import Cancelled
 from workers.supervise.attempts import ExitStatus
 from workers.train import publishing
 from workers.train.drawing import DRAWING
-from workers.train.evaluating import EVALUATION, measure_classifier, public_images
+from workers.train.kinds.evaluate import EVALUATION, measure_classifier, public_images
 from workers.train.runner import run
 
 SECONDS_MAX = 20.0  # what is cancelled here would go on for minutes

@@ -16,7 +16,7 @@ from service import ledger
 from service.db.session import transaction
 from service.inspection import inspect_ledger
 from service.reports import DATA
-from tests.service.people import make_key
+from tests.service.people import approve_raise, make_key
 from tests.workers.conftest import on_either_database
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
@@ -29,9 +29,9 @@ def raise_limit(workshop: Any, epsilon: float) -> None:
     now = datetime.now(UTC)
     with transaction(workshop.factory) as session:
         asks, approves = (make_key(session, name="admin", scopes=["admin"], now=now)[0].id for _ in range(2))
-        facts = {"epsilon": epsilon, "reason": "a second study", "requested_by": asks, "now": now}
+        facts = {"epsilon": epsilon, "reason": "a second study", "asked_with": asks, "now": now}
         asked = ledger.request_raise(session, account_id=workshop.account_id, **facts)
-        ledger.approve_raise(session, request_id=asked.id, decided_by=approves, now=now)
+        approve_raise(session, asked.id, approves, now)
 
 
 def lower_limit(workshop: Any, epsilon: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from service.sealing import CHUNK_BYTES, new_key
+from service.storage.folder import FolderStorage
 from workers.recipes.interface import CheckpointDamaged, TrainingData, load_checkpoint, save_checkpoint
 from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
 
@@ -16,7 +17,7 @@ KEY = new_key()
 
 
 def folder(directory: Path, *, key: bytes = KEY, context: str = "job one") -> SealedFolder:
-    return SealedFolder(directory, key, context)
+    return SealedFolder(FolderStorage(directory.parent), directory.name, key, context)
 
 
 def private_state() -> dict[str, Any]:

@@ -15,17 +15,19 @@ import pytest
 from obscura.wire.words import DatasetState, FailureCode, HoldState, JobState
 from privacy.mechanisms.noise import derive_key
 from service import jobs
-from service.artifacts import digest_directory
 from service.datasets import deletion
 from service.datasets.vault import destroy_file, key_path, open_dataset, read_key, shred, write_key
 from service.db.dataset_tables import Dataset
 from service.db.session import find, transaction
 from service.errors import Conflict, NotFound
 from service.sealing import SealBroken, new_key
+from service.storage.files import digest_directory
+from service.storage.folder import FolderStorage
+from service.storage.interface import work_key
 from tests.workers.small_trainings import published_by
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, CheckpointDamaged, Run, load_checkpoint
-from workers.supervise.attempts import ExitStatus, work_root
+from workers.supervise.attempts import ExitStatus
 from workers.supervise.reconcile import reconcile
 from workers.supervise.supervisor import supervise
 from workers.train.checkpoints import CHECKPOINT_FILE, SealedFolder
@@ -46,7 +48,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     more: dict[str, Any] = {"draining": lambda: False, "command": tiny_runner, "patience": impatient}
     thread = threading.Thread(target=lambda: supervise(settings, workshop.factory, attempt, **more))
     thread.start()
-    workshop.wait((work_root(settings.data_dir) / job_id / CHECKPOINT_FILE).exists, seconds=240)
+    workshop.wait((settings.work_path / job_id / CHECKPOINT_FILE).exists, seconds=240)
     key = read_key(key_path(settings, dataset_id))
     shutil.copytree(settings.data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("keys"))
 
@@ -67,13 +69,11 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     assert workshop.do(find, Dataset, dataset_id).state is DatasetState.DELETED
     kept = [path for path in settings.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in kept if key in path.read_bytes()]
-    assert not [
-        path for path in kept if dataset_id in str(path) or path.is_relative_to(work_root(settings.data_dir) / job_id)
-    ]
+    assert not [path for path in kept if dataset_id in str(path) or path.is_relative_to(settings.work_path / job_id)]
 
     # The copies that somebody made in time, back in their place.
     shutil.copytree(tmp_path / "copy" / "datasets" / dataset_id, settings.data_dir / "datasets" / dataset_id)
-    checkpoints = SealedFolder(tmp_path / "copy" / "work" / job_id, new_key(), f"checkpoint {job_id}")
+    checkpoints = SealedFolder(FolderStorage(tmp_path / "copy"), work_key(job_id), new_key(), f"checkpoint {job_id}")
     with pytest.raises(NotFound):
         open_dataset(settings, dataset_id)
     write_key(key_path(settings, dataset_id), new_key())
@@ -84,7 +84,7 @@ def test_a_training_on_deleted_data_ends_and_no_copy_of_images_or_checkpoint_can
     destroy_file(key_path(settings, dataset_id))
     write_key(key_path(settings, dataset_id), key)
     np.testing.assert_array_equal(open_dataset(settings, dataset_id)[0], images)
-    assert load_checkpoint(SealedFolder(checkpoints.directory, key, checkpoints.context)) is not None
+    assert load_checkpoint(dataclasses.replace(checkpoints, key=key)) is not None
     shred(settings, dataset_id)
 
     # What was published stays, and can be drawn from.

@@ -13,14 +13,13 @@ from sqlalchemy import select
 from benchmarks.chaos_audit import audit
 from models.private_classifier import load_classifier
 from models.released import load_released
-from obscura.wire.words import EarlyEnd, HoldState, JobState
+from obscura.wire.words import FAILURES, EarlyEnd, HoldState, JobState
 from privacy.plans.registry import RECIPES, plan_from_json, useful_from_nano
 from service import jobs
-from service.api import job_views
-from service.artifacts import digest_directory
 from service.db.job_tables import Job
 from service.db.session import transaction
-from service.wording import FAILURES
+from service.storage.files import digest_directory
+from service.views import jobs as views
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import TRAINERS
 from workers.recipes import private_steps
@@ -117,7 +116,7 @@ def cancel_and_look(workshop: Any, options: dict[str, Any], moment: int, patch: 
     def cancel() -> None:
         with transaction(workshop.factory) as session:
             job = jobs.request_cancel(session, job_id=job_id, now=datetime.now(UTC))
-            said.append(job_views.jobs(session, [job])[0].publishes_if_cancelled)
+            said.append(views.records(session, [job])[0].publishes_if_cancelled)
         stop.set()
 
     assert work_until(workshop, patch, job_id, {moment: cancel}, stop) == ExitStatus.ENDED

@@ -6,7 +6,8 @@ import numpy as np
 
 from obscura.wire.words import JobState
 from service import jobs, queue
-from service.artifacts import digest_directory
+from service.db.job_tables import Sample
+from service.storage.files import digest_directory
 from tests.workers.conftest import on_either_database
 from workers.supervise.dispatch import Dispatcher
 
@@ -36,7 +37,7 @@ def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impati
         assert digest_directory(workshop.settings.data_dir / release.artifact_dir) == release.artifact_sha256
     finally:
         dispatcher.stop()
-    samples = [workshop.do(jobs.sample_of, sample) for sample in (first, second)]
+    samples = [workshop.do(jobs.made_by, Sample, sample) for sample in (first, second)]
     assert samples[0].sha256 == samples[1].sha256
     with np.load(workshop.settings.data_dir / samples[0].path, allow_pickle=False) as arrays:
         assert arrays["images"].shape == (30, 8, 8)

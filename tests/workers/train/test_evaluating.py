@@ -10,19 +10,21 @@ import pytest
 
 from obscura.wire.words import DatasetState, FailureCode, JobState
 from service import jobs
-from service.artifacts import digest_directory, directory_of
 from service.datasets import deletion
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict
 from service.reports import PAGE, read_report
+from service.storage import storage_of
+from service.storage.files import digest_directory
+from service.storage.interface import key_of
 from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
 from workers.supervise.attempts import ExitStatus
-from workers.train.evaluating import EVALUATION
+from workers.train.kinds.evaluate import EVALUATION
 from workers.train.progress import ReportedProgress
 
 KINDS = {"logistic_regression", "mlp", "cnn"}
@@ -43,7 +45,7 @@ def released(workshop: Any, **options: Any) -> Release:
 def ask(workshop: Any, release: Release, **changes: Any) -> str:
     facts = {"dataset_id": workshop.public_id, "samples": None, "seed": None, "principal": "key_test"}
     facts |= {"release_id": release.id, "idempotency_key": None, "now": datetime.now(UTC)}
-    return str(workshop.do(jobs.submit_evaluation, **facts | changes).id)
+    return str(workshop.do(jobs.submit, jobs.KINDS["evaluate"], **facts | changes).id)
 
 
 def delete(workshop: Any, dataset_id: str, *, cancel_jobs: bool = False) -> Dataset:
@@ -61,7 +63,7 @@ def assert_unavailable(workshop: Any, job_id: str) -> None:
 @on_either_database
 def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop):
     release = released(workshop, evaluation_samples=200)
-    directory = directory_of(workshop.settings.data_dir, release.id)
+    directory = workshop.settings.data_dir / key_of(release.id)
     assert "accuracy" not in release.summary
     waiting = workshop.job(workshop.evaluation(release.id).job_id)
     assert (waiting.state, waiting.hold_id) == (JobState.QUEUED, None)
@@ -73,7 +75,7 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
     assert sum(map(sum, workshop.evaluation(release.id).confusion)) == 297
     assert digest_directory(directory) == release.artifact_sha256
     assert workshop.balance().spent_nano == spent_nano
-    page = read_report(workshop.settings.data_dir, workshop.factory, release.id, PAGE).decode()
+    page = read_report(storage_of(workshop.settings), workshop.factory, release.id, PAGE).decode()
     assert "200 synthetic images only, then tested once on the 297 images" in page
     assert "had not been measured" not in page
     order = [page.index(f'id="{part}"') for part in ("guarantee", "synthetic", "usefulness", "technical")]
@@ -107,7 +109,7 @@ def test_the_same_seed_finds_the_same(workshop):
 
 def test_a_broken_evaluation_fails_alone_and_can_be_repeated(workshop):
     release = released(workshop, evaluation_samples=200)
-    images = directory_of(workshop.settings.data_dir, workshop.public_id) / "images.npy.sealed"
+    images = workshop.settings.data_dir / key_of(workshop.public_id) / "images.npy.sealed"
     content = images.read_bytes()
     images.unlink()
     assert_unavailable(workshop, workshop.evaluation(release.id).job_id)

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from obscura.wire.words import HoldState, JobState
+from privacy.plans.registry import RECIPES
 from service import ledger
 from service.errors import Conflict
 from service.settings import Settings
 from tests.workers.conftest import alive
 from workers.recipes.ranks import RankLost
-from workers.recipes.registry import TOGETHER, TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus
 from workers.supervise.supervisor import RUNNER_COMMAND, Patience, runner_environment, supervise
 from workers.train import followers as ranks
@@ -180,8 +180,8 @@ def test_a_follower_neither_pays_nor_keeps():
 def test_a_training_takes_all_gpus_or_what_was_set(processes, device, gpus, wanted, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     settings = Settings(processes=processes)
-    assert {ranks.processes_wanted(settings, trainer, torch.device(device)) for trainer in TOGETHER} == {wanted}
-    assert ranks.processes_wanted(settings, TRAINERS["class_histogram"], torch.device(device)) == 1
+    found = {name: ranks.processes_wanted(settings, recipe, torch.device(device)) for name, recipe in RECIPES.items()}
+    assert found == {**dict.fromkeys(RECIPES, wanted), "class_histogram": 1}
 
 
 def test_processes_share_the_cores_unless_the_environment_says_how_many(monkeypatch):

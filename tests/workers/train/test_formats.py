@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from models.generator import Generator, GeneratorConfig
+from models.portable.generator import Generator, GeneratorConfig
 from obscura.wire.words import SampleFormat
 from workers.train.drawing import SampleRequest, draw
 from workers.train.packing import PARQUET_FILE, SampleFile, write_sample

@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from models.drawing import IMAGES_PER_BATCH
-from models.edm import EdmConfig, EdmDenoiser
-from models.generator import Generator, GeneratorConfig
+from models.portable.drawing import IMAGES_PER_BATCH
+from models.portable.edm import EdmConfig, EdmDenoiser
+from models.portable.generator import Generator, GeneratorConfig
 from models.released import ReleasedGenerator
 from obscura.wire.words import SampleFormat
 from workers.train.drawing import SampleRequest, draw

@@ -11,16 +11,17 @@ from sqlalchemy.orm import undefer
 from obscura.wire.words import DatasetState, FailureCode, JobState
 from privacy.plans.plan import PublicFacts
 from service import jobs
-from service.datasets.vault import directory_of, key_path
+from service.datasets.vault import key_path
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Preview
 from service.db.session import transaction
+from service.storage.interface import key_of
 from tests.workers.conftest import OPTIONS, on_either_database
 from tests.workers.small_trainings import FACTS, SMALL, digits, plan_of, stop_at, work
 from workers.recipes.interface import Cancelled
 from workers.recipes.registry import TRAINERS
-from workers.train import previewing
-from workers.train.previewing import Rehearsal, cut, find_stand_in, forecast
+from workers.train.kinds import preview as previewing
+from workers.train.kinds.preview import Rehearsal, cut, find_stand_in, forecast
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def ask(workshop: Any, **changes: Any) -> str:
     facts = {"dataset_id": workshop.dataset_id, "recipe": "datalens", "epsilon": 1.0, "options": OPTIONS}
     facts |= {"stand_in_dataset_id": workshop.public_id, "principal": "key_test", "idempotency_key": None}
-    return str(workshop.do(jobs.submit_preview, now=datetime.now(UTC), **facts | changes).id)
+    return str(workshop.do(jobs.submit, jobs.KINDS["preview"], now=datetime.now(UTC), **facts | changes).id)
 
 
 def preview_of(workshop: Any, job_id: str) -> Preview:
@@ -47,7 +48,7 @@ def preview_of(workshop: Any, job_id: str) -> Preview:
 def test_a_preview_neither_pays_nor_opens_private_images(workshop):
     before, logged = workshop.balance(), len(workshop.entries())
     key_path(workshop.settings, workshop.dataset_id).unlink()
-    shutil.rmtree(directory_of(workshop.settings.data_dir, workshop.dataset_id))
+    shutil.rmtree(workshop.settings.data_dir / key_of(workshop.dataset_id))
 
     job_id = ask(workshop)
     work(workshop, job_id)
@@ -64,7 +65,7 @@ def test_a_stand_in_that_is_gone_is_named_as_the_reason(workshop):
     job_id = ask(workshop)
     with transaction(workshop.factory) as session:
         session.get_one(Dataset, workshop.public_id).state = DatasetState.DELETED
-    shutil.rmtree(directory_of(workshop.settings.data_dir, workshop.public_id))
+    shutil.rmtree(workshop.settings.data_dir / key_of(workshop.public_id))
     work(workshop, job_id)
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
 

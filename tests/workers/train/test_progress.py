@@ -11,9 +11,9 @@ from privacy.accounting.filter import open_filter
 from privacy.plans.registry import RECIPES, build_plan
 from tests.workers.small_trainings import FACTS, plan_of
 from workers.recipes.interface import Piece
-from workers.recipes.registry import WORK
+from workers.recipes.registry import work_of
 from workers.train.drawing import drawing_work
-from workers.train.evaluating import EVALUATION_SHARES, evaluation_work
+from workers.train.kinds.evaluate import EVALUATION_SHARES, evaluation_work
 from workers.train.progress import Place, find_place, seconds_left, work_done
 
 PIECES = (Piece("features", 118, 60.0), Piece("steps", 300, 30.0), Piece("draw", 100, 1.0), Piece("draw", 2000, 9.0))
@@ -93,7 +93,7 @@ def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
     """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
     options = {"images": 30, "teachers": 40, "images_per_iteration": 10} if recipe == "datalens" else {}
     plan = plan_of(recipe, options)
-    pieces = WORK[plan.recipe](plan, FACTS)
+    pieces = work_of(plan, FACTS)
     assert pieces
     assert all(piece.work > 0 and piece.steps > 0 for piece in pieces)
 

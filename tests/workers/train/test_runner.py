@@ -12,25 +12,28 @@ import pytest
 import torch
 from sqlalchemy import select, update
 
-from models.generator import load_generator
+from models.released import load_released
 from obscura.wire.words import EntryKind, FailureCode, HoldState, JobState
 from privacy.accounting.events import event_from_json
 from privacy.errors import BudgetExceeded, EventRefused
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.artifacts import digest_directory, digest_file, directory_of
 from service.datasets.vault import destroy_file, key_id_of, key_path, read_key, write_key
 from service.db.base import new_id, release_id_of
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job
+from service.db.job_tables import Job, Sample
 from service.db.session import transaction
 from service.errors import StaleAttempt
-from service.journals import Journal, journal_path, journalled, read_journal
 from service.sealing import new_key
+from service.storage import storage_of
+from service.storage.files import digest_directory, digest_file
+from service.storage.folder import FolderStorage
+from service.storage.interface import key_of, work_key
+from service.storage.journals import Journal, journalled, read_journal
 from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
-from workers.supervise.attempts import Attempt, ExitStatus, work_directory
+from workers.supervise.attempts import Attempt, ExitStatus
 from workers.train.orders import Training, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.spending import HeldBudget
@@ -54,11 +57,11 @@ def test_a_training_is_charged_captured_and_published_and_sampling_is_free(works
     assert release.card["price_nano"] == hold.charged_nano
     planned = [stage.event for stage in plan_from_json(job.plan).stages]
     assert [event_from_json(event) for event in release.card["events"]] == planned
-    assert (work_directory(workshop.settings.data_dir, job_id) / "trained").is_dir()  # its supervisor puts it away
+    assert (workshop.settings.data_dir / work_key(job_id) / "trained").is_dir()  # its supervisor puts it away
 
     sample_job = workshop.sample(release.id)
     assert workshop.work(sample_job, TINY) == ExitStatus.ENDED
-    sample = workshop.do(jobs.sample_of, sample_job)
+    sample = workshop.do(jobs.made_by, Sample, sample_job)
     assert digest_file(workshop.settings.data_dir / sample.path) == sample.sha256
     assert workshop.balance().spent_nano == hold.captured_nano
 
@@ -110,7 +113,7 @@ def test_nothing_private_is_read_before_the_hold_is_armed(workshop):
 
 def test_missing_content_fails_without_a_word_about_it(workshop):
     job_id = workshop.train()
-    (directory_of(workshop.settings.data_dir, workshop.dataset_id) / "labels.npy.sealed").unlink()
+    (workshop.settings.data_dir / key_of(workshop.dataset_id) / "labels.npy.sealed").unlink()
     workshop.work(job_id, TINY)
     assert workshop.job(job_id).failure_code is FailureCode.DATASET_UNAVAILABLE
     assert workshop.balance().held_nano == 0
@@ -172,7 +175,7 @@ def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
 
     job_id: str = workshop.train()
     with monkeypatch.context() as patched:
-        patched.setattr(f"workers.train.training.{step}", die)
+        patched.setattr(f"workers.train.kinds.train.{step}", die)
         with pytest.raises(SystemExit):
             workshop.work(job_id, TINY)
     workshop.give_back(job_id)
@@ -181,7 +184,7 @@ def dies_at(workshop: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> str:
 
 def test_a_finished_artifact_is_published_by_the_next_attempt_without_training(workshop, monkeypatch):
     job_id = dies_at(workshop, monkeypatch, "publish")
-    assert directory_of(workshop.settings.data_dir, release_id_of(job_id)).is_dir()
+    assert (workshop.settings.data_dir / key_of(release_id_of(job_id))).is_dir()
     charged_nano = workshop.hold(job_id).charged_nano
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
@@ -192,8 +195,8 @@ def test_a_finished_generator_is_not_trained_again(workshop, monkeypatch):
     job_id = dies_at(workshop, monkeypatch, "write_artifact")
     assert workshop.work(job_id, {}) == ExitStatus.ENDED
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
-    directory = directory_of(workshop.settings.data_dir, release_id_of(job_id))
-    assert load_generator(directory).config.classes == 10
+    directory = workshop.settings.data_dir / key_of(release_id_of(job_id))
+    assert load_released(directory).config.classes == 10
 
 
 def test_stopping_cancels_only_when_somebody_asked(workshop):
@@ -222,7 +225,7 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
-    assert workshop.hold(job_id).charged_nano == journalled(workshop.settings.data_dir, job_id)[0] == 0
+    assert workshop.hold(job_id).charged_nano == journalled(storage_of(workshop.settings), job_id).price_nano == 0
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
@@ -238,7 +241,7 @@ def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
         budget.charge(replace(votes.event, count=1000 * votes.event.count), votes.name)
     assert refused.value.remaining_nano == workshop.hold(job_id).amount_nano - votes.price_nano
     assert workshop.hold(job_id).charged_nano == votes.price_nano
-    assert journalled(workshop.settings.data_dir, job_id)[0] == votes.price_nano
+    assert journalled(storage_of(workshop.settings), job_id).price_nano == votes.price_nano
 
 
 WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100, "epochs": 2.0, "epsilon": 4.0}
@@ -254,7 +257,7 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
         assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.price_nano == first.plan.price_nano
-        assert journalled(workshop.settings.data_dir, job_id) == (steps.price_nano, {steps.name: made})
+        assert told(workshop, job_id) == (steps.price_nano, {steps.name: made})
     workshop.give_back(job_id)
     second = read_training(workshop.context(workshop.claim(job_id)))
     workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
@@ -262,35 +265,42 @@ def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):
             budget.charge(replace(steps.event, count=count), steps.name)
-    assert journalled(workshop.settings.data_dir, job_id) == (steps.price_nano, {steps.name: 31})
+    assert told(workshop, job_id) == (steps.price_nano, {steps.name: 31})
 
 
 def test_steps_that_the_ledger_does_not_count_are_not_published(workshop):
     """The price is there, from the first step; what an old backup has forgotten is how many were made."""
     job_id = workshop.train(**WHOLE)
-    journal = Journal(workshop.settings.data_dir, job_id, 1)
+    journal = Journal(storage_of(workshop.settings), job_id, 1)
     journal.write(stage="gradient_steps", count=5, price_nano=0)
-    journal.close()
     assert workshop.work(job_id) == ExitStatus.ENDED
     job = workshop.job(job_id)
     assert (job.state, job.failure_code) == (JobState.FAILED, FailureCode.LEDGER_UNAVAILABLE)
 
 
+def told(workshop: Any, job_id: str) -> tuple[int, dict[str, int]]:
+    """What a job's journal tells: what its releases cost, and how many there are by stage."""
+    found = journalled(storage_of(workshop.settings), job_id)
+    return found.price_nano, dict(found.counts)
+
+
 def write_journal(data_dir: Path, job_id: str, attempt: int, *, count: int, price_nano: int) -> None:
-    journal = Journal(data_dir, job_id, attempt)
+    journal = Journal(FolderStorage(data_dir), job_id, attempt)
     journal.write(stage="votes", count=count, price_nano=price_nano)
-    journal.close()
 
 
 def test_the_journal_survives_a_torn_line_and_is_nobody_elses_to_read(tmp_path):
     write_journal(tmp_path, "job_a", 1, count=5, price_nano=70)
-    path = journal_path(tmp_path, "job_a")
+    path = tmp_path / "journals" / "job_a.jsonl"
     with path.open("ab") as file:
         file.write(b'\n{"attempt": 1, "stage": "vo')  # its writer died before it could release anything
     write_journal(tmp_path, "job_a", 2, count=1, price_nano=14)
-    lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(tmp_path, "job_a")]
+    lines = [(line.attempt, line.count, line.price_nano) for line in read_journal(FolderStorage(tmp_path), "job_a")]
     assert lines == [(1, 5, 70), (2, 1, 14)]
-    assert (journalled(tmp_path, "job_a")[0], journalled(tmp_path, "job_b")[0]) == (84, 0)
+    assert (
+        journalled(FolderStorage(tmp_path), "job_a").price_nano,
+        journalled(FolderStorage(tmp_path), "job_b").price_nano,
+    ) == (84, 0)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -337,7 +347,7 @@ def test_a_superseded_attempt_is_told_by_its_next_report(workshop):
 def test_an_artifact_of_an_attempt_thought_lost_is_adopted(workshop):
     job_id = workshop.train()
     first = workshop.claim(job_id)
-    target = directory_of(workshop.settings.data_dir, release_id_of(job_id))
+    target = workshop.settings.data_dir / key_of(release_id_of(job_id))
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         generator = TINY["datalens"](*args, **kwargs)

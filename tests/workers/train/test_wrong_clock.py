@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 from celery.signals import worker_init
 
-from obscura.wire.words import HoldState, JobKind, JobState
+from obscura.wire.words import HoldState, JobState
 from service.db.session import transaction
 from service.errors import ClockRefused
 from service.ledger import record_fact
 from workers.supervise.app import make_app
 from workers.supervise.attempts import ExitStatus, claim_job, claim_next
-from workers.train import training
+from workers.train.kinds import train as training
 
 WRONG = (datetime(1971, 3, 1, tzinfo=UTC), datetime(2200, 3, 1, tzinfo=UTC))
 
@@ -45,7 +45,7 @@ def test_nobody_claims_by_a_wrong_clock(workshop, clock):
     asked = {"worker": "w", "now": clock}
     with pytest.raises(ClockRefused):
         claim_job(workshop.settings, workshop.factory, job_id=job_id, **asked)
-    assert claim_next(workshop.settings, workshop.factory, kind=JobKind.TRAIN, **asked) is None
+    assert claim_next(workshop.settings, workshop.factory, kind="train", **asked) is None
     assert (workshop.job(job_id).state, workshop.job(job_id).attempt) == (JobState.QUEUED, 0)
 
 

@@ -65,7 +65,7 @@ def test_accounts_that_cannot_have_their_records_counted(served):
 
 
 def test_nothing_is_drawn_where_nothing_was_paid(served, monkeypatch):
-    """The charge is committed before any key for noise exists; where it fails there is none."""
+    """The charge is committed before any key for noise exists; where it fails no key is made."""
     drawn = []
 
     def watched(key):

@@ -14,6 +14,7 @@ from service.audit.verify import verify
 from service.db.session import make_engine, make_session_factory, transaction
 from service.inspection import sign_heads
 from service.settings import Settings
+from service.storage import storage_of
 from tests.service.api.conftest import serving
 from tests.service.audit.book import LedgerBook
 
@@ -90,7 +91,7 @@ def test_an_older_database_stops_its_account_at_the_start(book, settings, tmp_pa
     with sqlite3.connect(settings.data_dir / "obscura.db") as source, sqlite3.connect(backup) as target:
         source.backup(target)
     newer = book.train("patients")["statement"]["entry"]["sequence"]
-    (kept,) = kept_receipts(settings.data_dir)
+    (kept,) = kept_receipts(storage_of(settings))
     assert json.loads(kept.read_text())["statement"]["entry"]["sequence"] == newer
     older = settings.model_copy(update={"database_url": f"sqlite:///{backup}"})
     ledger, _ = _state_after_start(older)

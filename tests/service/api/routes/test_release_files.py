@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from models.dcgan import DcganConfig, DcganGenerator
+from models.portable.dcgan import DcganConfig, DcganGenerator
 from obscura.wire.words import ReleaseKind
-from service.artifacts import digest_directory
 from service.db.job_tables import Release
 from service.db.session import transaction
+from service.storage.files import digest_directory
 
 MADE = ("README.md", "load_generator.py")
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove", "recipe": "dpgan"}

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 
-from models.generator import Generator
+from models.portable.generator import Generator
 from service.jobs import JobState
 from tests.workers.small_trainings import TINY_DATALENS
-from workers.recipes import datalens
+from workers.recipes.datalens import loop as datalens
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.units import records_to_sum, teacher_of_each
 from workers.supervise.attempts import Attempt, ExitStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from obscura.cli.console import CliError, Output
-from service.cli.demo import DOWNLOAD_COUNT, run_demo
+from service.cli.demo import COUNT, run_demo
 from service.cli.demo import images as demo_images
 
 SMALL = {"teachers": 20, "images": 20, "evaluation_samples": 300}
@@ -36,7 +36,7 @@ def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, cap
         assert Path(summary[name]).stat().st_size > 0
     with zipfile.ZipFile(summary["download"]) as archive:
         pictures = [name for name in archive.namelist() if name.endswith(".png")]
-    assert len(pictures) == DOWNLOAD_COUNT
+    assert len(pictures) == COUNT
     assert not (out / "service" / "service.url").exists()  # it has stopped
 
 

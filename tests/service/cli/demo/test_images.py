@@ -5,10 +5,11 @@ import gzip
 import numpy as np
 import pytest
 
+from models.public_images import FASHION_CLASSES
 from obscura.cli.console import CliError
 from service.cli.demo import images as demo_images
+from service.cli.demo import resident_bytes
 from service.cli.demo.images import DEBIAN_FOLDER, find_images, is_fashion_mnist
-from service.cli.demo.service import resident_bytes
 
 
 def test_wrong_files_are_not_taken_for_fashion_mnist(tmp_path):
@@ -26,7 +27,7 @@ def test_fashion_mnist_from_this_machine(tmp_path, monkeypatch):
     found = find_images(tmp_path, lambda _: None)
     assert found.name == "Fashion-MNIST"
     assert (found.private.private_records, found.public.private_records) == (60_000, 10_000)
-    assert len(found.classes) == len(found.private.classes) == 10
+    assert found.private.classes == found.public.classes == FASHION_CLASSES
     assert found.delta <= 1 / found.private.private_records
 
 
@@ -40,7 +41,7 @@ def test_the_digits_are_the_last_resort_and_it_says_so(tmp_path, monkeypatch):
     assert any("falling back" in sentence for sentence in said)
     assert found.private.private_records + found.public.private_records == 1797
     assert found.delta <= 1 / found.private.private_records
-    with np.load(tmp_path / "cache" / "digits" / "private.npz") as arrays:
+    with np.load(tmp_path / "cache" / "digits" / "digits.npz") as arrays:
         assert arrays["images"].max() == 255
 
 

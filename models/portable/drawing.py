@@ -1,0 +1,141 @@
+"""How many images come of one seed: in batches, each with a random stream of its own, and from numbers to pixels.
+
+All of it is part of the format of a sample: changed, it would give other images for the same seed. What reads a
+release's files and writes pictures with torch and the standard library alone stands here as well; the service's own
+code uses libraries for that, and tests hold both against each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+IMAGES_PER_BATCH = 256
+
+
+def batches(count: int, seed: int, chosen: Sequence[int]) -> Iterator[tuple[Tensor, torch.Generator]]:
+    """Yield the labels (b,) int64 and the random stream of each batch, `count` labels in all.
+
+    Args:
+        count: of images.
+        seed: public, 0 <= seed < 2**63.
+        chosen: labels that take turns.
+    """
+    every = torch.tensor(chosen, dtype=torch.int64)
+    for batch, start in enumerate(range(0, count, IMAGES_PER_BATCH)):
+        labels = every[torch.arange(start, min(start + IMAGES_PER_BATCH, count)) % len(every)]
+        digest = hashlib.sha256(f"obscura/sample/{seed}/{batch}".encode()).digest()
+        yield labels, torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def to_pixels(values: Tensor) -> Tensor:
+    """Turn images (b, c, h, w) in [0, 1] into pixels (b, h, w, c) uint8 on the CPU."""
+    pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+    return pixels.permute(0, 2, 3, 1).contiguous().cpu()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the shape of the network from `generator.json`."""
+    config: dict[str, Any] = json.loads((folder / "generator.json").read_text(encoding="utf-8"))["config"]
+    return config
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file: a length, a JSON header of so many bytes, and the numbers.
+
+    Raises:
+        ValueError: a tensor is of a type that no release has.
+    """
+    content = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    header.pop("__metadata__", None)
+    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
+    found = {}
+    for name, about in header.items():
+        if about["dtype"] not in kinds:
+            raise ValueError(f"{path.name}: {name} is of type {about['dtype']}; this program reads {', '.join(kinds)}")
+        kind, count, place = kinds[about["dtype"]], math.prod(about["shape"]), begin + about["data_offsets"][0]
+        found[name] = torch.empty(about["shape"], dtype=kind)
+        if count:
+            found[name].view(-1).copy_(torch.frombuffer(content, dtype=kind, count=count, offset=place))
+    return found
+
+
+def draw(
+    generator: Any, count: int, seed: int = 0, labels: Sequence[int] | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of images (b, h, w, c) uint8 and their labels (b,), `count` in all: as the service draws them.
+
+    Args:
+        generator: as `load` returns it.
+        count: of images.
+        seed: equal seeds give equal images.
+        labels: to draw, taking turns; all where it is left out.
+    """
+    chosen = list(range(generator.config.classes)) if labels is None else list(labels)
+    for batch, stream in batches(count, seed, chosen):
+        with torch.inference_mode(), _one_thread():
+            pixels = to_pixels(generator.sample(batch, stream))
+        yield pixels, batch
+
+
+def fill(network: nn.Module, folder: Path) -> None:
+    """Put the released weights into a network."""
+    network.load_state_dict(read_tensors(folder / "generator.safetensors"))
+    network.eval()
+
+
+def png(pixels: Tensor) -> bytes:
+    """Return one image (h, w, 1 or 3) uint8 as a PNG file."""
+    height, width, channels = pixels.shape
+    rows = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), pixels.reshape(height, -1)], dim=1)  # 0: no filter
+    colour = 0 if channels == 1 else 2
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    packed = zlib.compress(bytes(rows.flatten().tolist()), 6)
+    content = b"\x89PNG\r\n\x1a\n"
+    for kind, data in ((b"IHDR", header), (b"IDAT", packed), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
+
+
+def main(load: Callable[[], Any], classes: Sequence[str], folders: Sequence[str]) -> None:
+    """Draw images into class folders of PNG files, as the command line asks for."""
+    parser = argparse.ArgumentParser(description="Draw synthetic images from the released generator beside this file.")
+    parser.add_argument("--count", type=int, required=True, help="images to draw")
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal images")
+    parser.add_argument("--class", dest="classes", action="append", choices=classes, help="draw this class; repeatable")
+    parser.add_argument("--out", type=Path, required=True, help="folder that the class folders go into")
+    asked = parser.parse_args()
+    if asked.count < 1 or not 0 <= asked.seed < 2**63:
+        parser.error("--count must be at least 1, --seed at least 0 and below 2**63")
+    labels = None if asked.classes is None else [classes.index(name) for name in dict.fromkeys(asked.classes)]
+    number = 0
+    for images, drawn in draw(load(), asked.count, asked.seed, labels):
+        for pixels, label in zip(images, drawn.tolist(), strict=True):
+            path = asked.out / folders[label] / f"{number:07d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(pixels))
+            number += 1
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep additions in the order that the service adds in, so that equal seeds give equal pixels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,83 @@
+"""One program that draws from a release without this repository: whole files of `models`, one after the other.
+
+They are the network's file, those that it imports from this package, and `portable/drawing.py`. Lines that import one
+of them from another are left out, for all of them stand in the program. They are read as text: it needs no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_OURS = re.compile(r"^from models\.([\w.]+) import .*\n", flags=re.MULTILINE)
+_FUTURE = "from __future__ import annotations\n"
+
+# By "network" in the description of a release: its file, and the names of its class and its configuration.
+PROGRAMS: Mapping[str | None, tuple[str, str, str]] = {
+    None: ("portable.generator", "Generator", "GeneratorConfig"),
+    "dcgan": ("portable.dcgan", "DcganGenerator", "DcganConfig"),
+    "edm": ("portable.edm", "EdmDenoiser", "EdmConfig"),
+    "textured": ("portable.textured", "TexturedGenerator", "TexturedConfig"),
+}
+
+_HEAD = '''"""Draw synthetic images from the released generator beside this file. It needs torch, and nothing else.
+
+    python load_generator.py --count 100 --out images/
+
+or, from Python,
+
+    from load_generator import CLASSES, draw, load
+    for images, labels in draw(load(), count=100, seed=0):  # (b, h, w, c) uint8, and (b,)
+        ...
+
+The same seed, classes and count give the same pixels as the service that published the release, with the same version
+of torch and on the same kind of processor. `generator.safetensors` and `generator.json` must lie beside this file.
+"""
+'''
+_TAIL = '''
+
+CLASSES = {classes}
+FOLDERS = {folders}
+
+
+def load(folder: Path = Path(__file__).parent) -> {network}:
+    """Read the released generator from the files in a folder."""
+    generator = {network}({config}(**read_config(folder)))
+    fill(generator, folder)
+    return generator
+
+
+if __name__ == "__main__":
+    main(load, CLASSES, FOLDERS)
+'''
+
+
+def write_program(network: str | None, classes: Sequence[str], folders: Sequence[str]) -> str:
+    """Return the program for a release.
+
+    Args:
+        network: as its description names it.
+        classes: their names, in label order.
+        folders: name of each class's folder.
+
+    Raises:
+        ValueError: no such network is known.
+    """
+    if network not in PROGRAMS:
+        raise ValueError(f"the generator is a {network!r}; there is a program for {', '.join(map(str, PROGRAMS))}")
+    module, name, config = PROGRAMS[network]
+    files: dict[str, str] = {}
+    for each in (module, "portable.drawing"):
+        files |= dict(_needed(each))  # what stands there already keeps its place
+    tail = _TAIL.format(classes=ascii(tuple(classes)), folders=ascii(tuple(folders)), network=name, config=config)
+    return "\n\n".join([_HEAD + "\n" + _FUTURE, *files.values()]) + tail
+
+
+def _needed(module: str) -> Iterator[tuple[str, str]]:
+    """Yield the files that a module needs, and then its own, without what imports one from another."""
+    text = (_FOLDER / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    for other in _OURS.findall(text):
+        yield from _needed(other)
+    yield module, _OURS.sub("", text).replace(_FUTURE, "")

@@ -1,0 +1,89 @@
+"""The one way in for new jobs, for routes and for forms: room on the disks, the order, its record, the doorbell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
+
+from privacy.plans.registry import plan_from_json
+from service import jobs
+from service.api.deps import Service
+from service.db.job_tables import Job
+from service.db.session import transaction
+from service.disk import require_room
+from service.errors import ObscuraError
+from service.failpoints import failpoint
+from service.jobs.kind import Kind
+from service.views.plans import require_extractor
+
+Record = TypeVar("Record")
+
+
+def order(
+    service: Service,
+    principal_id: str,
+    key: str | None,
+    kind: Kind,
+    fields: Mapping[str, Any],
+    show: Callable[[Session, Job], Record],
+) -> Record:
+    """Accept a job, and return what is shown of it.
+
+    Args:
+        service: that runs.
+        principal_id: who asks.
+        key: the request's idempotency key.
+        kind: of the job.
+        fields: of the order, as the kind accepts it.
+        show: makes the record.
+
+    Raises:
+        OutOfDisk: a disk of the service has too little room for anything to begin.
+        ObscuraError: the order is refused; nothing was written.
+    """
+    plans = [fields] if kind.planned else []
+    with accepting(service, *plans) as session:
+        job = jobs.submit(
+            session,
+            kind,
+            principal=principal_id,
+            idempotency_key=key,
+            now=service.clock(),
+            samples_max=service.settings.samples_max,
+            **fields,
+        )
+        require_extractors(service, job)
+        return show(session, job)
+
+
+@contextmanager
+def accepting(service: Service, *plans: Mapping[str, Any]) -> Iterator[Session]:
+    """Open the transaction that accepts new jobs, where a disk has room for them, and ring for them afterwards.
+
+    What a plan needs may take a second, and is remembered: it is found before, while nobody waits for the database.
+    What is refused there is refused again, with the right words, where it is asked for.
+    """
+    require_room(service.settings)
+    with transaction(service.factory, read_only=True) as session, suppress(ObscuraError):
+        for plan in plans:
+            asked = {name: plan[name] for name in ("dataset_id", "recipe", "epsilon", "options")}
+            jobs.plan_job(session, **asked)
+    with transaction(service.factory) as session:
+        yield session
+        failpoint("accept.before")
+    failpoint("accept.after")
+    service.ring()
+
+
+def require_extractors(service: Service, *planned: Job) -> None:
+    """Let jobs pass whose plans name extractors that the operator has provided, or none.
+
+    Raises:
+        InvalidInput: one is missing.
+    """
+    for job in planned:
+        if job.plan:
+            require_extractor(service.settings, plan_from_json(job.plan))

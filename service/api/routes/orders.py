@@ -1,0 +1,124 @@
+"""Asking for jobs, and reading what they make: routes that are made for each kind from what its file says."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm.interfaces import ORMOption
+
+from obscura.wire.job_schemas import FINAL_STATES
+from obscura.wire.schemas import Identifier
+from service import jobs
+from service.api.conditional import answer, answer_bytes
+from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Service, Trainer
+from service.api.ordering import order
+from service.api.problems import JobNotSucceeded, Pending
+from service.db.job_tables import Job
+from service.db.session import transaction
+from service.errors import NotFound
+from service.jobs.kind import Kind, Order, Reading
+from service.views import jobs as views
+
+ReleaseId = Annotated[Identifier, Path()]
+
+
+def router() -> APIRouter:
+    """Return the routes of all kinds of jobs."""
+    made = APIRouter(responses=PROBLEMS)
+    for kind in jobs.KINDS.values():
+        if kind.order is not None:
+            _add_order(made, kind, kind.order)
+        if kind.reading is not None:
+            _add_reading(made, kind, kind.reading)
+    return made
+
+
+def read_picture(service: Service, request: Request, kind: Kind, made_id: str) -> Response:
+    """Send the picture that belongs to what a job has made."""
+    assert kind.makes is not None
+    assert kind.reading is not None
+    column, noun = kind.reading.picture, kind.noun
+    with transaction(service.factory, read_only=True) as session:
+        made, job = _find(session, kind, made_id, undefer(getattr(kind.makes, column)))
+        picture, ended = getattr(made, column), made.finished_at is not None
+    if job.state.value not in FINAL_STATES:
+        raise Pending(f"{noun.capitalize()} {made_id} is {job.state.value}. Ask again soon, or follow job {job.id}.")
+    if picture is None and ended:
+        raise NotFound(f"A {noun} of a classifier has no picture.", **{f"{noun}_id": made_id})
+    if picture is None:
+        message = f"{noun.capitalize()} {made_id} has no picture: its job {job.state.value}. Ask for a new one."
+        raise JobNotSucceeded(message)
+    return answer_bytes(request, picture, "image/png")
+
+
+def _add_order(router: APIRouter, kind: Kind, asked: Order) -> None:
+    def create(service: Running, principal: Trainer, request: Request, key: IdempotencyKey, body: Any) -> Response:
+        return ordered(service, principal.id, request, key, body.model_dump())
+
+    def create_of_release(
+        service: Running, principal: Trainer, request: Request, release_id: ReleaseId, key: IdempotencyKey, body: Any
+    ) -> Response:
+        return ordered(service, principal.id, request, key, body.model_dump() | {"release_id": release_id})
+
+    def ordered(service: Service, by: str, request: Request, key: str, fields: dict[str, Any]) -> Response:
+        record: Any = order(service, by, key, kind, fields, views.made)
+        job_id = record.id if kind.makes is None else record.job_id
+        place = f"/v1/jobs/{job_id}" if kind.reading is None else f"{kind.reading.path}/{record.id}"
+        return answer(request, record, status_code=202, headers={"Location": place})
+
+    endpoint = create_of_release if "{release_id}" in asked.path else create
+    endpoint.__annotations__["body"] = asked.request
+    router.post(
+        asked.path,
+        name=f"create_{kind.noun}",
+        status_code=202,
+        response_model=kind.record,
+        tags=[asked.tag],
+        summary=asked.summary,
+        description=asked.description,
+    )(endpoint)
+
+
+def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
+    noun, made_at = kind.noun, f"{place.path}/{{{kind.noun}_id}}"
+    MadeId = Annotated[Identifier, Path(alias=f"{noun}_id")]
+
+    def read(service: Running, request: Request, made_id: MadeId) -> Response:
+        with transaction(service.factory, read_only=True) as session:
+            record: Any = views.made(session, _find(session, kind, made_id)[1])
+        return answer(request, record, headers={} if record.state in FINAL_STATES else {"Retry-After": "2"})
+
+    def picture(service: Running, request: Request, made_id: MadeId) -> Response:
+        return read_picture(service, request, kind, made_id)
+
+    router.get(
+        made_at,
+        name=f"read_{noun}",
+        dependencies=[READ],
+        response_model=kind.record,
+        tags=[place.tag],
+        summary=f"Read a {noun}",
+        description=place.description,
+    )(read)
+    if place.picture:
+        router.get(
+            f"{made_at}/{place.picture}.png",
+            name=f"read_{noun}_{place.picture}",
+            dependencies=[READ],
+            response_class=Response,
+            tags=[place.tag],
+            description=place.picture_description,
+            responses={
+                200: {"content": {"image/png": {}}},
+                304: {"description": "The client has it."},
+                409: {"description": f"Pending (with Retry-After), or the {noun} failed."},
+            },
+        )(picture)
+
+
+def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
+    assert kind.makes is not None
+    made: Any = session.get(kind.makes, made_id, options=options)
+    if made is None:
+        raise NotFound(f"There is no such {kind.noun}.", **{f"{kind.noun}_id": made_id})
+    return made, jobs.get_job(session, made.job_id)

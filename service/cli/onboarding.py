@@ -1,0 +1,183 @@
+"""From a folder of pictures to private synthetic ones: the steps that `obscura quickstart` and `obscura demo` share.
+
+Each says what it does, with the command that does it by itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import LABELS, follow, show_preview
+from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
+from obscura.client.client import RECIPE
+from obscura.client.datasets import default_name
+from obscura.client.one_step import account_for, open_account
+from obscura.client.progress import preparation_progress
+from obscura.preparing import Package
+from obscura.wire.budgets import UNIT_WORDS
+from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.wording import odds_sentence, show_epsilon
+from service.cli.counting import counted_bound
+
+COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
+
+
+@dataclass(frozen=True)
+class Onboarding:
+    """Pictures that are ready to be sent, and the service that takes them.
+
+    Attributes:
+        client: Talks to the service.
+        output: Where it is said what happens.
+        folder: The pictures, as their owner names them.
+        package: What was made of them.
+        flags: How it was made, as flags of `obscura datasets push`.
+        program: What every command begins with.
+        beside: What has to run beside a command when it is repeated.
+        options: Of the recipe.
+    """
+
+    client: Client
+    output: Output
+    folder: Path
+    package: Package
+    flags: str
+    program: str = "obscura"
+    beside: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def say(self, what: str, command: str) -> None:
+        """Announce a step, with the command that does it by itself."""
+        self.output.notice(f"\n{what}:\n  $ {self.program} {command}")
+
+    def again(self, command: str) -> str:
+        """Return what a person enters to give a command later, when this one has ended."""
+        return f"{self.beside}{self.program} {command}"
+
+    @contextmanager
+    def step(self, to_go_on: str) -> Iterator[None]:
+        """Say how to go on where the block fails or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            self.output.notice(f"To go on: {to_go_on}")
+            raise
+
+    def account(self, epsilon: float, delta: float) -> Account:
+        """Return the account that pays: the one with the pictures' name, else a new one with this budget."""
+        name = default_name(self.folder)
+        found = account_for(self.client, name)
+        if found is not None:
+            return found
+        command = f"accounts create {quoted(name)} --epsilon {epsilon:g} --delta {delta:g} --unit record"
+        self.say("Opening an account: the budget of these pictures, for life", command)
+        return open_account(self.client, name, epsilon=epsilon, delta=delta)
+
+    def counted(self, account: Account, epsilon: float) -> tuple[Account, int]:
+        """Count the pictures with noise; return the account, which has paid for that, and the bound.
+
+        Raises:
+            CliError: Too little is left of the account to count and train.
+            MoreThanStated: The count came out too low, as one in millions does.
+        """
+        if account.balance.affordable_epsilon < (1 - COUNT_SHARE_MAX) * epsilon:
+            raise _spent(account)
+        bound = counted_bound(self.client, account.id, self.package.private_records)
+        paid = self.client.account(account.id)
+        price_nano = paid.balance.spent_nano - account.balance.spent_nano
+        self.output.notice(
+            f"\nNo --at-most was given, so the pictures were counted with noise, for {price_nano:,} of the account's "
+            f"{paid.balance.capacity_nano:,} nano-units. There are {bound} at most."
+        )
+        self.package.require_within(bound, None)
+        return paid, bound
+
+    def declare(self, account: Account, at_most: int) -> Dataset:
+        """Declare what was stated. It becomes public; no picture is sent."""
+        name = self.client.datasets.free_name(account.id, None, self.folder)
+        to = f"--account {quoted(account.name)} --at-most {at_most}"
+        self.say("Preparing", f"datasets push {quoted(self.folder)} {to}{self.flags}")
+        return self.client.datasets.declare(
+            self.package, name=name, account_id=account.id, at_most=at_most, say=self.output.notice
+        )
+
+    def plan(self, dataset: Dataset, account: Account, epsilon: float) -> PlanRecord:
+        """Show what a training costs and hides.
+
+        Raises:
+            CliError: The account cannot pay.
+        """
+        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g}")
+        plan = self.client.plan(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        if not plan.budget.affordable:
+            raise _spent(account)
+        left = show_epsilon(plan.budget.left_epsilon, up=False)
+        odds = odds_sentence(account.balance.sure_at_most, account.delta, account.unit)
+        self.output.notice(
+            f"It costs epsilon {show_epsilon(plan.price_epsilon, up=True)} of the {left} that is left. "
+            f"It hides {UNIT_WORDS[account.unit]}. {odds}"
+        )
+        for note in plan.notes:
+            self.output.notice(note)
+        return plan
+
+    def preview(self, dataset: Dataset, epsilon: float) -> None:
+        """Show what the training would make of public images; where that fails, go on without."""
+        command = f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --preview"
+        self.say("Trying it on public images, which costs nothing", command)
+        asked = self.client.preview(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        try:
+            follow(self.output, asked.job(), LABELS["preview"])
+        except JobFailed as error:
+            self.output.notice(str(error))
+        else:
+            show_preview(self.output, asked.refresh(), Path("preview.png"))
+
+    def send(self, dataset: Dataset) -> Dataset:
+        """Send the pictures."""
+        with preparation_progress(self.output.err) as (_, on_bytes):
+            return self.client.datasets.send(dataset, self.package, on_bytes)
+
+    def train(self, dataset: Dataset, epsilon: float) -> Release:
+        """Train, which spends the budget, and wait for the release."""
+        command = f"train {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --wait"
+        self.say("Training, which spends the budget", command)
+        with self.step(self.again(command)):
+            job = self.client.start_training(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        with self.step(self.again(f"jobs watch {job.id}")):
+            return follow(self.output, job, "training").release()
+
+    def draw(self, release: Release, count: int, out: Path) -> Sample:
+        """Draw images into a new folder, with a picture of some of them, and say what is left."""
+        command = f"download {release.id} --count {count} --unpack --out {quoted(out)}"
+        self.say("Drawing synthetic images, which costs nothing", command)
+        with self.step(self.again(command)):
+            sample = release.sample(count)
+            sample.to_imagefolder(out)
+            grid = release.save_grid(out / "grid.png")
+        left = self.client.account(release.account_id).balance.affordable_epsilon
+        self.output.notice("")
+        self.output.text(f"{count:,} synthetic images in {out}; a look at them: {grid}")
+        self.output.text(f"Left for further trainings on these pictures: epsilon {show_epsilon(left, up=False)}.")
+        more = self.again(f"download {release.id} --count 10000 --out more.zip")
+        self.output.notice(f"More images, at no cost: {more}")
+        return sample
+
+
+def quoted(word: object) -> str:
+    """Quote a word for a shell, where it needs that."""
+    return shlex.quote(str(word))
+
+
+def _spent(account: Account) -> CliError:
+    return CliError(
+        f"What is left of account {account.name} does not pay for that: these pictures were trained on before. "
+        "What was made then is free to use: obscura up, and beside it: obscura releases list",
+        Exit.BUDGET,
+    )

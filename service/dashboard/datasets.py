@@ -1,0 +1,211 @@
+"""Pages about datasets, and the forms that declare them, bring their images, and delete these.
+
+An upload's body comes from a form, or from the page's script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import or_, select
+
+from obscura.wire.schemas import DatasetRequest, Identifier
+from obscura.wire.words import DatasetState
+from privacy.errors import PrivacyError
+from service.api.routes.datasets import put_content
+from service.api.uploading import Body
+from service.auth import Scope
+from service.dashboard.access import (
+    Dashboard,
+    Form,
+    Reader,
+    Running,
+    Uploader,
+    find_uploader,
+    find_viewer,
+    require_acting,
+    require_same_origin,
+)
+from service.dashboard.filters import DATASET_STATES, Filters, account_choices
+from service.dashboard.forms import FieldsRefused, do_once, once_of, read_body
+from service.dashboard.multipart import FileForm
+from service.dashboard.pages import PageRoute, SignInNeeded, form_page, page, wants_problem
+from service.datasets import deletion, receiving, states
+from service.datasets.reading import Sent, UploadRefused
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job
+from service.db.ledger_tables import AccountRow
+from service.db.session import find, transaction
+from service.errors import InvalidInput, ObscuraError
+from service.ingest.formats import FORMATS
+from service.views import jobs
+from service.views.datasets import dataset as dataset_view
+from service.views.rows import ROWS_MAX, newest
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+DATASETS_A_PAGE = 30
+RECENT_JOBS = 6
+PUBLIC = "public"  # chosen in the place of an account
+
+
+@router.get("/datasets")
+def dataset_list(
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """Show the datasets, newest first, narrowed to what was asked for."""
+    narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
+    with transaction(dashboard.factory, read_only=True) as session:
+        query = select(Dataset).where(*narrowed)
+        rows, older_than = newest(session, query, Dataset, limit=DATASETS_A_PAGE, before=before)
+        accounts = account_choices(session)
+    return page(
+        request,
+        "datasets.html",
+        datasets=[dataset_view(row) for row in rows],
+        filters=asdict(filters),
+        list_path=filters.address("/datasets"),
+        account_choices=accounts,
+        states=DATASET_STATES,
+        before=before,
+        older_than=older_than,
+    )
+
+
+@router.get("/datasets/new")
+def new_dataset(
+    request: Request, dashboard: Running, account: Annotated[str, Query(max_length=64)] = ""
+) -> HTMLResponse:
+    """Show the form that declares a dataset; the page's script sends the images with it."""
+    return _dataset_form(request, dashboard, {"account_id": account})
+
+
+@router.post("/datasets")
+def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form) -> Response:
+    """Declare a dataset, and lead to its page, which takes the images."""
+    try:
+        once = once_of(form)
+        fields: dict[str, Any] = {name: form.get(name, "").strip() for name in DatasetRequest.model_fields}
+        fields |= _whose(fields["account_id"])
+        fields["classes"] = [name.strip() for name in re.split(r"[,\n]", form.get("classes", "")) if name.strip()]
+        fields["channels"] = int(fields["channels"]) if fields["channels"].isdecimal() else None
+        body = read_body(DatasetRequest, fields).model_dump()
+        now = dashboard.clock()
+        with transaction(dashboard.factory) as session:
+            dataset_id = do_once(
+                session,
+                uploader.id,
+                once,
+                body,
+                lambda: states.declare(session, dashboard.settings, **body, now=now).id,
+                now,
+            )
+    except (ObscuraError, PrivacyError) as error:
+        if wants_problem(request):
+            raise
+        return _dataset_form(request, dashboard, form, error)
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+@router.get("/datasets/{dataset_id}")
+def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLResponse:
+    """Show what was declared about a dataset, its jobs, and what deleting it would do."""
+    using = or_(Job.dataset_id == dataset_id, Job.evaluation_dataset_id == dataset_id)
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = find(session, Dataset, dataset_id)
+        values: dict[str, Any] = {
+            "dataset": dataset_view(row),
+            "account": None if row.account_id is None else session.get_one(AccountRow, row.account_id),
+            "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
+            "needing": deletion.jobs_needing(session, dataset_id),
+            "formats": FORMATS,
+        }
+    return page(request, "dataset.html", **values)
+
+
+@router.post("/datasets/{dataset_id}/delete", dependencies=[Depends(find_uploader)])
+def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
+    """Destroy the key of the images, and then the files. What was spent stays spent."""
+    if form.get("sure") != "yes":
+        raise InvalidInput("Confirm that the images are to be destroyed for ever.")
+    deletion.delete(
+        dashboard.settings,
+        dashboard.factory,
+        dataset_id,
+        cancel_jobs=form.get("cancel_jobs") == "yes",
+        now=dashboard.clock(),
+    )
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+@router.put("/datasets/{dataset_id}/content")
+def put(
+    request: Request,
+    dashboard: Running,
+    viewer: Reader,
+    dataset_id: Identifier,
+    format: str,
+    token: Annotated[str, Header(alias="X-Form-Token", max_length=64)] = "",
+) -> Response:
+    """Take the images as the body, from the page's script: as the API does."""
+    require_same_origin(request)
+    uploader = require_acting(viewer, token, Scope.DATA)
+    return put_content(dashboard.service, request, uploader, dataset_id, format)  # type: ignore[arg-type]  # refused
+
+
+@router.post("/datasets/{dataset_id}/content")
+def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) -> Response:
+    """Take the images as a file in a form, which needs no script."""
+    require_same_origin(request)
+    if viewer.principal is None:
+        raise SignInNeeded("Sign in with an API key to do this.")
+    body = Body(request, dashboard.service.uploads.limits)
+    try:
+        form = FileForm(request.headers.get("content-type", ""), body.blocks())
+        uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
+        with dashboard.service.uploads.taken(uploader.id):
+            sent = Sent(form.file(), form.fields.get("format", ""))
+            receiving.receive(dashboard.settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock)
+    except UploadRefused as error:
+        body.drain()
+        return _refused_upload(request, dashboard, dataset_id, error)
+    except BaseException:
+        body.drain()
+        raise
+    return RedirectResponse(f"/datasets/{dataset_id}", status_code=303)
+
+
+def _whose(chosen: str) -> dict[str, str | None]:
+    """Read whose images are declared: nobody's is a choice, too, and none is made for anybody.
+
+    Raises:
+        FieldsRefused: none was made.
+    """
+    if not chosen:
+        raise FieldsRefused({"account_id": "Choose whose images these are."})
+    public = chosen == PUBLIC
+    return {"account_id": None if public else chosen, "visibility": "public" if public else "private"}
+
+
+def _refused_upload(request: Request, dashboard: Dashboard, dataset_id: str, error: ObscuraError) -> Response:
+    with transaction(dashboard.factory, read_only=True) as session:
+        shown = dataset_view(find(session, Dataset, dataset_id))
+    return page(request, "upload_refused.html", status_code=422, dataset=shown, message=error.message, formats=FORMATS)
+
+
+def _dataset_form(
+    request: Request,
+    dashboard: Dashboard,
+    values: Mapping[str, str],
+    error: ObscuraError | PrivacyError | None = None,
+) -> HTMLResponse:
+    with transaction(dashboard.factory, read_only=True) as session:
+        accounts = session.execute(select(AccountRow.id, AccountRow.name, AccountRow.unit).limit(ROWS_MAX)).all()
+    return form_page(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)

@@ -1,0 +1,198 @@
+"""Pages about releases, alone and side by side, their files, and the forms that draw from them and measure them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
+
+from obscura.wire import formats
+from service import jobs, reports, weights
+from service.api.ordering import order
+from service.auth import Principal
+from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
+from service.dashboard.filters import Filters, account_choices
+from service.dashboard.pages import REPORT_POLICY, PageRoute, page
+from service.db.job_tables import Release, Sample
+from service.db.session import transaction
+from service.errors import InvalidInput, NotFound
+from service.jobs.kinds import KINDS
+from service.storage.interface import key_of
+from service.views import releases as views
+from service.views.sweeps import differing
+
+router = APIRouter(route_class=PageRoute, dependencies=[Depends(find_viewer)])
+RELEASES_A_PAGE = 30
+COMPARED_MAX = 4  # beside each other
+# The files of a release that may be fetched by name; the rest of its folder is not served.
+DOWNLOADS = ("report.json", *formats.DOWNLOADS, *formats.MADE)
+_KEPT = {"Cache-Control": "private, max-age=3600"}
+
+
+@router.get("/releases")
+def release_list(
+    request: Request,
+    dashboard: Running,
+    filters: Annotated[Filters, Depends()],
+    before: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
+    narrowed = filters.conditions(Release, ("q", "account"))
+    with transaction(dashboard.factory, read_only=True) as session:
+        shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=before)
+        accounts = account_choices(session)
+    return page(
+        request,
+        "releases.html",
+        releases=shown,
+        filters=asdict(filters),
+        list_path=filters.address("/releases"),
+        account_choices=accounts,
+        before=before,
+        older_than=older_than,
+    )
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    dashboard: Running,
+    release: Annotated[list[str], Query(min_length=1, max_length=COMPARED_MAX)],
+) -> HTMLResponse:
+    """Show up to four releases side by side: price, options, accuracies with the chance level, grids."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        compared = [views.view(session, release_id) for release_id in dict.fromkeys(release)]
+    measures = list(dict.fromkeys(name for one in compared for name in one.release.summary.get("accuracy", {})))
+    options = differing([one.options for one in compared])
+    return page(request, "compare.html", compared=compared, measures=measures, options=options)
+
+
+@router.get("/releases/{release_id}")
+def release(request: Request, dashboard: Running, release_id: str) -> HTMLResponse:
+    """Show one release: guarantee first, then what it looks like, what it is good for, and its files."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        view = views.view(session, release_id)
+        samples, evaluations = views.samples(session, release_id), views.evaluations(session, release_id)
+        public = views.datasets_like(session, view.dataset)
+    present = {name for name in (*DOWNLOADS, "grid.png", "report.html") if _exists(dashboard, release_id, name)}
+    if "generator.json" in present:
+        present |= set(formats.MADE)
+    return page(
+        request,
+        "release.html",
+        view=view,
+        samples=samples,
+        evaluations=evaluations,
+        public=public,
+        present=present,
+        downloads=[name for name in DOWNLOADS if name in present],
+        packings=formats.PACKINGS,
+        samples_max=dashboard.settings.samples_max,
+        url=str(request.base_url).rstrip("/"),
+    )
+
+
+@router.get("/releases/{release_id}/grid.png")
+def grid(dashboard: Running, release_id: str) -> FileResponse:
+    """Serve the picture of sampled images."""
+    path = _file(dashboard, release_id, "grid.png")
+    return FileResponse(path, media_type="image/png", headers=_KEPT)
+
+
+@router.get("/releases/{release_id}/report")
+def report(dashboard: Running, release_id: str) -> Response:
+    """Serve the report under a policy of its own: it is one file with its style in it, and runs nothing."""
+    page = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, reports.PAGE)
+    return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+@router.get("/releases/{release_id}/receipt")
+def receipt(dashboard: Running, release_id: str) -> JSONResponse:
+    """Serve the signed receipt as a download: whoever keeps it can prove what was paid."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        row = jobs.get_release(session, release_id)
+    attachment = f'attachment; filename="{row.id}-receipt.json"'
+    return JSONResponse(row.receipt, headers={"Content-Disposition": attachment})
+
+
+@router.get("/releases/{release_id}/files/{name}")
+def release_file(dashboard: Running, release_id: str, name: str) -> Response:
+    """Serve one of the release's files as a download; the report's data with what was measured since."""
+    if name not in DOWNLOADS:
+        raise NotFound("There is no such file.")
+    if name == reports.DATA:
+        data = reports.read_report(dashboard.service.storage, dashboard.factory, release_id, name)
+        attachment = f'attachment; filename="{release_id}-{name}"'
+        return Response(data, media_type="application/json", headers={"Content-Disposition": attachment})
+    if name in formats.MADE:
+        made = weights.read_made(dashboard.service.storage, dashboard.factory, release_id, name)
+        attachment = f'attachment; filename="{name}"'
+        return Response(made, media_type="text/plain", headers={"Content-Disposition": attachment})
+    path = _file(dashboard, release_id, name)
+    # The files of a generator keep their names: its program looks for them by these.
+    alone = name if name.startswith("generator.") else f"{release_id}-{name}"
+    return FileResponse(path, filename=alone, media_type="application/octet-stream")
+
+
+@router.post("/releases/{release_id}/samples")
+def draw(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Draw images from a release. It costs nothing, however often."""
+    fields: dict[str, Any] = {"release_id": release_id, "classes": None, "format": form.get("format", "")}
+    fields |= {name: _whole(form, name) for name in ("count", "seed")}
+    return _ordered(dashboard, trainer, form, "sample", fields)
+
+
+@router.post("/releases/{release_id}/evaluations")
+def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) -> RedirectResponse:
+    """Measure a release on a public dataset. It costs nothing, however often."""
+    fields: dict[str, Any] = {"release_id": release_id, "dataset_id": form.get("dataset", "")}
+    fields |= {name: _whole(form, name) if form.get(name) else None for name in ("samples", "seed")}
+    return _ordered(dashboard, trainer, form, "evaluate", fields)
+
+
+@router.get("/samples/{sample_id}/content")
+def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
+    """Serve a finished drawing as a download."""
+    with transaction(dashboard.factory, read_only=True) as session:
+        sample = session.get(Sample, sample_id)
+    if sample is None or sample.path is None:
+        raise NotFound("There is no such file.")
+    path = dashboard.service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
+    return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
+
+
+def _ordered(
+    dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], kind: str, fields: Mapping[str, Any]
+) -> RedirectResponse:
+    job_id = order(dashboard.service, trainer.id, form.get("once") or None, KINDS[kind], fields, lambda _, job: job.id)
+    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+
+def _file(dashboard: Dashboard, release_id: str, name: str) -> Path:
+    """Find a file of a release that is published: a folder alone is not enough.
+
+    Raises:
+        NotFound: There is no such release, or it has no such file.
+    """
+    with transaction(dashboard.factory, read_only=True) as session:
+        jobs.get_release(session, release_id)
+    return dashboard.service.storage.open(key_of(release_id), name)
+
+
+def _exists(dashboard: Dashboard, release_id: str, name: str) -> bool:
+    try:
+        dashboard.service.storage.open(key_of(release_id), name)
+    except NotFound:
+        return False
+    return True
+
+
+def _whole(form: dict[str, str], field: str) -> int:
+    text = form.get(field, "").strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise InvalidInput(f"The {field} must be a whole number, at least 0.")
+    return int(text)

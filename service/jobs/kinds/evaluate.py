@@ -1,0 +1,192 @@
+"""Evaluations: releases measured on public datasets, as often as anybody likes. They cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, undefer
+
+from obscura.wire.job_schemas import EvaluationRecord, EvaluationRequest
+from obscura.wire.schemas import record_of
+from obscura.wire.words import FailureCode, ReleaseKind
+from privacy.plans.registry import plan_from_json
+from service import ledger
+from service.db.base import new_id
+from service.db.job_tables import Evaluation, Job, Release
+from service.errors import Conflict, InvalidInput
+from service.jobs.endings import finish_made
+from service.jobs.kind import Ask, Kind, Order, failure_of
+from service.jobs.lookup import get_dataset, get_job, get_release
+from service.jobs.planning import evaluation_set
+from service.jobs.submission import new_job, queue_job, require_drawable
+from service.ledger.commitments import columns_of, evaluation_digest, keyed_digest
+
+LISTED_MAX = 50
+# Of a release's summary, what comes from evaluations.
+_FIGURES = ("accuracy", "accuracy_warm_start_only", "accuracy_real", "evaluation")
+
+
+def accept(
+    session: Session, ask: Ask, *, release_id: str, dataset_id: str, samples: int | None, seed: int | None
+) -> Job:
+    """Accept the measuring of a release on public images.
+
+    Args:
+        release_id: a generator or a classifier.
+        dataset_id: a public dataset that is ready, with the classes and the shape of the training's.
+        samples: synthetic images that classifiers are trained on, for a generator; None takes the training's option.
+        seed: public, of the samples and the classifiers; None takes the training's option. 0 <= seed < 2^63.
+
+    Raises:
+        InvalidInput: an argument is out of range, or the dataset is private or of another kind.
+        NotFound: no such release or dataset.
+        Conflict: the release is a histogram, or the dataset's content is not there.
+    """
+    release = get_release(session, release_id)
+    if release.kind is ReleaseKind.HISTOGRAM:
+        raise Conflict(
+            f"Release *{release.name}* is a histogram, which is not measured on images.", release_id=release.id
+        )
+    if samples is not None and release.kind is not ReleaseKind.GENERATOR:
+        raise InvalidInput("A classifier is tested as it is: leave the number of samples out.")
+    require_drawable("samples", samples, ask.samples_max, seed)
+    evaluation_set(session, dataset_id, get_dataset(session, release.dataset_id))
+    return queue_evaluation(session, ask, release, dataset_id, samples=samples, seed=seed)
+
+
+def queue_evaluation(
+    session: Session,
+    ask: Ask,
+    release: Release,
+    dataset_id: str,
+    *,
+    samples: int | None = None,
+    seed: int | None = None,
+) -> Job:
+    """Queue the evaluation of a release that is there, or is published in this transaction.
+
+    An evaluation belongs to the sweep that its training is a trial of. Without numbers it takes the training's options.
+    """
+    training = get_job(session, release.job_id)
+    config = plan_from_json(training.plan).config
+    if release.kind is not ReleaseKind.GENERATOR:
+        samples = None
+    elif samples is None:
+        samples = config.measured_samples
+    seed = config.measuring_seed if seed is None else seed
+    measured = {"samples": samples, "seed": seed}
+    job = new_job(
+        ask,
+        KIND.name,
+        recipe=training.recipe,
+        options=measured,
+        account_id=release.account_id,
+        dataset_id=release.dataset_id,
+        evaluation_dataset_id=dataset_id,
+        release_id=release.id,
+        sweep_id=training.sweep_id,
+    )
+    of = {"release_id": release.id, "dataset_id": dataset_id}
+    return queue_job(session, job, Evaluation(id=new_id("evl"), job_id=job.id, created_at=ask.now, **of, **measured))
+
+
+def finish(
+    session: Session,
+    *,
+    job_id: str,
+    attempt: int,
+    results: Mapping[str, Any],
+    confusion: Sequence[Sequence[int]] | None,
+    now: datetime,
+) -> Evaluation:
+    """End a running evaluation with what it measured. Replaying it changes nothing.
+
+    Args:
+        results: what lists and reports show, JSON.
+        confusion: counts (classes, classes), a row for each true class.
+    """
+    counts = None if confusion is None else [list(row) for row in confusion]
+    found = {"results": dict(results), "confusion": counts, "finished_at": now}
+    evaluation, job, secret = finish_made(
+        session, KIND.name, Evaluation, job_id=job_id, attempt=attempt, found=found, same="results", now=now
+    )
+    if secret is not None:
+        digest = keyed_digest(evaluation_digest(columns_of(evaluation), columns_of(job)), secret.hex())
+        fact = {"table": "evaluations", "id": evaluation.id, "hmac_sha256": digest}
+        account_id = get_release(session, evaluation.release_id).account_id
+        ledger.record_fact(session, account_id=account_id, fact=fact, now=now)
+    return evaluation
+
+
+def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
+    """Return the finished evaluations of a release, with their confusions, newest first, at most LISTED_MAX."""
+    found = select(Evaluation).where(Evaluation.release_id == release_id, Evaluation.finished_at.is_not(None))
+    newest_first = found.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc()).limit(LISTED_MAX)
+    return session.scalars(newest_first.options(undefer(Evaluation.confusion))).all()
+
+
+def newest_evaluations(session: Session, release_ids: Sequence[str]) -> dict[str, Evaluation]:
+    """Return the newest finished evaluation of each release that has one. One query, whatever their number."""
+    return {row.release_id: row for row in _finished_of(session, release_ids)}  # the last one stays
+
+
+def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, Evaluation]:
+    """Return, by release, its newest finished evaluation on the dataset that its training named.
+
+    What was asked for later, perhaps on other images, does not decide between the trials of a sweep.
+
+    Args:
+        trials: trainings, or rows of their columns.
+    """
+    named = {job.release_id: job.evaluation_dataset_id for job in trials if job.release_id is not None}
+    found = _finished_of(session, list(named))
+    return {row.release_id: row for row in found if row.dataset_id == named[row.release_id]}
+
+
+def _finished_of(session: Session, release_ids: Sequence[str]) -> Sequence[Evaluation]:
+    """Return the finished evaluations of some releases, the newest last."""
+    found = select(Evaluation).where(Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None))
+    return session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if release_ids else []
+
+
+def with_figures(summary: Mapping[str, Any], newest: Evaluation | None) -> dict[str, Any]:
+    """Return a release's summary with the accuracies of its newest evaluation.
+
+    Releases from before evaluations were jobs of their own have theirs in the summary itself.
+    """
+    if newest is None or newest.results is None:
+        return dict(summary)
+    return {
+        **{name: value for name, value in summary.items() if name not in _FIGURES},
+        **{name: newest.results[name] for name in _FIGURES if newest.results.get(name) is not None},
+    }
+
+
+def show(made: Evaluation, job: Job) -> EvaluationRecord:
+    """Return the record of an evaluation, whose state is its job's."""
+    measured = {name: (made.results or {}).get(name) for name in _FIGURES if name != "evaluation"}
+    return record_of(EvaluationRecord, made, state=job.state, failure=failure_of(job), **measured)
+
+
+KIND = Kind(
+    name="evaluate",
+    many="evaluations",
+    title=lambda _job, _made: "Evaluate a release",
+    accept=accept,
+    failed=FailureCode.EVALUATION_FAILED,
+    order=Order(
+        path="/v1/releases/{release_id}/evaluations",
+        tag="releases",
+        summary="Evaluate a release",
+        description="Measure a release on a public dataset. It costs nothing, may be repeated, and adds its section to "
+        "the report.",
+        request=EvaluationRequest,
+    ),
+    makes=Evaluation,
+    record=EvaluationRecord,
+    show=show,
+    gives_way=True,
+)

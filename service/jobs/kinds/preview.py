@@ -1,0 +1,184 @@
+"""Previews: what a plan would make, tried on a public stand-in before anything is held. They cost nothing.
+
+The recipe, the noise and what it is paid with are those of the plan; the images are public, generated if need be, so
+nothing private is read and the ledger is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
+from obscura.wire.wording import show_percent
+from obscura.wire.words import FailureCode, Visibility
+from privacy.plans.registry import RECIPES
+from service.db.base import new_id
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Preview
+from service.errors import InvalidInput
+from service.jobs.endings import finish_made
+from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
+from service.jobs.lookup import get_dataset
+from service.jobs.planning import plan_on, require_anchors_ready, require_ready, training_set
+from service.jobs.submission import planned_job, queue_job
+
+STAND_IN_NUMBERS_MAX = 2**32  # pixels times channels times records: bytes of memory
+_STATIC, _FAINT = 0.25, 0.6  # parts of what real images would teach, beyond guessing
+
+
+def accept(
+    session: Session,
+    ask: Ask,
+    *,
+    dataset_id: str,
+    recipe: str,
+    epsilon: float,
+    options: Mapping[str, Any],
+    stand_in_dataset_id: str | None,
+) -> Job:
+    """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
+
+    Args:
+        dataset_id: a private dataset, whose declaration is previewed.
+        recipe: name of a training loop.
+        epsilon: that the training would be given.
+        options: of the recipe.
+        stand_in_dataset_id: a public dataset with at least as many classes, or None for the worker's choice.
+
+    Raises:
+        InvalidInput: the training cannot be planned, publishes nothing to look at or is too large to be rehearsed, or
+            the stand-in is of no use.
+        NotFound: no such dataset.
+        Conflict: the stand-in's content has not arrived.
+    """
+    trained = training_set(session, dataset_id)
+    plan = plan_on(session, trained, recipe, epsilon, options)
+    require_anchors_ready(session, plan)
+    if RECIPES[recipe].publishes == "histogram":
+        raise InvalidInput(f"The recipe {recipe} publishes counts: its plan says how far they may be off.")
+    _require_memory(trained.dataset)
+    if stand_in_dataset_id is not None:
+        _require_stand_in(session, stand_in_dataset_id, trained.dataset)
+    named = {"evaluation_dataset_id": stand_in_dataset_id}
+    job = planned_job(ask, KIND.name, trained, plan, epsilon=epsilon, options=options, **named)
+    return queue_job(session, job, Preview(id=new_id("prv"), job_id=job.id, created_at=ask.now))
+
+
+def finish(
+    session: Session, *, job_id: str, attempt: int, results: Mapping[str, Any], grid: bytes | None, now: datetime
+) -> Preview:
+    """End a running preview with what it found. Replaying it changes nothing.
+
+    Args:
+        results: JSON; see `workers.train.kinds.preview.Forecast`.
+        grid: a PNG picture of what a generator drew; None of a classifier.
+    """
+    found = {"results": dict(results), "grid": grid, "finished_at": now}
+    preview, _, _ = finish_made(
+        session, KIND.name, Preview, job_id=job_id, attempt=attempt, found=found, same="results", now=now
+    )
+    return preview
+
+
+def _require_memory(declared: Dataset) -> None:
+    numbers = declared.records_declared * declared.height * declared.width * declared.channels
+    if numbers > STAND_IN_NUMBERS_MAX:
+        raise InvalidInput(
+            f"A stand-in for {declared.records_declared} images of this size needs {numbers / 2**30:.1f} GiB of "
+            f"memory; a preview may take {STAND_IN_NUMBERS_MAX / 2**30:.0f}. With so many records noise is small.",
+            numbers=numbers,
+            numbers_max=STAND_IN_NUMBERS_MAX,
+        )
+
+
+def _require_stand_in(session: Session, dataset_id: str, declared: Dataset) -> None:
+    dataset = get_dataset(session, dataset_id)
+    if dataset.visibility is not Visibility.PUBLIC:
+        raise InvalidInput("A stand-in must be a public dataset: a preview costs nothing, so it may read nothing else.")
+    if len(dataset.classes) < len(declared.classes):
+        raise InvalidInput(
+            f"The stand-in has {len(dataset.classes)} classes and the dataset {len(declared.classes)}: name one that "
+            "has as many, or none.",
+            classes=len(dataset.classes),
+            classes_min=len(declared.classes),
+        )
+    require_ready(session, dataset, "stand-in")
+
+
+def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_in: str) -> str:
+    """Say what a preview found, and warn where there is little to see.
+
+    Args:
+        accuracy: of a classifier that learned what was drawn, tested on images of the stand-in.
+        real: of the same that learned the stand-in's own images; None where a classifier itself was previewed.
+        chance: of guessing.
+        stand_in: what stood in for the private images.
+    """
+    what = "A classifier that learns such images is" if real is not None else "Such a classifier is"
+    sentence = f"{what} right on {show_percent(accuracy)} of {stand_in} (guessing: {show_percent(chance)}"
+    sentence += ")." if real is None else f"; learning the real ones: {show_percent(real)})."
+    kept = (accuracy - chance) / max((1.0 if real is None else real) - chance, 1e-9)
+    if kept < _STATIC:
+        sentence += (
+            " At this budget noise drowns nearly everything: more records, fewer classes or a larger epsilon help."
+        )
+    elif kept < _FAINT:
+        sentence += " At this budget much of it is lost in noise."
+    return f"{sentence} This is a forecast on other images, not a promise."
+
+
+def show(made: Preview, job: Job) -> PreviewRecord:
+    """Return the record of a preview, whose state is its job's."""
+    found = made.results or {}
+    return PreviewRecord(
+        id=made.id,
+        job_id=job.id,
+        state=job.state.value,
+        dataset_id=job.dataset_id or "",
+        recipe=job.recipe,
+        epsilon=job.epsilon or 0.0,
+        options=job.options,
+        stand_in=found.get("stand_in"),
+        accuracy=found.get("accuracy"),
+        real_accuracy=found.get("real"),
+        chance=found.get("chance"),
+        verdict=forecast_sentence(**found) if found else None,
+        notes=list(job.plan.get("notes", [])),
+        failure=failure_of(job),
+        created_at=made.created_at,
+        finished_at=made.finished_at,
+    )
+
+
+KIND = Kind(
+    name="preview",
+    many="previews",
+    title=lambda _job, _made: "Preview a plan",
+    accept=accept,
+    failed=FailureCode.PREVIEW_FAILED,
+    order=Order(
+        path="/v1/previews",
+        tag="plans",
+        summary="Preview a training",
+        description="Carry out a plan on public images that have what was declared. It costs nothing and reads nothing "
+        "private.\n\nThe account need not have the budget, and the dataset's content need not have arrived.",
+        request=PreviewRequest,
+    ),
+    makes=Preview,
+    record=PreviewRecord,
+    show=show,
+    reading=Reading(
+        path="/v1/previews",
+        prefix="prv",
+        tag="plans",
+        description="Read a preview: its state, and its forecast once it has ended.",
+        picture="grid",
+        picture_description="Read a picture of what the generator drew of the stand-in, a class in each row.",
+    ),
+    planned=True,
+    gives_way=True,
+)

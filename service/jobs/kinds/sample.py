@@ -1,0 +1,133 @@
+"""Samples: synthetic images drawn from a release, as often as anybody likes. They cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import SampleRecord, SampleRequest
+from obscura.wire.schemas import record_of
+from obscura.wire.words import FailureCode, ReleaseKind, SampleFormat
+from service import ledger
+from service.db.base import new_id
+from service.db.job_tables import Job, Sample
+from service.errors import Conflict, InvalidInput
+from service.jobs.endings import finish_made, require_sha256
+from service.jobs.kind import Ask, Kind, Order, Reading, failure_of
+from service.jobs.lookup import get_dataset, get_job, get_release
+from service.jobs.submission import new_job, queue_job, require_drawable
+from service.ledger.commitments import columns_of, keyed_digest, sample_digest
+
+
+def accept(
+    session: Session, ask: Ask, *, release_id: str, count: int, classes: Sequence[str] | None, seed: int, format: str
+) -> Job:
+    """Accept the drawing of synthetic images from a release.
+
+    Args:
+        release_id: to draw from.
+        count: of images, at least 1.
+        classes: names to draw, in equal shares; None draws all.
+        seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
+        format: one of `obscura.wire.formats`.
+
+    Raises:
+        InvalidInput: an argument is out of range.
+        NotFound: no such release.
+        Conflict: the release is no generator.
+    """
+    release = get_release(session, release_id)
+    require_drawable("count", count, ask.samples_max, seed)
+    if format not in set(SampleFormat):
+        raise InvalidInput(f"format must be one of {', '.join(SampleFormat)}.")
+    if release.kind is not ReleaseKind.GENERATOR:
+        raise Conflict(
+            f"Release *{release.name}* is a {release.kind.value}, not a generator: no images can be drawn from it. "
+            f"GET /v1/releases/{release.id} shows it.",
+            release_id=release.id,
+            kind=release.kind.value,
+        )
+    known = get_dataset(session, release.dataset_id).classes
+    if classes is not None and (not classes or len(set(classes)) != len(classes) or not set(classes) <= set(known)):
+        raise InvalidInput(f"classes must be different names out of: {', '.join(known)}.")
+    drawn = {"count": count, "classes": None if classes is None else list(classes), "seed": seed, "format": format}
+    job = new_job(
+        ask,
+        KIND.name,
+        recipe=get_job(session, release.job_id).recipe,
+        options=drawn,
+        account_id=release.account_id,
+        dataset_id=release.dataset_id,
+        release_id=release.id,
+    )
+    drawn |= {"format": SampleFormat(format)}
+    return queue_job(
+        session,
+        job,
+        Sample(id=new_id("smp"), job_id=job.id, release_id=release.id, created_at=ask.now, **drawn),
+    )
+
+
+def finish(
+    session: Session, *, job_id: str, attempt: int, path: str, sha256: str, size_bytes: int, now: datetime
+) -> Sample:
+    """End a running sampling, whose file is in place; one zero-cost ledger entry is written. Replays change nothing.
+
+    Args:
+        path: of the file, relative to the data directory.
+        sha256: of the file, as hex.
+        size_bytes: of the file, > 0.
+    """
+    require_sha256(sha256)
+    if size_bytes <= 0:
+        raise InvalidInput("A sample's file is not empty.")
+    found = {"sha256": sha256, "path": path, "bytes": size_bytes}
+    sample, job, secret = finish_made(
+        session, KIND.name, Sample, job_id=job_id, attempt=attempt, found=found, same="sha256", now=now
+    )
+    if secret is not None:
+        digest = keyed_digest(sample_digest(columns_of(sample), columns_of(job)), secret.hex())
+        ledger.record_sample(
+            session,
+            account_id=get_release(session, sample.release_id).account_id,
+            job_id=job_id,
+            release_id=sample.release_id,
+            now=now,
+            details={"sample": {"id": sample.id, "hmac_sha256": digest}},
+        )
+    return sample
+
+
+def show(made: Sample, job: Any) -> SampleRecord:
+    """Return the record of a sample, whose state is its job's; the job may be a row of its columns."""
+    return record_of(SampleRecord, made, state=job.state, failure=failure_of(job))
+
+
+KIND = Kind(
+    name="sample",
+    many="drawings",
+    title=lambda _job, made: f"Draw {made.count:,} images" if made else "Draw images",
+    accept=accept,
+    failed=FailureCode.SAMPLING_FAILED,
+    unavailable=FailureCode.RELEASE_UNAVAILABLE,
+    order=Order(
+        path="/v1/releases/{release_id}/samples",
+        tag="releases",
+        summary="Draw synthetic images",
+        description="Draw synthetic images with a public seed. It costs nothing; the ledger records it as a zero-cost "
+        "entry.",
+        request=SampleRequest,
+    ),
+    makes=Sample,
+    reading=Reading(
+        path="/v1/samples",
+        prefix="smp",
+        tag="samples",
+        description="Read a sample: its state, and its SHA-256 and size once it is there.",
+    ),
+    record=SampleRecord,
+    show=show,
+)

@@ -1,0 +1,275 @@
+"""Trainings: the one kind of job that costs budget. Its price is held with the order, and paid with its release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import JobRequest
+from obscura.wire.schemas import to_the_minute
+from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
+from privacy.plans.plan import Plan
+from service import ledger
+from service.audit.receipts import make_receipt
+from service.audit.signing import SigningKey
+from service.db.base import is_id, new_id
+from service.db.job_tables import Job, Release
+from service.errors import InsufficientBudget, InvalidInput, LedgerCorruption, StaleAttempt
+from service.failpoints import failpoint
+from service.jobs.endings import end_job, lock_attempt, require_sha256
+from service.jobs.kind import Ask, Kind, Order
+from service.jobs.kinds.evaluate import queue_evaluation
+from service.jobs.lookup import stale_attempt
+from service.jobs.planning import TrainingSet, plan_on, require_anchors_ready, require_content, training_set
+from service.jobs.submission import planned_job, queue_job
+from service.ledger import Account
+from service.ledger.chain import body_hash, canonical_json
+from service.ledger.commitments import columns_of, row_digest
+from service.wording import RECIPE_TITLES
+
+PRICINGS_MAX = 3  # of one request: a raise takes two people, and seldom comes while a price is found
+Held = TypeVar("Held")
+
+
+def accept(
+    session: Session,
+    ask: Ask,
+    *,
+    dataset_id: str,
+    recipe: str,
+    epsilon: float,
+    options: Mapping[str, Any],
+    evaluation_dataset_id: str | None,
+) -> Job:
+    """Accept a training: its price is held from now on.
+
+    Args:
+        dataset_id: a private dataset that is ready.
+        recipe: name of a training loop.
+        epsilon: what the job may spend at the account's delta, > 0 and finite.
+        options: of the recipe.
+        evaluation_dataset_id: a public dataset like it to measure the release on, or None.
+
+    Raises:
+        InvalidInput: an argument is out of range.
+        NotFound: no such dataset.
+        Conflict: a dataset's content has not arrived.
+        InsufficientBudget: the account has too little left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+        RateChanged: the account's limit was raised again and again while this was priced.
+    """
+
+    def held_on(trained: TrainingSet) -> Job:
+        require_content(session, trained, recipe, evaluation_dataset_id)
+        _require_affordable(session, trained, epsilon)
+        plan = plan_on(session, trained, recipe, epsilon, options)
+        require_anchors_ready(session, plan)
+        named = {"evaluation_dataset_id": evaluation_dataset_id}
+        return hold_price(session, ask, trained, plan, epsilon=epsilon, options=options, **named)
+
+    return at_the_present_rate(session, dataset_id, held_on)
+
+
+def _require_affordable(session: Session, trained: TrainingSet, epsilon: float) -> None:
+    """Refuse an epsilon above the account's rest, even where the plan's rounded price would fit."""
+    account = trained.account
+    ledger.require_unfrozen(account)
+    budget_nano = trained.budget_nano(epsilon)
+    if budget_nano > account.left_nano:
+        raise ledger.insufficient(account, budget_nano, float(epsilon)).suggesting(newest_release(session, account))
+
+
+def at_the_present_rate(session: Session, dataset_id: str, held_on: Callable[[TrainingSet], Held]) -> Held:
+    """Price trainings on a dataset and hold the price, anew where a raise of the limit came between the two.
+
+    Args:
+        dataset_id: a private dataset.
+        held_on: plans and holds on a dataset that stays as it is and an account that may be raised meanwhile.
+
+    Raises:
+        RateChanged: as often as this tries, a raise came in between.
+    """
+    for left in reversed(range(PRICINGS_MAX)):
+        try:
+            with session.begin_nested():  # rolled back, it gives back the account's lock: prices are found without it
+                return held_on(training_set(session, dataset_id, lock=True))
+        except ledger.RateChanged:
+            if not left:
+                raise
+    raise AssertionError("it returns or raises")
+
+
+def hold_price(
+    session: Session,
+    ask: Ask,
+    trained: TrainingSet,
+    plan: Plan,
+    *,
+    epsilon: float,
+    options: Mapping[str, Any],
+    **named: str | None,
+) -> Job:
+    """Hold the price of a planned training, with what is needed to recompute it and bound to the order, and queue it.
+
+    Args:
+        ask: who asks. Of two jobs the older is taken first.
+        trained: what it is trained on, and who pays.
+        plan: made for both.
+        epsilon: asked for.
+        options: likewise.
+        named: ids of the sweep and of the evaluation dataset, by the job's columns.
+
+    Raises:
+        RateChanged: the account's limit was raised since `trained` was read.
+        InsufficientBudget: the account has too little left; carries every number.
+        AccountFrozen: the account takes no new jobs.
+    """
+    job = planned_job(ask, TRAIN, trained, plan, epsilon=epsilon, options=options, **named)
+    details = {
+        "recipe": plan.recipe,
+        "dataset_id": job.dataset_id,
+        "epsilon": job.epsilon,
+        "plan_sha256": body_hash(job.plan),
+        "stages": [stage.to_json() for stage in plan.stages],
+        "order": ledger.order_of(session, job, job.secret),
+    }
+    try:
+        held = ledger.hold(
+            session,
+            account_id=trained.account.id,
+            job_id=job.id,
+            amount_nano=plan.price_nano,
+            priced_by=trained.privacy_filter,
+            details=details,
+            now=job.created_at,
+        )
+    except InsufficientBudget as error:  # another job was faster
+        raise error.suggesting(newest_release(session, trained.account)) from None
+    job.hold_id = held.id
+    failpoint("hold.after")
+    return queue_job(session, job)
+
+
+def newest_release(session: Session, account: Account) -> str | None:
+    """Return the id of the newest release of an account, which can be sampled at no cost."""
+    newest = select(Release.id).where(Release.account_id == account.id).order_by(Release.created_at.desc(), Release.id)
+    return session.scalar(newest.limit(1))
+
+
+def publish(
+    session: Session,
+    *,
+    job_id: str,
+    attempt: int,
+    release_id: str,
+    name: str,
+    artifact_sha256: str,
+    artifact_dir: str,
+    card: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    key: SigningKey,
+    now: datetime,
+    kind: str = ReleaseKind.GENERATOR,
+    incomplete: Mapping[str, Any] | None = None,
+) -> Release:
+    """Publish what was trained: capture, receipt, release row and success in one transaction (I7).
+
+    The evaluation on the dataset that the training names is queued in the same transaction.
+
+    Args:
+        job_id: a running training.
+        release_id: `rel_...`, chosen when the artifact was written.
+        name: for people.
+        artifact_sha256: of the artifact that is in place already, as hex.
+        artifact_dir: relative to the data directory.
+        card: the privacy card, JSON.
+        summary: public facts, JSON.
+        key: signs the receipt.
+        kind: what the release is, a `ReleaseKind`.
+        incomplete: of a training that ended early, how much of its plan was made, and why it ended, JSON.
+
+    Raises:
+        StaleAttempt: the attempt has been superseded, or the job has ended otherwise or was discarded.
+        Conflict: the hold was never armed or nothing was charged to it.
+        InvalidInput: a field is malformed.
+    """
+    if not is_id(release_id, "rel"):
+        raise InvalidInput("A release id is rel_ and 20 base32 characters.")
+    require_sha256(artifact_sha256)
+    job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.SUCCEEDED)
+    if job.state is JobState.SUCCEEDED:
+        published = session.scalars(select(Release).where(Release.job_id == job_id)).one()
+        if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
+            raise stale_attempt(job, attempt)
+        return published
+    if job.ended_early is EarlyEnd.DISCARDED:
+        raise StaleAttempt("What this training has made was discarded.", attempt=attempt, current_attempt=job.attempt)
+    hold_id, account_id, dataset_id = _training_ids(job)
+    release = Release(
+        id=release_id,
+        job_id=job_id,
+        account_id=account_id,
+        dataset_id=dataset_id,
+        name=name,
+        kind=ReleaseKind(kind),
+        artifact_sha256=artifact_sha256,
+        artifact_dir=artifact_dir,
+        card=_json(card),
+        summary=_json(summary),
+        incomplete=None if incomplete is None else _json(incomplete),
+        created_at=to_the_minute(now),
+    )
+    ledger.capture(
+        session,
+        hold_id=hold_id,
+        attempt=attempt,
+        artifact_sha256=artifact_sha256,
+        reason="published",
+        now=now,
+        release={"id": release_id, "sha256": row_digest("releases", columns_of(release))},
+    )
+    capture = ledger.entry_of_hold(session, hold_id, EntryKind.CAPTURE)
+    release.receipt = make_receipt(session, capture, release_id=release_id, key=key)
+    session.add(release)
+    if incomplete is None:  # everything was made before anybody could end it
+        job.ended_early = job.salvage_attempt = None
+    end_job(session, job, JobState.SUCCEEDED, now=now, release_id=release_id)
+    if job.evaluation_dataset_id is not None:
+        queue_evaluation(session, Ask(new_id("job"), now), release, job.evaluation_dataset_id)
+    return release
+
+
+def _training_ids(job: Job) -> tuple[str, str, str]:
+    if job.hold_id is None or job.account_id is None or job.dataset_id is None:
+        raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
+    return job.hold_id, job.account_id, job.dataset_id
+
+
+def _json(value: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(dict(value))
+    except (TypeError, ValueError):
+        raise InvalidInput("A release's card and summary are JSON with finite numbers.") from None
+    return dict(value)
+
+
+KIND = Kind(
+    name=TRAIN,
+    many="trainings",
+    title=lambda job, _made: RECIPE_TITLES.get(job.recipe, job.recipe),
+    accept=accept,
+    failed=FailureCode.TRAINING_FAILED,
+    order=Order(
+        path="/v1/jobs",
+        tag="jobs",
+        summary="Ask for a training",
+        description="Hold the plan's price and queue the training. 409 with all numbers when the account cannot pay."
+        "\n\nThe unspent rest of the hold returns when the job ends; what was charged by then stays spent.",
+        request=JobRequest,
+    ),
+    planned=True,
+)

@@ -1,0 +1,154 @@
+"""Storage in a folder of this machine: a key is a path below it, and publishing is a flush and a rename."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from obscura.private_files import flush_directory, make_private, make_private_folder
+from service.errors import Conflict, InvalidInput, NotFound
+from service.storage.files import digest_directory, open_regular, regular_files
+from service.storage.interface import UNFINISHED, Storage, is_plain
+from service.times import to_the_hour
+
+
+class FolderStorage(Storage):
+    """Keeps everything below one folder, on one file system.
+
+    Args:
+        root: made when missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @contextmanager
+    def stage(self, key: str, mark: str = "") -> Iterator[Path]:
+        """Make the folder beside the final one, so that it can be renamed."""
+        target = self._path(key)
+        make_private_folder(target.parent)
+        staging = _beside(target, mark)
+        staging.mkdir(mode=0o700)
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)  # a sweep may be at it, too
+
+    def publish(self, staged: Path, key: str) -> None:
+        """Flush and rename."""
+        target = self._path(key)
+        if staged.is_dir():
+            _publish_folder(staged, target)
+            return
+        _flush_file(staged)
+        make_private(staged)
+        staged.replace(target)
+        flush_directory(target.parent)
+
+    def append(self, key: str, content: bytes) -> None:
+        """Write at the end of the file, in one piece."""
+        path = self._path(key)
+        make_private_folder(path.parent)
+        fresh = not path.exists()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.write(descriptor, content) != len(content):
+                raise OSError("what was appended to a file was cut short")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if fresh:
+            flush_directory(path.parent)
+
+    def open(self, key: str, file: str = "") -> Path:
+        """Return the path itself."""
+        path = self._path(key)
+        if not path.is_dir() or (key and path.is_symlink()):
+            raise NotFound("There are no files under this identifier.")
+        if not file:
+            return path
+        path /= file
+        if not is_plain(file) or path.is_symlink() or not path.is_file():
+            raise NotFound("This file does not exist.")
+        return path
+
+    def list(self, key: str) -> list[str]:
+        """Return what lies in the folder but links."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self._path(key)) if not entry.is_symlink())
+        except FileNotFoundError:
+            return []
+
+    def idle_seconds(self, key: str) -> float:
+        """Look at every file and folder."""
+        path = self._path(key)
+        try:
+            newest = max(each.stat().st_mtime for each in (path, *path.rglob("*")))
+        except OSError:  # somebody renames or removes it right now
+            return 0.0
+        return time.time() - newest
+
+    def move(self, key: str, target: str) -> None:
+        """Rename."""
+        before, after = self._path(key), self._path(target)
+        make_private_folder(after.parent)
+        try:
+            before.rename(after)
+        except FileNotFoundError:
+            raise NotFound("There is nothing under this key.") from None
+        make_private(after)
+        for changed in {before.parent, after.parent}:
+            flush_directory(changed)
+
+    def remove(self, key: str) -> None:
+        """Rename, then remove piece by piece."""
+        doomed = path = self._path(key)
+        if path.suffix != UNFINISHED:
+            doomed = _beside(path)
+            try:
+                path.rename(doomed)
+            except FileNotFoundError:
+                return
+            flush_directory(path.parent)
+        if doomed.is_dir():
+            shutil.rmtree(doomed, ignore_errors=True)  # a sweep may be at it, too, and will finish what is left
+        else:
+            doomed.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        if key and not all(is_plain(step) for step in key.split("/")):
+            raise InvalidInput("This is not a key of ours.")
+        return self._root / key
+
+
+def _publish_folder(staged: Path, target: Path) -> None:
+    hour = to_the_hour(datetime.now(UTC)).timestamp()
+    for path in regular_files(staged):
+        os.utime(path, (hour, hour), follow_symlinks=False)
+        _flush_file(path)
+    for folder, _, _ in os.walk(staged):
+        flush_directory(Path(folder))
+    try:
+        staged.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        if digest_directory(target) != digest_directory(staged):
+            raise Conflict("Another content has already been published under this identifier.") from None
+    else:
+        flush_directory(target.parent)
+
+
+def _flush_file(path: Path) -> None:
+    with open_regular(path) as file:
+        os.fsync(file.fileno())
+
+
+def _beside(path: Path, mark: str = "") -> Path:
+    return path.with_name(f"{path.name}.{mark or secrets.token_hex(8)}{UNFINISHED}")

@@ -1,0 +1,99 @@
+"""Journals: what the runners of a job have released, in their own words, in files beside the database.
+
+A line is on the disk after its charge was committed and before the noise that it pays for is drawn. So every release
+stands in the journal, and every line of it in the ledger; a ledger that shows less has lost something, as one restored
+from an old backup has. The lines hold planned numbers only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from service.errors import NotFound
+from service.storage.interface import Storage
+
+_SHELF, _SUFFIX = "journals", ".jsonl"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One charge whose releases may exist: `count` of them, for `price_nano` of the account's budget together.
+
+    Lines from before they named an account have none.
+    """
+
+    attempt: int
+    stage: str
+    count: int
+    price_nano: int
+    account_id: str | None = None
+
+
+class Journal:
+    """The journal of one job, written by one attempt. It is there, durably, once this was made.
+
+    Args:
+        storage: of the service.
+        job_id: of the training.
+        attempt: that writes.
+        account_id: that pays.
+    """
+
+    def __init__(self, storage: Storage, job_id: str, attempt: int, account_id: str | None = None) -> None:
+        self._storage, self._key = storage, f"{_SHELF}/{job_id}{_SUFFIX}"
+        self._attempt, self._account_id = attempt, account_id
+        storage.append(self._key, b"")
+
+    def write(self, *, stage: str, count: int, price_nano: int) -> None:
+        """Append a line; it is on the disk when this returns.
+
+        Raises:
+            OSError: the disk is full or failing; nothing may be released.
+        """
+        line = json.dumps(asdict(Line(self._attempt, stage, count, price_nano, self._account_id))).encode()
+        # A newline on both sides: a line that a crash tore apart cannot spoil the next one.
+        self._storage.append(self._key, b"\n" + line + b"\n")
+
+
+def read_journal(storage: Storage, job_id: str) -> Iterator[Line]:
+    """Yield the lines of a job's journal; none when it never charged.
+
+    A line that was torn by a crash is passed over: its writer died before anything was released for it.
+    """
+    try:
+        text = storage.read(_SHELF, f"{job_id}{_SUFFIX}")
+    except NotFound:
+        return
+    for line in text.split(b"\n"):
+        try:
+            yield Line(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+@dataclass(frozen=True)
+class Journalled:
+    """What a journal shows: what its releases cost together in nano-units, how many there are by stage, and of which
+    account's budget, where its lines say so.
+    """
+
+    price_nano: int
+    counts: Counter[str]
+    account_id: str | None
+
+
+def journalled(storage: Storage, job_id: str) -> Journalled:
+    """Add up the lines of a job's journal."""
+    lines, counts = list(read_journal(storage, job_id)), Counter[str]()
+    for line in lines:
+        counts[line.stage] += line.count
+    return Journalled(sum(line.price_nano for line in lines), counts, next((line.account_id for line in lines), None))
+
+
+def journalled_jobs(storage: Storage) -> list[str]:
+    """Return the ids of the jobs that have a journal."""
+    names = storage.list(_SHELF)
+    return [name.removesuffix(_SUFFIX) for name in names if name.startswith("job_") and name.endswith(_SUFFIX)]

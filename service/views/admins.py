@@ -1,0 +1,39 @@
+"""Admins, what was asked about them, and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from obscura.wire.admin_schemas import AdminRecord, AdminRequestRecord, KeyRecord
+from obscura.wire.schemas import record_of
+from service import admins, decisions
+from service.db.access_tables import Admin, ApiKey, Decision
+
+
+def admin(row: Admin) -> AdminRecord:
+    """A person who decides."""
+    return record_of(AdminRecord, row)
+
+
+def admin_request(row: Decision, now: datetime) -> AdminRequestRecord:
+    """What was asked about a person."""
+    introduction = None if row.key_hash is None else f"{row.key_id}:{row.key_hash}"
+    return record_of(AdminRequestRecord, row, introduction=introduction, **lifetime(row, now))
+
+
+def lifetime(row: Decision, now: datetime) -> dict[str, Any]:
+    """What has become of a request by now, and until when it can be decided."""
+    return {"state": decisions.state_at(row, now), "expires_at": row.asked_at + decisions.REQUEST_LIFETIME}
+
+
+def keys(session: Session, rows: Sequence[ApiKey]) -> list[KeyRecord]:
+    """Keys without their hashes, each with the person who made it."""
+    makers = admins.makers(session, rows)
+    return [
+        record_of(KeyRecord, row, created_by_admin=maker and maker.id, created_by_name=maker and maker.name)
+        for row, maker in ((row, makers.get(row.id)) for row in rows)
+    ]

@@ -1,0 +1,28 @@
+"""Datasets, as they were declared."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from obscura.wire.schemas import DatasetRecord, record_of
+from obscura.wire.words import Visibility
+from service.db.dataset_tables import Dataset
+from service.views.rows import ROWS_MAX
+
+
+def dataset(row: Dataset) -> DatasetRecord:
+    """A dataset. Size and digest of private content are functions of private data and stay inside."""
+    public = row.visibility is Visibility.PUBLIC
+    return record_of(
+        DatasetRecord,
+        row,
+        content_sha256=row.content_sha256 if public else None,
+        content_bytes=row.content_bytes if public else None,
+    )
+
+
+def private_of(session: Session, account_id: str) -> list[DatasetRecord]:
+    """Return the private datasets of an account, oldest first."""
+    query = select(Dataset).where(Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE)
+    return [dataset(row) for row in session.scalars(query.order_by(Dataset.created_at).limit(ROWS_MAX))]

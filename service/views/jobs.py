@@ -1,0 +1,263 @@
+"""Jobs: what the wire says of them, and what pages tell besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, select, text
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import (
+    FINAL_STATES,
+    EventRecord,
+    JobRecord,
+    PreviewRecord,
+    ProgressFacts,
+    SampleRecord,
+)
+from obscura.wire.schemas import record_of, to_the_minute
+from obscura.wire.words import TRAIN, UNFINISHED, JobState
+from service import ledger
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Job, Preview, Sample
+from service.db.ledger_tables import AccountRow
+from service.errors import NotFound
+from service.jobs import charged_before_useful
+from service.jobs.kind import failure_of
+from service.jobs.kinds import KINDS
+from service.jobs.kinds.preview import show as show_preview
+from service.jobs.kinds.sample import show as show_sample
+from service.jobs.lookup import get_job, made_by
+from service.jobs.silence import SILENT_MINUTES
+from service.views.accounts import Payer, Payments
+from service.views.rows import newest
+
+UNFINISHED_MAX = 100  # that a page shows
+AnyJob = Job | Row[Any]
+
+# What is shown of a job; its plan, which is long, and its secret stay in the database. Built once: that costs more than
+# running it.
+JOBS = select(
+    Job.id,
+    Job.kind,
+    Job.state,
+    Job.account_id,
+    Job.dataset_id,
+    Job.evaluation_dataset_id,
+    Job.recipe,
+    Job.epsilon,
+    Job.options,
+    Job.attempt,
+    Job.cancel_requested,
+    Job.ended_early,
+    Job.progress,
+    Job.failure_code,
+    Job.hold_id,
+    Job.sweep_id,
+    Job.release_id,
+    Job.created_at,
+    Job.started_at,
+    Job.finished_at,
+)
+ON_PAGES = (
+    JOBS.add_columns(AccountRow.name.label("account_name"), Dataset.name.label("dataset_name"))
+    .outerjoin(AccountRow, AccountRow.id == Job.account_id)
+    .outerjoin(Dataset, Dataset.id == Job.dataset_id)
+)
+# Spelt out, for SQLite uses the index on open jobs only where it sees the states.
+_IS_UNFINISHED = text("jobs.state IN ('queued', 'running')")
+
+
+def records(session: Session, rows: Sequence[AnyJob]) -> list[JobRecord]:
+    """Jobs, whole or as JOBS finds them, with their progress and what they made.
+
+    Raises:
+        LedgerCorruption: The log contradicts what one of them holds, or its account.
+    """
+    return _records(session, rows, payments_of(session, rows).require_sound(), samples_of(session, rows))
+
+
+def record(session: Session, row: Job) -> JobRecord:
+    """One job, as `records` shows several."""
+    return records(session, [row])[0]
+
+
+def made(session: Session, row: Job) -> Any:
+    """What a job makes, or the job itself where that is no row of its own."""
+    kind = KINDS[row.kind]
+    if kind.makes is None or kind.show is None:
+        return record(session, row)
+    return kind.show(made_by(session, kind.makes, row.id), row)
+
+
+def event(session: Session, row: Job) -> EventRecord:
+    """What one server-sent event says about a job."""
+    drawn = samples_of(session, [row]).get(row.id)
+    return EventRecord(
+        job_id=row.id,
+        state=row.state.value,
+        cancel_requested=row.cancel_requested,
+        progress=progress(row, payments_of(session, [row]).require_sound()),
+        failure=failure_of(row),
+        release_id=row.release_id,
+        sample_id=None if drawn is None else drawn.id,
+    )
+
+
+def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
+    """Return the holds and the accounts of jobs, compared with the log."""
+    return Payments.read(session, (row.account_id for row in rows), (row.hold_id for row in rows))
+
+
+def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
+    """Return what jobs draw, by the job's id."""
+    ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
+    return (
+        {drawn.job_id: drawn for drawn in session.scalars(select(Sample).where(Sample.job_id.in_(ids)))} if ids else {}
+    )
+
+
+def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
+    """Where a job is and what it has charged: the allow-list of what a running job may say."""
+    said: dict[str, Any] = row.progress or {}
+    charged_nano = planned_nano = 0
+    charged_epsilon = planned_epsilon = 0.0
+    if row.hold_id is not None and row.account_id is not None:
+        hold, epsilon_of = paid.holds[row.hold_id], paid.epsilon_of(row.account_id)
+        charged_nano, planned_nano = hold.charged_nano, hold.amount_nano
+        charged_epsilon, planned_epsilon = epsilon_of(charged_nano), epsilon_of(planned_nano)
+    return ProgressFacts(
+        **{name: said.get(name) for name in ("stage", "step", "steps", "eta_seconds")},
+        silent_minutes=said.get(SILENT_MINUTES) if row.state is JobState.RUNNING else None,
+        charged_nano=charged_nano,
+        planned_nano=planned_nano,
+        charged_epsilon=charged_epsilon,
+        planned_epsilon=planned_epsilon,
+    )
+
+
+def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
+    going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
+    plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
+    useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
+    return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
+
+
+def _record(row: AnyJob, facts: ProgressFacts, drawn: Sample | None, useful_from_nano: int | None) -> JobRecord:
+    """Return a job's record.
+
+    Args:
+        row: The job.
+        facts: Its progress.
+        drawn: The sample that it draws.
+        useful_from_nano: What a training that goes on must have charged to have something to publish.
+    """
+    publishes = None if useful_from_nano is None else facts.charged_nano >= max(useful_from_nano, 1)
+    return record_of(
+        JobRecord,
+        row,
+        recipe=row.recipe if KINDS[row.kind].planned else None,
+        price_nano=facts.planned_nano,
+        price_epsilon=facts.planned_epsilon,
+        publishes_if_cancelled=publishes,
+        progress=facts,
+        failure=failure_of(row),
+        sample_id=None if drawn is None else drawn.id,
+    )
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A job on a page: its record, and what people are told besides.
+
+    Where the payer is in doubt, no amount of the record is shown.
+    """
+
+    job: JobRecord
+    title: str
+    attempt: int
+    sweep_id: str | None
+    account_name: str | None
+    dataset_name: str | None
+    took: timedelta | None
+    payer: Payer | None
+    hold: ledger.Hold | None
+    sample: SampleRecord | None
+    preview: PreviewRecord | None = None  # on the page of a single job
+
+    @property
+    def active(self) -> bool:
+        """Queued or running."""
+        return self.job.state not in FINAL_STATES
+
+
+def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
+    """Jobs as ON_PAGES finds them, for pages."""
+    paid, drawn = payments_of(session, rows), samples_of(session, rows)
+    shown = []
+    for row, job in zip(rows, _records(session, rows, paid, drawn), strict=True):
+        made = drawn.get(row.id)
+        view = JobView(
+            job=job,
+            title=KINDS[row.kind].title(row, made),
+            attempt=row.attempt,
+            sweep_id=row.sweep_id,
+            account_name=row.account_name,
+            dataset_name=row.dataset_name,
+            took=_took(row, now),
+            payer=None if row.hold_id is None else paid.payer(row.account_id),
+            hold=None if row.hold_id is None else paid.holds[row.hold_id],
+            sample=None if made is None else show_sample(made, row),
+        )
+        shown.append(view)
+    return shown
+
+
+def _took(row: Row[Any], now: datetime) -> timedelta | None:
+    """Return the time since the start, or from start to end in minutes, at least one."""
+    began: datetime | None = row.started_at
+    if began is None:
+        return None
+    if row.finished_at is None:
+        return now - began
+    return max(to_the_minute(row.finished_at) - to_the_minute(began), timedelta(minutes=1))
+
+
+def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[str, Any]]:
+    """Return one job and its plan.
+
+    Raises:
+        NotFound: No job has this id.
+    """
+    row = session.execute(ON_PAGES.add_columns(Job.plan).where(Job.id == job_id)).one_or_none()
+    if row is None:
+        raise NotFound("There is no such job.")
+    (shown,) = views(session, [row], now)
+    if KINDS[row.kind].makes is Preview:
+        shown = replace(shown, preview=show_preview(made_by(session, Preview, job_id), get_job(session, job_id)))
+    return shown, row.plan or {}
+
+
+def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
+    """Return the jobs that are queued or running, oldest first."""
+    query = ON_PAGES.where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
+    return views(session, session.execute(query.limit(UNFINISHED_MAX)).all(), now)
+
+
+def ended(
+    session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+) -> tuple[list[JobView], str | None]:
+    """Return a page of the jobs that have ended, newest first, and the last one's id where there are more."""
+    query = ON_PAGES.where(Job.state.not_in(UNFINISHED), *narrowed)
+    rows, last = newest(session, query, Job, limit=limit, before=before)
+    return views(session, rows, now), last
+
+
+def recent(session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int) -> list[JobView]:
+    """Return the jobs under way, and then the newest that have ended, as long as there is room."""
+    active = unfinished(session, now, *narrowed)
+    rest = limit - len(active)
+    return active + (ended(session, now, *narrowed, limit=rest)[0] if rest > 0 else [])

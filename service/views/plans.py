@@ -1,0 +1,90 @@
+"""Plans: what a training would buy, and what it would leave of an account's budget."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
+from privacy.plans.plan import Plan
+from service import jobs, ledger
+from service.db.dataset_tables import Dataset
+from service.db.session import find
+from service.errors import InvalidInput
+from service.settings import Settings
+
+_EXTRACTORS_NAMED_MAX = 10
+
+
+def plan(session: Session, settings: Settings, asked: PlanRequest) -> PlanRecord:
+    """Return a plan with its price, what it buys, and the account before and after. No data is touched.
+
+    Raises:
+        InvalidInput: The dataset is public, or an argument is out of range.
+        NotFound: There is no such dataset.
+    """
+    made = jobs.plan_job(session, **{name: getattr(asked, name) for name in PlanRequest.model_fields})
+    require_extractor(settings, made)
+    account_id = find(session, Dataset, asked.dataset_id).account_id
+    if account_id is None:
+        raise InvalidInput("Training needs a private dataset, which belongs to an account.")
+    payer = ledger.get_account(session, account_id)
+    before = ledger.balance_of(payer)
+    epsilon_of = ledger.filter_of(payer).epsilon_of
+    left_after_nano = max(before.left_nano - made.price_nano, 0)
+    affordable = not payer.frozen and made.budget_nano <= before.left_nano
+    return PlanRecord(
+        recipe=made.recipe,
+        dataset_id=asked.dataset_id,
+        epsilon=asked.epsilon,
+        delta=payer.delta,
+        unit=payer.unit.value,
+        adjacency=payer.adjacency.value,
+        price_nano=made.price_nano,
+        price_epsilon=epsilon_of(made.price_nano),
+        stages=[
+            StageFacts(
+                name=stage.name,
+                releases=stage.event.count,
+                repeats=stage.repeats,
+                noise_multiplier=stage.event.noise_multiplier,
+                price_nano=stage.price_nano,
+            )
+            for stage in made.stages
+        ],
+        buys=made.facts,
+        notes=list(made.notes),
+        config=made.config.model_dump(),
+        budget=BudgetFacts(
+            account_id=payer.id,
+            limit_epsilon=before.limit_epsilon,
+            left_epsilon=before.left_epsilon,
+            left_nano=before.left_nano,
+            left_after_epsilon=epsilon_of(left_after_nano) if affordable else before.left_epsilon,
+            left_after_nano=left_after_nano if affordable else before.left_nano,
+            affordable=affordable,
+        ),
+    )
+
+
+def require_extractor(settings: Settings, plan: Plan) -> None:
+    """Let a plan pass whose extractor, a network that the operator provides, is there, or that needs none.
+
+    An extractor NAME is `NAME.safetensors`, its weights, and `NAME.json`, which says what they are. Only workers read
+    them, with torch.
+
+    Args:
+        settings: of this process.
+        plan: an extractor's name has the form of one there, and is no path.
+
+    Raises:
+        InvalidInput: one of its files is missing.
+    """
+    name = plan.config.needed_extractor
+    if not name:
+        return
+    folder = settings.extractors_path
+    if all((folder / f"{name}{suffix}").is_file() for suffix in (".json", ".safetensors")):
+        return
+    known = sorted(path.stem for path in folder.glob("*.safetensors") if path.with_suffix(".json").is_file())
+    there = f"there are {', '.join(known[:_EXTRACTORS_NAMED_MAX])}" if known else "so far there are no networks"
+    raise InvalidInput(f"This service has no extractor {name}: {there}. Its operator can add one.", extractor=name)

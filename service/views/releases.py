@@ -1,0 +1,195 @@
+"""Releases, with what was measured of them and drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm.interfaces import ORMOption
+
+from obscura.wire.job_schemas import (
+    EvaluationRecord,
+    HistogramFacts,
+    IncompleteFacts,
+    ReleaseRecord,
+    SampleRecord,
+)
+from obscura.wire.schemas import DatasetRecord, record_of
+from obscura.wire.words import DatasetState, ReleaseKind, Visibility
+from service import ledger
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Release, Sample
+from service.errors import NotFound
+from service.jobs.kinds import evaluate
+from service.jobs.kinds.evaluate import newest_evaluations, with_figures
+from service.jobs.kinds.sample import show as show_sample
+from service.views.accounts import Payer, Payments
+from service.views.datasets import dataset
+from service.views.rows import ROWS_MAX, newest
+
+EVALUATIONS_SHOWN = 20
+
+# What is shown of a release; its card and its receipt, which are long, have addresses of their own.
+RELEASES = select(
+    Release.id,
+    Release.kind,
+    Release.job_id,
+    Release.account_id,
+    Release.dataset_id,
+    Release.name,
+    Release.artifact_sha256,
+    Release.summary,
+    Release.incomplete,
+    Release.created_at,
+)
+_ON_PAGES = RELEASES.add_columns(Release.card, Dataset.name.label("dataset_name")).join(Release.dataset)
+
+
+def _with_job(made: type[Release | Sample | Evaluation]) -> ORMOption:
+    return joinedload(made.job).defer(Job.secret, raiseload=True)
+
+
+def records(session: Session, rows: Sequence[Release | Row[Any]]) -> list[ReleaseRecord]:
+    """Releases, whole or as RELEASES finds them, with the figures of their newest evaluations.
+
+    Their cards and files have addresses of their own.
+    """
+    measured = newest_evaluations(session, [row.id for row in rows])
+    return [_record(row, measured.get(row.id)) for row in rows]
+
+
+def _record(row: Release | Row[Any], measured: Evaluation | None) -> ReleaseRecord:
+    summary = with_figures(row.summary, measured)
+    histogram = summary.pop("histogram", None) if row.kind is ReleaseKind.HISTOGRAM else None
+    return record_of(
+        ReleaseRecord,
+        row,
+        summary=summary,
+        incomplete=None if row.incomplete is None else IncompleteFacts(**row.incomplete),
+        histogram=None if histogram is None else HistogramFacts(**histogram),
+    )
+
+
+@dataclass(frozen=True)
+class ReleaseView:
+    """A release in a list of a page, with its card."""
+
+    release: ReleaseRecord
+    card: dict[str, Any]
+    dataset_name: str
+
+
+def views(
+    session: Session, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
+) -> tuple[list[ReleaseView], str | None]:
+    """Return a page of releases, newest first, and the last one's id where there are more.
+
+    Args:
+        session: Any transaction.
+        narrowed: Conditions on the releases.
+        limit: Of the page.
+        before: Id of the last release of the page before; None for the first page.
+
+    Raises:
+        NotFound: There is no such release.
+    """
+    rows, last = newest(session, _ON_PAGES.where(*narrowed), Release, limit=limit, before=before)
+    shown = zip(records(session, rows), rows, strict=True)
+    return [ReleaseView(release, row.card, row.dataset_name) for release, row in shown], last
+
+
+@dataclass(frozen=True)
+class WholeRelease(ReleaseView):
+    """A release on its own page, or beside others, with what paid for it and how it was made."""
+
+    payer: Payer
+    hold: ledger.Hold | None
+    dataset: DatasetRecord
+    recipe: str
+    options: dict[str, Any]
+
+    @property
+    def used_share(self) -> float | None:
+        """What was spent for it of all that its account ever promises; None in doubt."""
+        balance = self.payer.balance
+        if balance is None or self.hold is None:
+            return None
+        return self.hold.captured_nano / max(balance.capacity_nano, balance.spent_nano + balance.held_nano)
+
+    @property
+    def chance(self) -> float:
+        """Accuracy of guessing, one in the number of classes."""
+        return 1 / len(self.dataset.classes)
+
+
+def view(session: Session, release_id: str) -> WholeRelease:
+    """Return one release.
+
+    Raises:
+        NotFound: No release has this id.
+    """
+    query = select(Release).options(_with_job(Release), joinedload(Release.dataset))
+    row = session.scalar(query.where(Release.id == release_id))
+    if row is None:
+        raise NotFound("There is no such release.")
+    paid = Payments.read(session, [row.account_id], [row.job.hold_id])
+    return WholeRelease(
+        release=records(session, [row])[0],
+        card=row.card,
+        dataset_name=row.dataset.name,
+        payer=paid.payer(row.account_id),
+        hold=next(iter(paid.holds.values()), None),
+        dataset=dataset(row.dataset),
+        recipe=row.job.recipe,
+        options={**row.job.plan.get("config", {}), **row.job.options},
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationView:
+    """An evaluation on its release's page, and whether it was asked to end."""
+
+    evaluation: EvaluationRecord
+    dataset_name: str
+    stopping: bool
+
+
+def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
+    """Return what was measured of a release, and is being measured, newest first."""
+    query = select(Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
+    query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
+    return [
+        EvaluationView(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested)
+        for row in session.scalars(query.limit(EVALUATIONS_SHOWN))
+    ]
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """What was drawn, or is being drawn, on its release's page, and whether it was asked to end."""
+
+    sample: SampleRecord
+    stopping: bool
+
+
+def samples(session: Session, release_id: str) -> list[SampleView]:
+    """Return the drawings from a release, newest first."""
+    query = select(Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
+    rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
+    return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
+
+
+def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
+    """Return the public datasets that a release of a dataset can be measured on, newest first."""
+    query = select(Dataset).where(
+        Dataset.visibility == Visibility.PUBLIC,
+        Dataset.state == DatasetState.READY,
+        Dataset.height == like.height,
+        Dataset.width == like.width,
+        Dataset.channels == like.channels,
+    )
+    found = session.scalars(query.order_by(Dataset.created_at.desc()).limit(ROWS_MAX)).all()
+    return [dataset(row) for row in found if row.classes == like.classes]

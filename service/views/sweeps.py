@@ -1,0 +1,185 @@
+"""Sweeps with their trials, what these cost together, and which is best on public data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
+from obscura.wire.schemas import DatasetRecord
+from obscura.wire.words import TRAIN, HoldState
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation, Job, Release, Sweep
+from service.errors import LedgerCorruption
+from service.jobs.kind import failure_of
+from service.jobs.kinds.evaluate import newest_on_own_dataset, with_figures
+from service.jobs.lookup import get_sweep
+from service.jobs.sweeps import sweeps_measured
+from service.views.accounts import Payer, Payments
+from service.views.datasets import dataset
+from service.views.jobs import ON_PAGES, JobView
+from service.views.jobs import views as job_views
+
+SWEEPS_SHOWN = 6
+_TRIALS = (
+    ON_PAGES.add_columns(Release.summary, Release.incomplete)
+    .outerjoin(Release, Release.id == Job.release_id)
+    .where(Job.kind == TRAIN)
+    .order_by(Job.created_at)
+)
+
+
+def records(session: Session, rows: Sequence[Sweep]) -> list[SweepRecord]:
+    """Sweeps with their trials and what they cost together.
+
+    Raises:
+        LedgerCorruption: The log contradicts what one of them holds, or its account.
+    """
+    trials = _trials(session, rows)
+    return _records(session, rows, trials, _payments(session, rows, trials).require_sound())
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep on a page. Where its payer is in doubt, no amount of it is shown."""
+
+    sweep: SweepRecord
+    payer: Payer
+
+    @property
+    def active(self) -> bool:
+        """Whether a trial, or the evaluation of one, is queued or running."""
+        return self.sweep.state == "open"
+
+    @property
+    def ended(self) -> int:
+        """How many trials have ended."""
+        return sum(trial.state in FINAL_STATES for trial in self.sweep.trials)
+
+
+def newest_views(session: Session, account_id: str | None = None) -> list[SweepView]:
+    """Return the latest sweeps, of an account or of any, newest first."""
+    latest = select(Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
+    rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
+    trials = _trials(session, rows)
+    paid = _payments(session, rows, trials)
+    return [SweepView(shown, paid.payer(shown.account_id)) for shown in _records(session, rows, trials, paid)]
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One training of a sweep, as a job and as a trial, and those of its options that differ between trials."""
+
+    view: JobView
+    trial: TrialFacts
+    options: dict[str, Any]
+    best: bool
+
+
+@dataclass(frozen=True)
+class WholeSweep(SweepView):
+    """A sweep on its own page."""
+
+    dataset: DatasetRecord
+    trials: Sequence[TrialView]
+
+
+def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
+    """Return a sweep with its trials in their order.
+
+    Raises:
+        NotFound: No sweep has this id.
+    """
+    row = get_sweep(session, sweep_id)
+    rows = _trials(session, [row])
+    paid = _payments(session, [row], rows)
+    (sweep,) = _records(session, [row], rows, paid)
+    names = differing([trial.options for trial in sweep.trials])
+    trials = [
+        TrialView(
+            shown,
+            trial,
+            {name: value for name, value in trial.options.items() if name in names},
+            best=trial.job_id == sweep.best_job_id,
+        )
+        for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
+    ]
+    return WholeSweep(sweep, paid.payer(row.account_id), dataset(session.get_one(Dataset, row.dataset_id)), trials)
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of options that are not the same in all configurations, in their order."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [name for name in names if any(config.get(name) != configs[0].get(name) for config in configs)]
+
+
+def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
+    return session.execute(_TRIALS.where(Job.sweep_id.in_([row.id for row in rows]))).all() if rows else []
+
+
+def _payments(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]) -> Payments:
+    return Payments.read(session, (row.account_id for row in rows), (trial.hold_id for trial in trials))
+
+
+def _records(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]], paid: Payments) -> list[SweepRecord]:
+    newest = newest_on_own_dataset(session, trials)
+    measuring = sweeps_measured(session, [row.id for row in rows])
+    return [
+        _record(
+            row,
+            [_trial(job, paid, newest.get(job.release_id)) for job in trials if job.sweep_id == row.id],
+            paid.epsilon_of(row.account_id),
+            row.id in measuring,
+        )
+        for row in rows
+    ]
+
+
+def _record(row: Sweep, trials: list[TrialFacts], epsilon_of: Callable[[int], float], measuring: bool) -> SweepRecord:
+    held_nano, spent_nano = sum(trial.held_nano for trial in trials), sum(trial.spent_nano for trial in trials)
+    measured = {trial.job_id: trial.accuracy["cnn"] for trial in trials if trial.accuracy and "cnn" in trial.accuracy}
+    ended = all(trial.state in FINAL_STATES for trial in trials) and not measuring
+    return SweepRecord(
+        id=row.id,
+        name=row.name,
+        account_id=row.account_id,
+        dataset_id=row.dataset_id,
+        recipe=row.recipe,
+        state="ended" if ended else "open",
+        trials=trials,
+        totals=SweepTotals(
+            price_nano=row.price_nano,
+            held_nano=held_nano,
+            spent_nano=spent_nano,
+            returned_nano=row.price_nano - held_nano - spent_nano,
+            price_epsilon=epsilon_of(row.price_nano),
+            spent_epsilon=epsilon_of(spent_nano),
+        ),
+        best_job_id=max(measured, key=lambda job_id: measured[job_id]) if measured else None,
+        created_at=row.created_at,
+    )
+
+
+def _trial(row: Row[Any], paid: Payments, newest: Evaluation | None) -> TrialFacts:
+    if row.hold_id is None or row.epsilon is None:
+        raise LedgerCorruption("A trial of a sweep lacks its hold or its epsilon.", job_id=row.id)
+    hold = paid.holds[row.hold_id]
+    return TrialFacts(
+        job_id=row.id,
+        state=row.state.value,
+        options=row.options,
+        epsilon=row.epsilon,
+        held_nano=hold.amount_nano if hold.state in (HoldState.HELD, HoldState.ARMED) else 0,
+        charged_nano=hold.charged_nano,
+        spent_nano=hold.captured_nano,
+        spent_epsilon=paid.epsilon_of(row.account_id)(hold.captured_nano),
+        accuracy=None if row.summary is None else with_figures(row.summary, newest).get("accuracy"),
+        failure=failure_of(row),
+        release_id=row.release_id,
+        incomplete=row.incomplete is not None,
+    )

@@ -1,0 +1,225 @@
+"""The program that goes with a release draws the service's pixels with torch alone, for every network that there is."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from packaging.requirements import Requirement
+from PIL import Image
+
+from models.portable.edm import EdmConfig, EdmDenoiser
+from models.portable.generator import Generator
+from models.program import PROGRAMS, write_program
+from models.released import NETWORKS, ReleasedGenerator, save_released
+from service.cards import folder_names
+from tests.models.checks import stream
+from tests.models.test_released import affine, dcgan, edm, textured
+from workers.train.drawing import SampleRequest, draw
+
+CLASSES = ("T-shirt/top", "日本 😀 \"quoted\" {0} '''")
+FOLDERS = folder_names(CLASSES)
+COUNT = 300  # more than a batch
+ROOT = Path(__file__).parents[2] / "models"
+FUTURE = "from __future__ import annotations\n"
+LINES_MAX = {"affine": 310, "dcgan": 310, "edm": 900, "textured": 510}
+
+
+def started_edm(width: int = 9, **first: int) -> EdmDenoiser:
+    """A denoiser that starts from a warm start's Gaussians."""
+    shape: dict[str, Any] = {"classes": 2, "channels": 3, "height": 8, "width": width, "features": 4, "blocks": 1}
+    drawing = {"sampling_steps": 3, "churn": 1.0, "guidance": 0.5, "start_latent": 2, "start_sigma": 3.0}
+    return EdmDenoiser(EdmConfig(**shape, **drawing, **first))
+
+
+def started_edm_with_texture() -> EdmDenoiser:
+    """A denoiser that starts from textured images of classes with clusters."""
+    return started_edm(width=8, start_clusters=3, start_texture=True)
+
+
+def gaussians() -> Generator:
+    """A warm start that nothing bends: it has no features, so some of its tensors are empty."""
+    made = affine()
+    return Generator(type(made.config)(**{**vars(made.config), "features": 0}))
+
+
+EVERY = [affine, gaussians, textured, dcgan, edm, started_edm, started_edm_with_texture]
+
+
+@pytest.fixture(params=EVERY, ids=lambda make: make.__name__)
+def generator(request: pytest.FixtureRequest) -> ReleasedGenerator:
+    made: ReleasedGenerator = request.param()
+    with torch.no_grad():
+        for value in made.state_dict().values():  # type: ignore[attr-defined]
+            value += 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
+    return made
+
+
+@pytest.fixture
+def handed_over(generator: ReleasedGenerator, tmp_path: Path) -> Path:
+    """A folder as somebody has it who downloaded a release's files."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    save_released(generator, folder)
+    network = json.loads((folder / "generator.json").read_text())
+    (folder / "load_generator.py").write_text(write_program(network.get("network"), CLASSES, FOLDERS), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages that holds torch, what torch itself requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("torch_alone")
+    wanted, seen = ["torch"], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            top = file.parts[0]
+            place = folder / top
+            if top not in ("..", "__pycache__") and not place.exists():
+                place.symlink_to(Path(str(distribution.locate_file(top))))
+        for line in distribution.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                wanted.append(requirement.name)
+    assert not {"numpy", "safetensors", "PIL", "models", "service"} & {path.name for path in folder.iterdir()}
+    return folder
+
+
+# Imports torch, and forks for every program: a line of JSON for each, to which its exit status is the answer.
+WAITING = """
+import json, os, sys, traceback
+sys.path.append(sys.argv[1])
+import torch
+for line in sys.stdin:
+    order, status = json.loads(line), 1
+    if (pid := os.fork()) == 0:
+        try:
+            os.chdir(order["folder"])
+            for number in (1, 2):
+                os.dup2(os.open(order["said"][number - 1], os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+            exec(order["code"], {"__name__": "__main__"})
+            status = 0
+        except SystemExit as leaving:
+            status = leaving.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+Alone = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def run_alone(torch_alone: Path) -> Iterator[Alone]:
+    """Run a program without any other package, from an empty folder, and without this repository."""
+    command = [sys.executable, "-I", "-S", "-B", "-W", "ignore", "-c", WAITING, str(torch_alone)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(folder: Path, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        elsewhere, said = folder.parent / "empty", [folder.parent / "out", folder.parent / "err"]
+        elsewhere.mkdir(exist_ok=True)
+        code = f"import sys; sys.path += [{str(folder)!r}]; sys.argv = {[program, *arguments]!r}\n"
+        code += (
+            f"import runpy; runpy.run_path({program!r}, run_name='__main__')" if program.endswith(".py") else program
+        )
+        order = {"code": code, "folder": str(elsewhere), "said": [str(path) for path in said]}
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        status = int(process.stdout.readline())
+        return subprocess.CompletedProcess(code, status, *(path.read_text("utf-8") for path in said))
+
+    yield run
+    process.communicate()
+
+
+def test_there_is_a_program_for_every_network():
+    assert set(PROGRAMS) == set(NETWORKS)
+
+
+@pytest.mark.slow
+def test_the_program_draws_the_services_pixels_with_torch_alone(handed_over, generator, run_alone):
+    images, labels = zip(*draw(generator, SampleRequest(COUNT, 7, CLASSES)), strict=True)
+    pixels, numbers = np.concatenate(images), np.concatenate(labels)
+    out = handed_over.parent / "images"
+    program = str(handed_over / "load_generator.py")
+    done = run_alone(handed_over, program, "--count", str(COUNT), "--seed", "7", "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    files = sorted(out.glob("*/*.png"), key=lambda path: path.name)
+    assert [path.parent.name for path in files] == [FOLDERS[label] for label in numbers]
+    shown = [np.asarray(Image.open(path)).reshape(pixels.shape[1:]) for path in files]
+    assert np.array_equal(np.stack(shown), pixels)
+
+
+def test_one_class_is_drawn_from_python_as_the_service_draws_it(handed_over, generator, run_alone):
+    expected, _ = next(draw(generator, SampleRequest(3, 1, CLASSES, (1,))))
+    code = (
+        "from load_generator import CLASSES, draw, load, png\n"
+        "import sys\n"
+        "images, labels = next(draw(load(), count=3, seed=1, labels=[1]))\n"
+        "assert labels.tolist() == [1, 1, 1]\n"
+        "assert not {'numpy', 'safetensors', 'models'} & set(sys.modules)\n"
+        "print(ascii((CLASSES, images.tolist())))\n"
+    )
+    done = run_alone(handed_over, code)
+    assert done.returncode == 0, done.stderr
+    classes, pixels = ast.literal_eval(done.stdout)
+    assert classes == CLASSES
+    assert np.array_equal(pixels, expected)
+
+
+@pytest.mark.parametrize("generator", [affine], indirect=True)
+def test_wrong_arguments_are_refused_in_words(handed_over, run_alone):
+    program, out = str(handed_over / "load_generator.py"), str(handed_over.parent / "images")
+    for wrong in (["--count", "0"], ["--count", "1", "--seed", "-1"], ["--count", "1", "--class", "bird"]):
+        done = run_alone(handed_over, program, *wrong, "--out", out)
+        assert done.returncode == 2
+        assert "error" in done.stderr
+    assert not Path(out).exists()
+
+
+def test_the_program_is_short_and_names_nothing_of_this_repository(handed_over):
+    text = (handed_over / "load_generator.py").read_text("utf-8")
+    imported = {node.module or "" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for name in node.names}
+    foreign = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    assert foreign == {"torch"}
+    assert not re.search(r"^\s*(from|import) (models|service|workers)\b", text, flags=re.MULTILINE)
+    network = json.loads((handed_over / "generator.json").read_text()).get("network", "affine")
+    assert len(text.splitlines()) <= LINES_MAX[network]
+
+
+@pytest.mark.parametrize("network", PROGRAMS)
+def test_no_name_is_defined_twice_in_a_program_of_whole_files(network):
+    text = write_program(network, CLASSES, FOLDERS)
+    tree = ast.parse(text)
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+    names += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    assert sorted(names) == sorted(set(names))
+    pieces = re.split(r"(?m)^from models\.\S+ import .*\n", (ROOT / "portable" / "drawing.py").read_text("utf-8"))
+    assert all(piece.replace(FUTURE, "") in text for piece in pieces)
+
+
+def test_an_unknown_network_has_no_program():
+    with pytest.raises(ValueError, match="stylegan"):
+        write_program("stylegan", CLASSES, FOLDERS)

@@ -1,0 +1,38 @@
+"""A recipe as small as one can be: it releases noisy numbers of records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from privacy.accounting.calibration import stddev_for
+from privacy.accounting.events import GaussianEvent
+from privacy.accounting.filter import Filter
+from privacy.plans.options import RecipeConfig, read_options
+from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
+
+
+class ToyConfig(RecipeConfig):
+    rounds: int = Field(1, ge=1, le=100, description="Noisy sums that are released.")
+
+
+def plan_toy(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
+    config = read_options(ToyConfig, options, {"default": {}})
+    stddev = stddev_for(1.0, budget_nano, config.rounds, discrete=True)
+    event = GaussianEvent.of_discrete_noise(1.0, stddev, config.rounds)
+    stage = Stage("sums", event, privacy_filter.price_nano(event), stddev)
+    facts_for_people = {"protects": facts.protects, "noise_stddev": {"sums": stddev}}
+    return Plan("toy", config, (stage,), budget_nano, notes=(), facts=facts_for_people)
+
+
+RECIPE = Recipe(
+    name="toy",
+    title="Count the records",
+    publishes="histogram",
+    releases="Noisy counts of all records.",
+    config=ToyConfig,
+    plan=plan_toy,
+    units=frozenset({"record"}),
+)

@@ -1,0 +1,197 @@
+"""DataLens: teachers on disjoint shards vote on how synthetic images should change (Wang et al. 2021).
+
+The loop is Algorithm 1 (arXiv:2103.11109) with two additions of ours, both switchable: a warm start paid from the
+same budget, and votes on *latents* instead of pixels. In a class's latent space every direction has unit variance, so
+the few coordinates for which a teacher may vote are the ones that matter, and few coordinates mean little noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.portable.generator import Generator, GeneratorConfig
+from models.portable.textured import new_generator
+from models.shards import Shards
+from models.teacher_ensemble import TeacherConfig
+from privacy.mechanisms.partition import shard_members
+from privacy.plans.datalens.moment_votes import planned_rounds
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens.plan import VOTES, planned_iterations
+from privacy.plans.plan import Plan, PublicFacts
+from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
+from workers.recipes.datalens.student import LatentStudent, vote_stddev
+from workers.recipes.datalens.teacher_stage import (
+    TeacherStageConfig,
+    TeacherStageState,
+    run_teacher_stage,
+    start_teacher_stage,
+)
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
+from workers.recipes.moments.coefficients import exact_product
+from workers.recipes.moments.paid_warm_start import put_into, release_gaussians, warm_start_work
+from workers.recipes.moments.warm_start import ClassGaussians, prior
+from workers.recipes.units import teacher_of_each
+
+_LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
+_CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
+_BLOCK = 4096
+
+
+def train(run: Run) -> Generator:
+    """Train and return the released generator; see `workers.recipes.interface.Trainer`.
+
+    Privacy:
+        Add or remove one unit: a record, or all records of a subject. The releases are those of the plan's stages: at
+        most one of each warm start statistic and one per aggregated image, each charged before its noise is drawn.
+        The generator is computed from them and public parameters alone. A subject's records all lie in one teacher's
+        shard, and one of them stands for the subject in the warm start, so every sensitivity is that of a record.
+
+    Raises:
+        BudgetExceeded: the budget ended before the start was paid for, or a statistic was paid for and lost in a crash
+            before it was kept, more often than the rest of the hold can make up for.
+        NothingUseful: there is neither a start nor a vote.
+        ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
+        Cancelled: from `run.progress`.
+    """
+    cfg = run.plan.config_of(DataLensConfig)
+    saved = load_checkpoint(run.checkpoints)
+    state = {} if saved is None else saved.state
+    generator = _new(cfg, run.facts)
+    if "generator" in state:
+        generator.load_state_dict(state["generator"])
+    else:
+        gaussians = run.on_first(lambda: _start(run, cfg, state.get("start", {})))  # seconds of work
+        put_into(generator, gaussians)
+        save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
+    generator.to(run.device)
+    if run.plan.stage(VOTES) is not None:
+        _vote(run, cfg, generator, state.get("votes"))
+    return generator.cpu().eval()
+
+
+def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a training."""
+    cfg, pieces = plan.config_of(DataLensConfig), []
+    if cfg.warm_start:
+        pieces.append(warm_start_work(plan, facts))
+    elif cfg.moment_votes:
+        rounds = len(planned_rounds(cfg.moments(facts), len(facts.classes), plan.noise_stddev))
+        pieces.append(Piece("votes", rounds, 1e-4 * facts.records_declared * facts.size))
+    if plan.stage(VOTES) is not None:
+        iterations = planned_iterations(plan)
+        votes = cfg.teachers * cfg.images_per_iteration * (1 + cfg.teacher_steps)
+        pieces.append(Piece(VOTES, iterations, 2e-6 * votes * iterations))
+    return tuple(pieces)
+
+
+def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
+    sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
+    features = 0 if cfg.texture else cfg.features  # there are no votes on texture
+    return new_generator(GeneratorConfig(*sizes, features=features, clusters=cfg.clusters), cfg.texture)
+
+
+def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:
+    """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept."""
+    facts, noise_stddev = run.facts, run.plan.noise_stddev
+
+    def keep(reached: Mapping[str, Any]) -> None:
+        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
+
+    if cfg.moment_votes:
+        moments = cfg.moments(facts)
+        rounds = planned_rounds(moments, len(facts.classes), noise_stddev)
+        shard = teacher_of_each(facts, run.data, run.secret, cfg.teachers)
+        return run_moment_votes(run, rounds, cosine_features(facts, moments.coefficients), shard, released, keep)
+    if not cfg.warm_start:
+        return prior(cfg, facts)
+    return release_gaussians(run, cfg, released, keep)
+
+
+def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, Any] | None) -> None:
+    """Run the teacher stage; the generator's bend is changed in place."""
+    stage_cfg = _stage_config(run.plan, cfg, run.facts)
+    agg = stage_cfg.aggregation
+    student = LatentStudent(
+        generator,
+        latents=run.generator("latents"),
+        teachers=cfg.teachers,
+        noise_stddev=vote_stddev(agg.stddev, cfg.teachers, agg.votes_max, agg.dimension),
+        step=cfg.step,
+        round_iterations=max(1, stage_cfg.iterations // cfg.rounds),
+        thresholded=cfg.use_threshold,
+    )
+    private_shards = _shards(run, cfg, generator)
+    state = start_teacher_stage(stage_cfg, run)
+    if saved is not None:
+        state.restore(saved["stage"])
+        student.restore(saved["student"])
+
+    def checkpoint(reached: TeacherStageState) -> None:
+        votes = {"stage": reached.tensors(), "student": student.state()}
+        state = {"generator": generator.state_dict(), "votes": votes}
+        save_checkpoint(run.checkpoints, step=reached.iteration, state=state)
+
+    releases = run_teacher_stage(stage_cfg, private_shards, student, state, run, checkpoint)
+    if not releases and not cfg.has_start:
+        raise NothingUseful
+    student.finish(releases)
+
+
+def _stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> TeacherStageConfig:
+    agg = cfg.topagg(facts, plan.noise_stddev[VOTES])
+    teacher = TeacherConfig(
+        inputs=agg.dimension,
+        classes=len(facts.classes),
+        hidden=cfg.teacher_hidden,
+        learning_rate=cfg.teacher_learning_rate,
+        weight_decay=cfg.teacher_weight_decay,
+        instance_noise=cfg.instance_noise,
+        label_smoothing=cfg.label_smoothing,
+        zero_head=True,
+    )
+    return TeacherStageConfig(
+        aggregation=agg,
+        teacher=teacher,
+        images=cfg.images_per_iteration,
+        iterations=planned_iterations(plan),
+        teacher_steps=cfg.teacher_steps,
+        first_steps=cfg.pretraining_steps,
+        shard_batch=max(1, facts.records_declared // cfg.teachers),
+        gamma=cfg.step,
+        charge_iterations=_CHARGED_TOGETHER,
+        stage=VOTES,
+    )
+
+
+def _shards(run: Run, cfg: DataLensConfig, generator: Generator) -> Shards:
+    """Give every teacher its records as latents."""
+    assigned = teacher_of_each(run.facts, run.data, run.secret, cfg.teachers)
+    private_labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
+    private_latents = encode(generator, run.data.private_images, private_labels)
+    return Shards(private_latents, private_labels, shard_members(assigned, cfg.teachers), device=run.device)
+
+
+def encode(generator: Generator, private_images: npt.NDArray[np.uint8], private_labels: Tensor) -> Tensor:
+    """Return the latents (n, d) from which the unbent generator would draw what it can of each image. Private.
+
+    Each record's latent is a function of that record and the generator alone, to the last bit.
+    """
+    latents = torch.zeros(len(private_images), generator.config.components)
+    for label in range(generator.config.classes):
+        factor, mean = generator.factor[label].cpu().double(), generator.mean[label].cpu().double()
+        inverse = torch.linalg.pinv(factor, rtol=1e-3).T.numpy()  # (pixels, d)
+        origin = mean.numpy() @ inverse  # (d,)
+        rows = (private_labels == label).nonzero().squeeze(1)
+        for block in torch.split(rows, _BLOCK):
+            images = np.asarray(private_images[block.numpy()])
+            if images.ndim == 4:
+                images = np.moveaxis(images, 3, 1)
+            pixels = images.reshape(len(images), generator.config.pixels) / 255.0
+            latents[block] = torch.from_numpy(exact_product(pixels, inverse, largest=1.0) - origin).float()
+    return latents.clamp_(-_LATENT_CLIP, _LATENT_CLIP)

@@ -1,0 +1,132 @@
+"""Sums over private records that get discrete Gaussian noise: counts and means by class, and scatter matrices.
+
+Adjacency add/remove of one record, which adds an integer array of norm at most the sensitivity that the plan states
+(`privacy.plans.moments.warm_start.warm_start_event`). Each function has its proof.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.accounting.events import SMOOTHING_VARIANCE
+from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.plans.moments.warm_start import COUNT_WEIGHT, QUANTISATION
+
+Array = npt.NDArray[np.float64]
+_BLOCK = 8192  # records whose outer products are added up at once
+
+
+class Noise(Protocol):
+    """Where a release's noise comes from (`privacy.mechanisms.noise.SecureNoise`)."""
+
+    def discrete_gaussian(self, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
+        """Return independent discrete Gaussian integers."""
+
+
+class Kept:
+    """Releases of which each is made once, in whatever attempt, and kept as soon as it is there.
+
+    Args:
+        released: what an earlier attempt has kept.
+        noise: gives the secret generator of a release, by its name; it is paid for when the first number is drawn.
+        keep: is given all that was released so far, after each release.
+    """
+
+    def __init__(
+        self,
+        released: Mapping[str, Array],
+        noise: Callable[[str], Noise],
+        keep: Callable[[Mapping[str, Array]], None] = lambda _: None,
+    ) -> None:
+        self._released, self._noise, self._keep = dict(released), noise, keep
+
+    def once(self, name: str, release: Callable[[Noise], Array]) -> Array:
+        """Return what was kept under a name, or make it with the noise of that name, and keep it."""
+        if name not in self._released:
+            self._released[name] = release(self._noise(name))
+            self._keep(self._released)
+        return self._released[name]
+
+
+def release_means(
+    private_coefficients: Array,
+    private_labels: npt.NDArray[np.int64],
+    classes: int,
+    clip: float,
+    stddev: float,
+    noise: Noise,
+) -> tuple[Array, Array]:
+    """Release each class's count and mean.
+
+    Args:
+        private_coefficients: (n, f).
+        private_labels: (n,).
+        classes: number of declared classes.
+        clip: norm to which a record's coefficients are clipped.
+        stddev: of the discrete Gaussian; charged before its first number is drawn.
+        noise: secret generator.
+
+    Returns:
+        Counts (classes,), at least 1, and means (classes, f).
+
+    Privacy:
+        A record adds an integer vector of norm at most Q = QUANTISATION and the count Q/4 to one class's row:
+        sensitivity Q sqrt(17) / 4. A count of Q would ask for 37% more noise on the means, and a mean needs its count
+        to a few percent only.
+    """
+    q = quantised(private_coefficients, clip)  # (n, f) integers of norm <= Q
+    sums = np.zeros((classes, q.shape[1] + 1), dtype=np.int64)
+    for label in range(classes):
+        members = q[private_labels == label]
+        sums[label, :-1] = members.sum(axis=0)
+        sums[label, -1] = COUNT_WEIGHT * len(members)
+    released = sums + noise.discrete_gaussian(sums.shape, stddev)
+    counts = np.maximum(released[:, -1] / COUNT_WEIGHT, 1.0)
+    return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
+
+
+def release_scatter(private_rows: Array, clip: float, stddev: float, noise: Noise) -> Array:
+    """Release the sum of outer products of the rows, (f, f), symmetric.
+
+    Privacy:
+        A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
+        smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
+        off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's.
+    """
+    q = quantised(private_rows, clip).astype(np.float64)  # sums stay below 2^53: exact
+    total = np.zeros((q.shape[1], q.shape[1]))
+    for at in range(0, len(q), _BLOCK):
+        total += q[at : at + _BLOCK].T @ q[at : at + _BLOCK]
+    f = len(total)
+    upper = np.triu(np.ones((f, f), dtype=bool), 1)
+    released = np.zeros((f, f))
+    released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
+    released += released.T
+    released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
+    return released * (clip / QUANTISATION) ** 2
+
+
+def off_diagonal_stddev(stddev: float) -> float:
+    """Return the noise of off-diagonal entries: its variance is half the diagonal's, plus the cost of discreteness.
+
+    Discrete noise of variance v counts as continuous noise of variance v - v0 (v0 is `SMOOTHING_VARIANCE`). The event
+    promises v - v0 on the diagonal, so half of that is needed here: v / 2 + v0 / 2, rounded up.
+    """
+    variance = (Fraction(stddev) ** 2 + SMOOTHING_VARIANCE) / 2
+    root = math.sqrt(variance)
+    while Fraction(root) ** 2 < variance:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
+def quantised(rows: Array, clip: float) -> npt.NDArray[np.int64]:
+    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`."""
+    # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
+    scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
+    return clip_integer_rows(np.rint(scaled).astype(np.int64), float(QUANTISATION))

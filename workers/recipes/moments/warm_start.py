@@ -1,0 +1,211 @@
+"""Warm start: one noisy Gaussian per class, from a few integer releases, before the first vote.
+
+Images are seen through a public basis, the lowest cosine frequencies of luma and chroma, where a few numbers hold most
+of a picture and noise is small; where the plan says so, their texture follows (`portable.textured`). Released are (1)
+counts and means by class, (2) the covariance around the released means pooled over classes, whose eigenvectors are the
+principal components, (3) where there are clusters, their counts and centres in those components
+(`clusters`), (4) each class's covariance there, around its centres. Each is then shrunk as far as the known noise
+explains it (`shrinkage`). The plan may leave out (4), where the pooled covariance stands in, and (2), where the public
+prior does.
+
+Adjacency add/remove of one record. Each release is a sum over records of an integer array whose norm is at most the
+sensitivity that the plan states, plus exact discrete Gaussian noise; everything after that is post-processing.
+The idea of spending a little on "central" statistics first is in DP-FETA (Gong et al. 2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from privacy.errors import BudgetExceeded
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.detail import WITHIN, coefficients_of, noise_shape, power_of
+from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION
+from privacy.plans.plan import PublicFacts
+from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
+from workers.recipes.moments.coefficients import coefficients, exact_product, image_basis
+from workers.recipes.moments.released_sums import Kept, Noise, release_means, release_scatter
+from workers.recipes.moments.shrinkage import (
+    at_least,
+    for_new_records,
+    shrink,
+    shrink_counts,
+    shrink_means,
+    shrink_pooled,
+)
+from workers.recipes.moments.texture import texture_basis, texture_coefficients
+
+Array = npt.NDArray[np.float64]
+_FAR = 64.0  # further from its class mean than any image can be; only a mean drowned in noise is further
+_FLOOR = 1e-5
+
+
+@dataclass(frozen=True)
+class ClassGaussians:
+    """Released: a Gaussian per class over images, or a mixture of a few that have one covariance.
+
+    Attributes:
+        mean: (classes, pixels), in units of full brightness; where texture is released, its numbers follow the pixels.
+        factor: (classes, pixels, latent), likewise, so that an image is mean + factor z with z ~ N(0, I).
+        clusters: where z has a mean of its own in each of a class's clusters; None: one Gaussian per class.
+    """
+
+    mean: Array
+    factor: Array
+    clusters: Clusters | None = None
+
+
+@dataclass(frozen=True)
+class NoiseScales:
+    """Parameters of the discrete Gaussian of the releases, for integers of norm QUANTISATION; None: not released."""
+
+    means: float
+    pooled: float | None
+    by_class: float | None
+    clusters: float | None = None
+
+
+def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
+    """Return the public Gaussian from which a training without a warm start begins, equal for all classes.
+
+    Images around the centre whose coefficients fall off with frequency, as those of natural pictures do.
+    """
+    seen = coefficients_of(config, facts)
+    scale = _size(facts) * 3.0 / (1.0 + np.hypot(seen.row, seen.column))  # falls off like 1 / frequency
+    chosen = np.argsort(-scale, kind="stable")[: config.latent_size(facts)]
+    basis = image_basis(config, facts)
+    factor = basis[chosen].T * scale[chosen]
+    classes = len(facts.classes)
+    return ClassGaussians(np.full((classes, facts.pixels), config.centre), np.tile(factor, (classes, 1, 1)))
+
+
+def warm_start(
+    private_images: npt.NDArray[np.uint8],
+    private_labels: npt.NDArray[np.int64],
+    config: DataLensConfig,
+    facts: PublicFacts,
+    scales: NoiseScales,
+    releases: Kept,
+) -> ClassGaussians:
+    """Make the releases, as far as they are not there yet, and fit one Gaussian per class to them.
+
+    Args:
+        private_images: (n, h, w[, c]) uint8.
+        private_labels: (n,) int64.
+        config: public parameters.
+        facts: what the owner declared.
+        scales: noise of the releases.
+        releases: makes each release once, and keeps it at once.
+
+    Raises:
+        BudgetExceeded: means or pooled covariance cannot be paid (again, after a crash between payment and keeping).
+            Where that is so for the classes' own covariances, the pooled one stands in for them.
+    """
+    basis, classes, size = image_basis(config, facts), len(facts.classes), _size(facts)
+    power = power_of(config, facts)
+    shape = noise_shape(power, config.noise_shape)  # (f,)
+    expected = power / shape**2
+    private = coefficients(private_images, basis, config.centre)
+    of_texture = texture_basis(config, facts)
+    if config.texture:
+        private = np.concatenate([private, texture_coefficients(private_images, of_texture)], axis=1)
+    private /= shape
+
+    def counts_and_means(drawn: Noise) -> Array:
+        return np.column_stack(
+            release_means(private, private_labels, classes, config.mean_clip * size, scales.means, drawn)
+        )
+
+    table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
+    counts, means = table[:, 0], table[:, 1:]
+    if config.shrink:
+        sums = means * counts[:, None]
+        counts = shrink_counts(counts, scales.means / COUNT_WEIGHT)
+        means = shrink_means(sums, counts, expected, scales.means * config.mean_clip * size / QUANTISATION)
+    private -= means[private_labels]
+
+    def pooled_scatter(drawn: Noise) -> Array:
+        assert scales.pooled is not None
+        return release_scatter(private, config.deviation_clip * size, scales.pooled, drawn)
+
+    if scales.pooled is None:
+        covariance = np.diag(WITHIN * expected)
+    else:
+        covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
+        if config.shrink:
+            noise_stddev = scales.pooled * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+            covariance = shrink_pooled(covariance, expected, noise_stddev)
+    values, vectors = np.linalg.eigh(covariance * np.outer(shape, shape))
+    kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
+    components = vectors[:, kept]  # (f, d)
+    pooled = np.maximum(values[kept], _FLOOR)  # (d,)
+    factor, clusters = _drawn(components.T, basis, of_texture).T, None
+    roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
+    if scales.by_class is not None:
+        leading = config.class_size(facts)
+        own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
+        private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
+        middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
+        if scales.clusters is not None:
+            rounds = KMeans(config.clusters, clip, scales.clusters)
+            clusters = release_clusters(private, private_labels, middle, counts, rounds, releases)
+            if clusters is not None:
+                private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
+        rows = [private[private_labels == label] for label in range(classes)]
+        own = _own(rows, middle, counts, clip, scales.by_class, releases)
+        if own is not None:
+            for root, each in zip(roots, own, strict=True):
+                positive = for_new_records(at_least(each, middle), counts.mean()) if config.shrink else each
+                # Beyond the leading components the pooled covariance stands in.
+                root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
+        if clusters is not None:
+            clusters = in_latents(clusters, own_shape, roots)
+    mean = _drawn(means * shape, basis, of_texture)
+    mean[:, : facts.pixels] += config.centre
+    return ClassGaussians(mean, np.stack([factor @ root for root in roots]), clusters)
+
+
+def _drawn(rows: Array, basis: Array, of_texture: Array) -> Array:
+    """Turn the coefficients in rows (n, f) into pixels, and those of the texture that follow into its numbers."""
+    return np.concatenate([rows[:, : len(basis)] @ basis, rows[:, len(basis) :] @ of_texture], axis=1)
+
+
+def _own(
+    private_rows: Sequence[Array],
+    pooled: Array,
+    counts: Array,
+    clip: float,
+    stddev: float,
+    releases: Kept,
+) -> list[Array] | None:
+    """Release the scatter of each class's rows, and pull its covariance (d, d) towards the pooled one, diag(pooled).
+
+    None: it cannot be paid.
+    """
+
+    def scatters(drawn: Noise) -> Array:
+        """(classes, d, d); a record is in one class only, so this is one release."""
+        return np.stack([release_scatter(rows, clip, stddev, drawn) for rows in private_rows])
+
+    try:
+        own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
+    except BudgetExceeded:
+        return None
+    noise_stddev = stddev * (clip / QUANTISATION) ** 2 / counts  # (classes,)
+    return [shrink(each, pooled, noise) for each, noise in zip(own, noise_stddev, strict=True)]
+
+
+def _root(covariance: Array) -> Array:
+    """Return A (d, d) with A A^T = covariance made positive, columns in order of falling variance."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: Array = (vectors * np.sqrt(np.maximum(values, _FLOOR)))[:, ::-1]
+    return root
+
+
+def _size(facts: PublicFacts) -> float:
+    """Scale of norms relative to a 28 x 28 image of one channel."""
+    return float(np.sqrt(facts.pixels / 784))

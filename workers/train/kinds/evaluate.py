@@ -1,0 +1,231 @@
+"""One attempt at an evaluation: measure a release on a public dataset and end the job. Costs nothing.
+
+It reads a release and a public dataset and nothing else. The release does not change.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.private_classifier import load_classifier
+from models.released import ReleasedGenerator, load_released
+from models.watching import between_layers
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import plan_from_json
+from service import jobs, ledger
+from service.datasets.vault import open_dataset
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Evaluation
+from service.db.session import transaction
+from service.errors import NotFound
+from service.jobs.kinds import evaluate
+from service.jobs.planning import facts_of
+from service.storage.interface import key_of
+from workers.evaluation.utility import Utility, train_and_test
+from workers.recipes.interface import Piece, Progress
+from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
+from workers.train.orders import Context, public_dataset
+from workers.train.progress import ReportedProgress
+
+EVALUATION, REFERENCE = "evaluate", "evaluate_reference"  # stages of reports
+EVALUATION_SHARES = {"logistic_regression": 10, "mlp": 10, "cnn": 80}  # of the work of one evaluation: its steps
+_SECONDS = 400.0  # of one evaluation; see `workers.recipes.interface.Piece`
+_REFERENCE_SHARE, _REFERENCE_MIN = 0.2, 20  # of that work; public images below which they are too few to divide
+_CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
+
+
+def run(context: Context) -> None:
+    """Measure a release and end the job.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the public dataset's content is gone.
+    """
+    job_id = context.attempt.job_id
+    with transaction(context.factory, read_only=True) as session:
+        evaluation = jobs.made_by(session, Evaluation, job_id)
+        release = jobs.get_release(session, evaluation.release_id)
+        plan = plan_from_json(jobs.get_job(session, release.job_id).plan)
+        account = ledger.get_account(session, release.account_id)
+        facts = facts_of(session.get_one(Dataset, release.dataset_id), account)
+        dataset = public_dataset(session, evaluation.dataset_id)
+    began = time.monotonic()
+    test = public_images(*open_dataset(context.settings, dataset.id))
+    work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)
+    progress = ReportedProgress(context, work)
+    try:
+        directory = context.storage.open(key_of(release.id))
+        if evaluation.samples is None:
+            measured = measure_classifier(directory, test, device=context.device, progress=progress)
+        else:
+            request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
+            warm_start = plan.config.changes_its_start
+            measured = measure_generator(
+                directory, test, request, warm_start=warm_start, device=context.device, progress=progress
+            )
+    except (NotFound, FileNotFoundError, ValueError):
+        if release.id in context.storage.list("releases"):
+            raise
+        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
+    results = {
+        "accuracy": measured.accuracy,
+        "accuracy_warm_start_only": measured.warm_start_only,
+        "accuracy_real": measured.real,
+        "evaluation": {
+            "dataset": dataset.name,
+            "dataset_id": dataset.id,
+            "train_images": evaluation.samples,
+            "test_images": len(test.labels),
+            "seeds": [evaluation.seed],
+            "seconds": round(time.monotonic() - began, 1),
+        },
+    }
+    confusion = measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None
+    context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
+
+
+def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
+    """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
+    each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
+    reference = Piece(REFERENCE, 100, _REFERENCE_SHARE * _SECONDS * facts.size)
+    return (*(each * (2 if plan.config.changes_its_start else 1)), reference)
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images `(n, c, h, w)` uint8 and labels `(n,)` int64: synthetic or public."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an evaluation found.
+
+    Attributes:
+        accuracy: in [0, 1], by classifier.
+        warm_start_only: the same of the generator before its first vote, where there is one.
+        confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
+        real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
+            few as these, teach. None of a released classifier.
+    """
+
+    accuracy: dict[str, float]
+    warm_start_only: dict[str, float] | None
+    confusion: tuple[tuple[int, ...], ...]
+    real: float | None = None
+
+
+def measure_generator(
+    directory: Path,
+    test: Images,
+    request: SampleRequest,
+    *,
+    warm_start: bool,
+    device: torch.device,
+    progress: Progress,
+) -> Measured:
+    """Train classifiers on a released generator's samples, and test them once.
+
+    Args:
+        directory: of the release.
+        test: public images.
+        request: the samples to train on; its seed is that of the classifiers, too.
+        warm_start: measure what the generator was before its first vote as well.
+        device: to draw and train on.
+        progress: is told about the images that are drawn, and about the classifiers' steps.
+
+    Raises:
+        Cancelled: from `progress`.
+        FileNotFoundError: the release's files are gone (ValueError: damaged).
+    """
+    generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
+    if warm_start:
+        generators["warm_start"] = load_released(directory, which="warm_start")
+    results: dict[str, dict[ClassifierKind, Utility]] = {}
+    for which, generator in generators.items():
+        generator.to(device)
+        synthetic = drawn_images(generator, request, device, progress)
+        results[which], before = {}, 0
+
+        def look(done: int, steps: int, *, before: int, share: int) -> None:
+            progress(stage=EVALUATION, step=before + share * done // max(steps, 1), steps=100)
+
+        for kind in CLASSIFIER_KINDS:
+            share = EVALUATION_SHARES[kind]
+            results[which][kind] = train_and_test(
+                kind,
+                synthetic.images,
+                synthetic.labels,
+                test.images,
+                test.labels,
+                classes=len(request.names),
+                seed=request.seed,
+                device=device,
+                look=partial(look, before=before, share=share),
+            )
+            before += share
+    accuracy = {
+        which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
+    }
+    real = _measure_reference(test, len(request.names), request.seed, device, progress)
+    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion, real)
+
+
+def _measure_reference(test: Images, classes: int, seed: int, device: torch.device, progress: Progress) -> float | None:
+    if len(test.labels) < _REFERENCE_MIN:
+        return None
+
+    def look(done: int, steps: int) -> None:
+        progress(stage=REFERENCE, step=100 * done // max(steps, 1), steps=100)
+
+    order = torch.randperm(len(test.labels), generator=torch.Generator().manual_seed(seed))
+    own, other = order[::2], order[1::2]
+    learned, asked = (test.images[own], test.labels[own]), (test.images[other], test.labels[other])
+    return train_and_test("cnn", *learned, *asked, classes=classes, seed=seed, device=device, look=look).accuracy
+
+
+def measure_classifier(directory: Path, test: Images, *, device: torch.device, progress: Progress) -> Measured:
+    """Test a released classifier once; arguments and errors as in `measure_generator`."""
+
+    def look() -> None:
+        progress(stage=EVALUATION, step=0, steps=1)
+
+    look()
+    classifier = load_classifier(directory).to(device)
+    with between_layers(classifier.modules(), look):
+        predicted = classifier.predict(test.images)
+    classes = len(classifier.config.classes)
+    counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+    confusion = tuple(tuple(int(count) for count in row) for row in counts)
+    return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
+
+
+def drawn_images(
+    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
+) -> Images:
+    """Draw what is asked for, all of it in memory.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+    drawn = list(draw_with_progress(generator, request, device, progress))
+    images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    return public_images(images, labels)
+
+
+def public_images(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> Images:
+    """Return a stored public dataset, (n, h, w) or (n, h, w, c), as tensors."""
+    pixels = np.asarray(images)
+    pixels = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)  # (n, c, h, w)
+    return Images(torch.from_numpy(np.array(pixels)), torch.from_numpy(np.array(labels)))

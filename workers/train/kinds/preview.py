@@ -1,0 +1,250 @@
+"""Previews: what a plan would make, forecast by carrying it out on a public stand-in."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.private_classifier import PrivateClassifier
+from models.public_images import fashion_mnist
+from models.released import load_released
+from models.stand_ins import StandIn, are_characters, from_characters, from_patterns, from_public
+from models.watching import between_layers
+from privacy.plans.budget import PlanBudget
+from privacy.plans.plan import Plan, PublicFacts
+from privacy.plans.registry import plan_from_json
+from service import jobs, ledger
+from service.datasets.vault import open_dataset
+from service.db.dataset_tables import Dataset
+from service.db.session import transaction
+from service.errors import LedgerCorruption
+from service.jobs.kinds import preview
+from service.jobs.planning import facts_of
+from workers.evaluation.grid import write_grid
+from workers.evaluation.utility import train_and_test
+from workers.recipes.interface import Piece, Progress, Run, Trained, Trainer, TrainingData, save_trained
+from workers.recipes.registry import work_of
+from workers.train.drawing import SampleRequest, drawing_work
+from workers.train.kinds.evaluate import Images, drawn_images, public_images
+from workers.train.orders import Context, PublicParts, anchors_of, public_dataset, public_parts
+from workers.train.progress import ReportedProgress
+
+MEASURED, REFERENCE = "measure_preview", "measure_stand_in"  # stages of reports
+SAMPLES, SAMPLES_LARGE, LARGE_PIXELS = 8_000, 2_500, 64 * 64  # synthetic images that the CNN learns: few large ones
+EPOCHS = 10
+GRID_CLASSES_MAX, GRID_COLUMNS = 12, 10
+_CNN_SECONDS = 30.0
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan made of a stand-in. All of it is public.
+
+    Attributes:
+        accuracy: in [0, 1], of the small CNN trained on what was drawn (or of the classifier), on images of the
+            stand-in that took no part.
+        real: the same CNN's, trained on the stand-in's own images; None of a classifier.
+        chance: of guessing.
+        stand_in: what stood in, in words.
+        grid: PNG picture, a class in each row; None of a classifier.
+    """
+
+    accuracy: float
+    real: float | None
+    chance: float
+    stand_in: str
+    grid: bytes | None = field(repr=False)
+
+
+def run(context: Context) -> None:
+    """Carry out a preview and end its job.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the content of a public dataset is gone.
+    """
+    job_id, settings = context.attempt.job_id, context.settings
+    with transaction(context.factory, read_only=True) as session:
+        job = jobs.get_job(session, job_id)
+        if job.account_id is None or job.dataset_id is None:
+            raise LedgerCorruption("A preview lacks its account or dataset.", job_id=job_id)
+        plan = plan_from_json(job.plan)
+        facts = facts_of(session.get_one(Dataset, job.dataset_id), ledger.get_account(session, job.account_id))
+        named = None if job.evaluation_dataset_id is None else public_dataset(session, job.evaluation_dataset_id)
+        anchors = anchors_of(session, plan)
+    parts = public_parts(settings, plan, anchors)
+    if named is None:
+        stand_in = find_stand_in(facts, context.alive)
+    else:
+        stand_in = cut(*open_dataset(settings, named.id), tuple(named.classes), named.name, facts)
+    progress = ReportedProgress(context, (*work_of(plan, facts), *preview_work(plan, facts)))
+    found = forecast(Rehearsal(plan, facts, stand_in, parts), context.trainers[plan.recipe], context.device, progress)
+    results = asdict(found)
+    context.end(preview.finish, grid=results.pop("grid"), results=results)
+
+
+def find_stand_in(facts: PublicFacts, look: Callable[[], None] = lambda: None) -> StandIn:
+    """Return a stand-in for what was declared: written characters, where classes are named by one letter or digit each;
+    Fashion-MNIST for other grey images of up to ten classes, where this machine has it; else generated patterns.
+
+    What takes long calls `look` in between.
+    """
+    shape = (facts.channels, facts.height, facts.width)
+    if are_characters(facts.classes):
+        return from_characters(facts.classes, count=facts.records_declared, shape=shape, look=look)
+    if facts.channels == 1 and len(facts.classes) <= 10:
+        try:
+            images, labels, names = fashion_mnist("train")
+            return cut(images, labels, names, "Fashion-MNIST", facts)
+        except FileNotFoundError:
+            pass
+    return from_patterns(count=facts.records_declared, classes=len(facts.classes), shape=shape, look=look)
+
+
+def preview_work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
+    """Return the pieces of a preview that come after the training."""
+    samples = samples_for(facts)
+    return (
+        drawing_work(plan, facts, samples),
+        Piece(MEASURED, EPOCHS * samples, _CNN_SECONDS * facts.size),
+        Piece(REFERENCE, EPOCHS * samples, _CNN_SECONDS * facts.size),
+    )
+
+
+def samples_for(facts: PublicFacts) -> int:
+    """Return how many synthetic images the CNN learns."""
+    return SAMPLES if facts.height * facts.width < LARGE_PIXELS else SAMPLES_LARGE
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What is carried out in a preview.
+
+    Attributes:
+        plan: of the training that is previewed.
+        facts: what was declared.
+        stand_in: with as many records, classes and pixels.
+        parts: the extractor and anchors that the plan names.
+    """
+
+    plan: Plan
+    facts: PublicFacts
+    stand_in: StandIn
+    parts: PublicParts = field(default_factory=lambda: PublicParts(None, None))
+
+
+def forecast(
+    rehearsal: Rehearsal,
+    trainer: Trainer,
+    device: torch.device | None = None,
+    progress: Progress = lambda **_: None,
+) -> Forecast:
+    """Train on a stand-in what a plan announces, and measure it.
+
+    Args:
+        rehearsal: what is carried out.
+        trainer: of the plan's recipe.
+        device: to compute on; the CPU where it is left out.
+        progress: is told about the training, what is drawn, and what is measured.
+
+    Raises:
+        Cancelled: from `progress`.
+    """
+    plan, facts, stand_in = rehearsal.plan, rehearsal.facts, rehearsal.stand_in
+    device, chance = device or torch.device("cpu"), 1 / len(facts.classes)
+    trained = trainer(
+        Run(
+            plan=plan,
+            facts=facts,
+            data=TrainingData(
+                stand_in.images,
+                stand_in.labels,
+                facts.classes,
+                None if facts.subjects_declared is None else np.arange(len(stand_in.labels)) % facts.subjects_declared,
+                public_extractor=rehearsal.parts.extractor,
+                public_anchors=rehearsal.parts.anchors,
+            ),
+            budget=PlanBudget(plan.stages),
+            secret=secrets.token_bytes(32),
+            progress=progress,
+            device=device,
+        )
+    )
+    if isinstance(trained, PrivateClassifier):
+        with between_layers(trained.modules(), partial(_look, progress, MEASURED, 0, 1)):
+            predicted = trained.predict(stand_in.test_images)
+        return Forecast(float((predicted == stand_in.test_labels).double().mean()), None, chance, stand_in.name, None)
+    drawn = _draw(trained, facts, device, progress)
+    own = public_images(stand_in.images[: len(drawn.labels)], stand_in.labels[: len(drawn.labels)])
+    accuracy = {
+        stage: train_and_test(
+            "cnn",
+            seen.images,
+            seen.labels,
+            stand_in.test_images,
+            stand_in.test_labels,
+            classes=len(facts.classes),
+            seed=_SEED,
+            device=device,
+            epochs=EPOCHS
+            * samples_for(facts)
+            // len(seen.labels),  # few real images are seen as often as many drawn ones
+            look=partial(_look, progress, stage),
+        ).accuracy
+        for stage, seen in ((MEASURED, drawn), (REFERENCE, own))
+    }
+    return Forecast(accuracy[MEASURED], accuracy[REFERENCE], chance, stand_in.name, _grid(drawn, stand_in.classes))
+
+
+def cut(
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int64],
+    names: tuple[str, ...],
+    name: str,
+    facts: PublicFacts,
+) -> StandIn:
+    """Return a stand-in of what was declared, made of a public set with these class names.
+
+    Raises:
+        StandInUnusable: it has fewer classes.
+    """
+    return from_public(
+        images,
+        labels,
+        names,
+        name=name,
+        count=facts.records_declared,
+        classes=len(facts.classes),
+        shape=(facts.channels, facts.height, facts.width),
+    )
+
+
+def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: Progress) -> Images:
+    """Return images as a release of this would draw them."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_trained(trained, Path(folder))
+        generator = load_released(Path(folder))
+    generator.to(device)
+    request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)
+    return drawn_images(generator, request, device, progress)
+
+
+def _look(progress: Progress, stage: str, done: int, steps: int) -> None:
+    progress(stage=stage, step=done, steps=steps)
+
+
+def _grid(drawn: Images, classes: tuple[str, ...]) -> bytes:
+    shown = range(min(len(classes), GRID_CLASSES_MAX))
+    rows = torch.cat([drawn.images[drawn.labels == label][:GRID_COLUMNS] for label in shown])
+    with tempfile.TemporaryDirectory() as folder:
+        return write_grid(rows.float() / 255, classes[: len(shown)], Path(folder) / "grid.png").read_bytes()

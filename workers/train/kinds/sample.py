@@ -1,0 +1,82 @@
+"""One attempt at a sample job: images of a released generator as a file, in the format that was asked for.
+
+Post-processing of a release: costs nothing, any number of times, and is byte for byte repeatable. The same release,
+seed, classes and count give the same bytes, on one kind of processor and with the same versions of what draws and packs
+them: every batch has its own random stream derived from the public seed, and the order of the images is fixed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from models.released import ReleasedGenerator, load_released
+from obscura.wire.formats import PACKINGS
+from service import jobs
+from service.db.dataset_tables import Dataset
+from service.db.job_tables import Release, Sample
+from service.db.session import transaction
+from service.errors import NotFound
+from service.failpoints import failpoint
+from service.jobs.kinds import sample as kind
+from service.storage.files import digest_file
+from service.storage.interface import Storage, key_of
+from workers.recipes.interface import Piece
+from workers.train.drawing import SampleRequest
+from workers.train.orders import Context
+from workers.train.packing import SampleFile, write_sample
+from workers.train.progress import ReportedProgress
+
+STAGE = "sample"  # of reports
+
+
+def run(context: Context) -> None:
+    """Write the file of a sample job and end the job.
+
+    An attempt that was lost after the file was in place left the same bytes that this one would write: they are kept.
+
+    Raises:
+        Cancelled: the attempt was told to stop.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the release's files are gone.
+    """
+    storage, job_id = context.storage, context.attempt.job_id
+    with transaction(context.factory, read_only=True) as session:
+        sample = jobs.made_by(session, Sample, job_id)
+        release = jobs.get_release(session, sample.release_id)
+        names = tuple(session.get_one(Dataset, release.dataset_id).classes)
+    key, name = key_of(sample.id), f"{sample.id}.{PACKINGS[sample.format.value].suffix}"
+    if sample.id not in storage.list("samples"):
+        progress = ReportedProgress(context, [Piece(STAGE, sample.count, 1.0)])
+
+        def tell(drawn: int) -> None:
+            progress(stage=STAGE, step=drawn, steps=sample.count)
+
+        generator = _load(storage, release)
+        # On the CPU and on one thread, so that additions keep their order and equal seeds give equal bytes.
+        torch.set_num_threads(1)
+        with storage.stage(key) as staging:
+            file = SampleFile(sample.format, release.name, release.card)
+            write_sample(staging / name, generator, _request_of(sample, names), file, tell)
+            failpoint("sample.before")
+            storage.publish(staging, key)
+            failpoint("sample.after")
+    path = storage.open(key, name)
+    context.end(
+        kind.finish,
+        at="drawn",
+        path=f"{key}/{name}",
+        sha256=digest_file(path),
+        size_bytes=path.stat().st_size,
+    )
+
+
+def _request_of(sample: Sample, names: tuple[str, ...]) -> SampleRequest:
+    chosen = None if sample.classes is None else tuple(names.index(name) for name in sample.classes)
+    return SampleRequest(count=sample.count, seed=sample.seed, names=names, chosen=chosen)
+
+
+def _load(storage: Storage, release: Release) -> ReleasedGenerator:
+    try:
+        return load_released(storage.open(key_of(release.id)))
+    except (OSError, ValueError):
+        raise NotFound("The files of this release cannot be read.", release_id=release.id) from None

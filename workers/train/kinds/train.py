@@ -1,0 +1,130 @@
+"""One attempt at a training, from the stored plan to the published release."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from privacy.plans.registry import RECIPES
+from service import jobs, ledger
+from service.audit.receipts import keep_receipt
+from service.audit.signing import open_signing_key
+from service.db.base import release_id_of
+from service.db.job_tables import Release
+from service.db.session import transaction
+from service.errors import Conflict, LedgerCorruption
+from service.failpoints import failpoint
+from service.storage.files import digest_directory
+from service.storage.interface import key_of, work_key
+from service.storage.journals import Journalled, journalled
+from workers.recipes.interface import Trainer, save_trained
+from workers.recipes.registry import work_of
+from workers.train.followers import followed, processes_wanted
+from workers.train.orders import Context, Training, open_run, public_parts, read_training
+from workers.train.progress import ReportedProgress
+from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
+from workers.train.spending import HeldBudget
+
+_TRAINED = "trained"  # what the recipe handed over, kept until it is published
+
+
+def run(context: Context) -> None:
+    """Train and publish; goes on where an earlier attempt was lost.
+
+    Raises:
+        NothingUseful: the budget ended before there was anything worth publishing; so does BudgetExceeded.
+        Cancelled: the attempt was told to stop at once.
+        StaleAttempt: another attempt has taken over.
+        NotFound: the dataset has no content.
+    """
+    storage, job_id = context.storage, context.attempt.job_id
+    release_id = release_id_of(job_id)
+    if release_id not in storage.list("releases"):
+        training = read_training(context)
+        budget = HeldBudget(training)
+        pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
+        progress = ReportedProgress(training, pieces, budget)
+        work = work_key(job_id)
+        if _TRAINED not in storage.list(work):
+            _train(training, context.trainers[training.plan.recipe], budget, progress)
+        key = key_of(release_id)
+        with storage.stage(key) as staging:
+            write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), training, progress)
+            failpoint("artifact.before")
+            with suppress(Conflict):  # an attempt that was thought lost has put its own there, which is as good
+                storage.publish(staging, key)
+            failpoint("artifact.after")
+    publish(context, release_id)
+
+
+def publish(context: Context, release_id: str) -> None:
+    """Make a finished artifact a release: capture, release row and success in one transaction."""
+    storage, job_id = context.storage, context.attempt.job_id
+    directory = storage.open(key_of(release_id))
+    described = json.loads((directory / RELEASE_FILE).read_text(encoding="utf-8"))
+    if described["job_id"] != job_id:
+        raise LedgerCorruption("An artifact lies under the identifier of another job's release.", job_id=job_id)
+    released = journalled(storage, job_id)
+
+    def publish_paid(session: Session, **facts: Any) -> Release:
+        _require_charged(session, job_id, released)
+        return jobs.publish(session, **facts)
+
+    release = context.end(
+        publish_paid,
+        at="publish",
+        release_id=release_id,
+        artifact_sha256=digest_directory(directory),
+        artifact_dir=key_of(release_id),
+        key=open_signing_key(context.settings.ledger_key_path),
+        **{name: described.get(name) for name in ("name", "kind", "card", "summary", "incomplete")},
+    )
+    keep_receipt(storage, release.receipt)
+
+
+def _require_charged(session: Session, job_id: str, released: Journalled) -> None:
+    """Refuse to publish what the ledger has not been paid for, such as after the restoring of an old backup (I5).
+
+    Raises:
+        LedgerCorruption: the runners' journal shows more than the hold's charges.
+    """
+    hold_id = jobs.get_job(session, job_id).hold_id
+    charged_nano = 0 if hold_id is None else ledger.get_hold(session, hold_id).charged_nano
+    told = {} if hold_id is None else ledger.released(session, hold_id)
+    if released.price_nano > charged_nano or any(released.counts[stage] > count for stage, count in told.items()):
+        raise LedgerCorruption(
+            "The journal of this job shows releases for which the ledger has no charge.",
+            job_id=job_id,
+            released_nano=released.price_nano,
+            charged_nano=charged_nano,
+        )
+
+
+def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: ReportedProgress) -> None:
+    """Arm, open the private data, train, and keep the outcome, whole or not at all.
+
+    Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
+    after arming and are gone when the outcome is there.
+    """
+    public = public_parts(training.settings, training.plan, training.anchors)
+    processes = (
+        1 if budget.closed else processes_wanted(training.settings, RECIPES[training.plan.recipe], training.device)
+    )
+    with transaction(training.factory) as session:
+        ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
+        failpoint("arm.before")
+    failpoint("arm.after")
+    with followed(training, processes) as device:
+        outcome = trainer(open_run(replace(training, device=device), public, budget, progress))
+    key = f"{work_key(training.job.id)}/{_TRAINED}"
+    with training.storage.stage(key) as staging:
+        save_trained(outcome, staging)
+        failpoint("trained.before")
+        with suppress(Conflict):  # whatever another attempt released was charged to the same hold before it existed
+            training.storage.publish(staging, key)
+        failpoint("trained.after")
