@@ -1,5 +1,5 @@
 """`python -m obscura.cli`: the `obscura` command."""
 
-from obscura.cli.app import main
+from obscura.cli import main
 
 main()
