@@ -69,7 +69,8 @@ def filled(path: str, stock: Stock) -> list[str]:
     """Return the addresses that stand for a template: one for each of its parts or files, and its variants."""
     names = {"account_id": [stock.account_id], "dataset_id": [stock.dataset_id], "job_id": [stock.job_id]}
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
-    names |= {"request_id": [stock.request_id], "preview_id": [stock.preview_id], "name": ["generator.json"]}
+    names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
+    names |= {"preview_id": [stock.preview_id], "made_id": [stock.preview_id]}  # pictures are of previews alone
     names |= {"part": ["data", "jobs", "ledger", "controls"]}
     names |= {"recipe": ["datalens"]}
     if path.startswith("/parts/"):

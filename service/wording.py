@@ -69,10 +69,14 @@ DECISION_STATES = {
 }
 
 
-def open_templates(folder: Path) -> jinja2.Environment:
-    """Return the templates of a folder: escaped, strict about names, with the numbers' filters."""
+def open_templates(folder: Path, **beside: Path) -> jinja2.Environment:
+    """Return the templates of a folder: escaped, strict about names, with the numbers' filters.
+
+    Those of further folders have the name before theirs by which the folder is given.
+    """
+    further = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in beside.items()})
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.ChoiceLoader([jinja2.FileSystemLoader(folder), further]),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -34,7 +34,9 @@ MAINS = (
     "obscura.cli",
     "workers.train.runner",
     "tests.workers.tiny_runner",
+    "tests.workers.recipes.training_ranks",
     "tests.service.api.api_process",
+    "tests.service.datasets.deleting_service",
 )
 _DESCRIPTORS_MAX = 64
 _OUT_OF_THE_WAY = 500  # descriptors are moved there before they get the numbers that they had

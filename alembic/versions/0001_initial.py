@@ -8,30 +8,38 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import (
+    BIG,
+    FLAG,
+    HASH,
+    ID,
+    INTEGER,
+    JSON,
+    MOMENT,
+    NAME,
+    REAL,
+    WORD,
+    choice,
+    create,
+    index_where,
+    needed,
+    optional,
+    reference,
+)  # fmt: skip
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
+FAILURE_CODES = (
+    "training_failed", "evaluation_failed", "sampling_failed", "dataset_unavailable", "release_unavailable",
+    "hold_exhausted", "out_of_memory", "out_of_disk", "time_limit", "worker_lost", "ledger_unavailable", "internal",
+)  # fmt: skip
 TABLES = (
-    "accounts",
-    "api_keys",
-    "idempotency",
-    "outbox",
-    "datasets",
-    "fingerprints",
-    "entries",
-    "holds",
-    "checkpoints",
-    "arming_stops",
-    "verifications",
-    "limit_requests",
-    "sweeps",
-    "jobs",
-    "releases",
-    "samples",
-)
+    "accounts", "api_keys", "idempotency", "outbox", "datasets", "fingerprints", "entries", "holds", "checkpoints",
+    "arming_stops", "verifications", "limit_requests", "sweeps", "jobs", "releases", "samples",
+)  # fmt: skip
 
 APPEND_ONLY = {
     "entries": "account_id = NEW.account_id AND sequence = NEW.sequence",
@@ -64,504 +72,237 @@ def append_only_postgresql(table: str) -> tuple[str, ...]:
 
 
 def upgrade() -> None:
-    op.create_table(
+    create(
         "accounts",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("owner", sa.String(length=200), nullable=False),
-        sa.Column("epsilon", sa.Double(), nullable=False),
-        sa.Column("delta", sa.Double(), nullable=False),
-        sa.Column(
-            "unit",
-            sa.Enum("record", "subject", name="unit", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column(
-            "adjacency",
-            sa.Enum("add_remove", name="adjacency", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column(
-            "filter",
-            sa.Enum("gdp", "rdp", name="filter", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("filter_order", sa.Double(), nullable=True),
-        sa.Column("capacity_nano", sa.BigInteger(), nullable=False),
-        sa.Column("spent_nano", sa.BigInteger(), nullable=False),
-        sa.Column("held_nano", sa.BigInteger(), nullable=False),
-        sa.Column("frozen", sa.Boolean(), nullable=False),
-        sa.Column("head_sequence", sa.BigInteger(), nullable=False),
-        sa.Column("head_hash", sa.String(length=64), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("capacity_nano > 0", name=op.f("ck_accounts_capacity_positive")),
-        sa.CheckConstraint("delta > 0 AND delta < 1", name=op.f("ck_accounts_delta_open_unit")),
-        sa.CheckConstraint("epsilon > 0", name=op.f("ck_accounts_epsilon_positive")),
-        sa.CheckConstraint(
-            "frozen OR spent_nano + held_nano <= capacity_nano", name=op.f("ck_accounts_within_capacity")
-        ),
-        sa.CheckConstraint("head_sequence >= 1", name=op.f("ck_accounts_head_sequence_positive")),
-        sa.CheckConstraint("held_nano >= 0", name=op.f("ck_accounts_held_not_negative")),
-        sa.CheckConstraint("spent_nano >= 0", name=op.f("ck_accounts_spent_not_negative")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_accounts")),
-        sa.UniqueConstraint("name", name=op.f("uq_accounts_name")),
+        *needed(ID, "id"),
+        sa.Column("name", NAME, nullable=False, unique=True),
+        *needed(NAME, "owner"),
+        *needed(REAL, "epsilon", "delta"),
+        choice("unit", "record", "subject"),
+        choice("adjacency", "add_remove"),
+        choice("filter", "gdp", "rdp"),
+        *optional(REAL, "filter_order"),
+        *needed(BIG, "capacity_nano", "spent_nano", "held_nano"),
+        *needed(FLAG, "frozen"),
+        *needed(BIG, "head_sequence"),
+        *needed(HASH, "head_hash"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
+        capacity_positive="capacity_nano > 0",
+        delta_open_unit="delta > 0 AND delta < 1",
+        epsilon_positive="epsilon > 0",
+        within_capacity="frozen OR spent_nano + held_nano <= capacity_nano",
+        head_sequence_positive="head_sequence >= 1",
+        held_not_negative="held_nano >= 0",
+        spent_not_negative="spent_nano >= 0",
     )
-    op.create_index(op.f("ix_accounts_created_at"), "accounts", ["created_at"], unique=False)
-
-    op.create_table(
+    create(
         "api_keys",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.Column("scopes", sa.JSON(), nullable=False),
-        sa.Column("created_by", sa.String(length=32), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(["created_by"], ["api_keys.id"], name=op.f("fk_api_keys_created_by")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
+        *needed(ID, "id"),
+        *needed(NAME, "name"),
+        *needed(HASH, "hash"),
+        *needed(JSON, "scopes"),
+        reference("created_by", "api_keys", nullable=True),
+        *needed(MOMENT, "created_at"),
+        *optional(MOMENT, "revoked_at"),
     )
-    op.create_table(
+    create(
         "idempotency",
-        sa.Column("principal", sa.String(length=200), nullable=False),
-        sa.Column("key", sa.String(length=200), nullable=False),
-        sa.Column("body_hash", sa.String(length=64), nullable=False),
-        sa.Column("resource_id", sa.String(length=32), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("principal", "key", name=op.f("pk_idempotency")),
+        *needed(NAME, "principal", "key"),
+        *needed(HASH, "body_hash"),
+        *needed(ID, "resource_id"),
+        *needed(MOMENT, "created_at"),
+        key=("principal", "key"),
     )
-    op.create_table(
+    create(
         "outbox",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("task", sa.String(length=64), nullable=False),
-        sa.Column("args", sa.JSON(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("sent_at", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
+        sa.Column("id", INTEGER, autoincrement=True, nullable=False),
+        *needed(WORD, "task"),
+        *needed(JSON, "args"),
+        *needed(MOMENT, "created_at"),
+        *optional(MOMENT, "sent_at"),
     )
-    op.create_index(
-        "ix_outbox_unsent",
-        "outbox",
-        ["id"],
-        unique=False,
-        sqlite_where=sa.text("sent_at IS NULL"),
-        postgresql_where=sa.text("sent_at IS NULL"),
-    )
-
-    op.create_table(
+    index_where("ix_outbox_unsent", "outbox", "id", "sent_at IS NULL")
+    create(
         "datasets",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=True),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column(
-            "visibility",
-            sa.Enum("private", "public", name="visibility", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("classes", sa.JSON(), nullable=False),
-        sa.Column("height", sa.Integer(), nullable=False),
-        sa.Column("width", sa.Integer(), nullable=False),
-        sa.Column("channels", sa.Integer(), nullable=False),
-        sa.Column("records_declared", sa.Integer(), nullable=False),
-        sa.Column("subjects_declared", sa.Integer(), nullable=True),
-        sa.Column(
-            "state",
-            sa.Enum(
-                "declared",
-                "receiving",
-                "ready",
-                "deleting",
-                "failed",
-                "deleted",
-                name="state",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("format", sa.String(length=64), nullable=True),
-        sa.Column("joined", sa.Boolean(), nullable=False),
-        sa.Column("content_sha256", sa.String(length=64), nullable=True),
-        sa.Column("content_bytes", sa.BigInteger(), nullable=True),
-        sa.Column("failure_code", sa.String(length=64), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("ready_at", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint(
-            "(visibility = 'private') = (account_id IS NOT NULL)", name=op.f("ck_datasets_private_has_account")
-        ),
-        sa.CheckConstraint(
-            "state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)",
-            name=op.f("ck_datasets_ready_is_complete"),
-        ),
-        sa.CheckConstraint("height > 0 AND width > 0 AND channels IN (1, 3)", name=op.f("ck_datasets_image_shape")),
-        sa.CheckConstraint("records_declared > 0", name=op.f("ck_datasets_records_positive")),
-        sa.CheckConstraint(
-            "subjects_declared IS NULL OR (subjects_declared > 0 AND subjects_declared <= records_declared)",
-            name=op.f("ck_datasets_subjects_within_records"),
-        ),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_datasets_account_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_datasets")),
+        *needed(ID, "id"),
+        reference("account_id", "accounts", nullable=True, index=True),
+        *needed(NAME, "name"),
+        choice("visibility", "private", "public"),
+        *needed(JSON, "classes"),
+        *needed(INTEGER, "height", "width", "channels", "records_declared"),
+        *optional(INTEGER, "subjects_declared"),
+        choice("state", "declared", "receiving", "ready", "deleting", "failed", "deleted"),
+        *optional(WORD, "format"),
+        *needed(FLAG, "joined"),
+        *optional(HASH, "content_sha256"),
+        *optional(BIG, "content_bytes"),
+        *optional(WORD, "failure_code"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
+        *optional(MOMENT, "ready_at"),
+        private_has_account="(visibility = 'private') = (account_id IS NOT NULL)",
+        ready_is_complete="state != 'ready' OR (content_sha256 IS NOT NULL AND ready_at IS NOT NULL)",
+        image_shape="height > 0 AND width > 0 AND channels IN (1, 3)",
+        records_positive="records_declared > 0",
+        subjects_within_records="subjects_declared IS NULL "
+        "OR (subjects_declared > 0 AND subjects_declared <= records_declared)",
     )
-    op.create_index(op.f("ix_datasets_account_id"), "datasets", ["account_id"], unique=False)
-    op.create_index(op.f("ix_datasets_created_at"), "datasets", ["created_at"], unique=False)
-
-    op.create_table(
+    create(
         "fingerprints",
-        sa.Column("digest", sa.LargeBinary(length=16), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.CheckConstraint("length(digest) = 16", name=op.f("ck_fingerprints_digest_length")),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_fingerprints_account_id")),
-        sa.PrimaryKeyConstraint("digest", "account_id", name=op.f("pk_fingerprints")),
+        *needed(sa.LargeBinary(16), "digest"),
+        reference("account_id", "accounts"),
+        key=("digest", "account_id"),
+        digest_length="length(digest) = 16",
     )
-
-    op.create_table(
+    create(
         "entries",
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column(
-            "kind",
-            sa.Enum(
-                "open",
-                "hold",
-                "arm",
-                "charge",
-                "capture",
-                "release",
-                "sample",
-                "limit",
-                "freeze",
-                name="kind",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("hold_id", sa.String(length=32), nullable=True),
-        sa.Column("job_id", sa.String(length=32), nullable=True),
-        sa.Column("amount_nano", sa.BigInteger(), nullable=False),
-        sa.Column("capacity_nano", sa.BigInteger(), nullable=False),
-        sa.Column("spent_nano", sa.BigInteger(), nullable=False),
-        sa.Column("held_nano", sa.BigInteger(), nullable=False),
-        sa.Column("details", sa.JSON(), nullable=False),
-        sa.Column("previous_hash", sa.String(length=64), nullable=False),
-        sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("amount_nano >= 0", name=op.f("ck_entries_amount_not_negative")),
-        sa.CheckConstraint("sequence >= 1", name=op.f("ck_entries_sequence_positive")),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_entries_account_id")),
-        sa.PrimaryKeyConstraint("account_id", "sequence", name=op.f("pk_entries")),
+        reference("account_id", "accounts"),
+        sa.Column("sequence", BIG, autoincrement=False, nullable=False),
+        choice("kind", "open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze"),
+        *optional(ID, "hold_id"),
+        sa.Column("job_id", ID, nullable=True, index=True),
+        *needed(BIG, "amount_nano", "capacity_nano", "spent_nano", "held_nano"),
+        *needed(JSON, "details"),
+        *needed(HASH, "previous_hash", "hash"),
+        *needed(MOMENT, "created_at"),
+        key=("account_id", "sequence"),
+        amount_not_negative="amount_nano >= 0",
+        sequence_positive="sequence >= 1",
     )
-    op.create_index(op.f("ix_entries_job_id"), "entries", ["job_id"], unique=False)
-    op.create_index(
-        "uq_entries_one_hold",
-        "entries",
-        ["hold_id"],
-        unique=True,
-        sqlite_where=sa.text("kind = 'hold'"),
-        postgresql_where=sa.text("kind = 'hold'"),
-    )
-    op.create_index(
-        "uq_entries_one_terminal",
-        "entries",
-        ["hold_id"],
-        unique=True,
-        sqlite_where=sa.text("kind IN ('capture', 'release')"),
-        postgresql_where=sa.text("kind IN ('capture', 'release')"),
-    )
-
-    op.create_table(
+    index_where("uq_entries_one_hold", "entries", "hold_id", "kind = 'hold'", unique=True)
+    index_where("uq_entries_one_terminal", "entries", "hold_id", "kind IN ('capture', 'release')", unique=True)
+    create(
         "holds",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.Column("job_id", sa.String(length=32), nullable=False),
-        sa.Column(
-            "state",
-            sa.Enum(
-                "held",
-                "armed",
-                "captured",
-                "released",
-                name="state",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("amount_nano", sa.BigInteger(), nullable=False),
-        sa.Column("charged_nano", sa.BigInteger(), nullable=False),
-        sa.Column("captured_nano", sa.BigInteger(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("armed_attempt", sa.Integer(), nullable=False),
-        sa.Column("last_sequence", sa.BigInteger(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint(
-            "captured_nano = 0 OR state = 'captured'", name=op.f("ck_holds_captured_only_when_captured")
-        ),
-        sa.CheckConstraint(
-            "charged_nano = 0 OR state IN ('armed', 'captured')", name=op.f("ck_holds_charged_only_when_armed")
-        ),
-        sa.CheckConstraint("amount_nano > 0", name=op.f("ck_holds_amount_positive")),
-        sa.CheckConstraint(
-            "attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt", name=op.f("ck_holds_attempts_in_order")
-        ),
-        sa.CheckConstraint("last_sequence >= 2", name=op.f("ck_holds_last_sequence_after_opening")),
-        sa.CheckConstraint(
-            "captured_nano >= 0 AND captured_nano <= amount_nano", name=op.f("ck_holds_captured_within_hold")
-        ),
-        sa.CheckConstraint(
-            "charged_nano >= 0 AND charged_nano <= amount_nano", name=op.f("ck_holds_charged_within_hold")
-        ),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_holds_account_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_holds")),
-        sa.UniqueConstraint("job_id", name=op.f("uq_holds_job_id")),
+        *needed(ID, "id"),
+        reference("account_id", "accounts", index=True),
+        sa.Column("job_id", ID, nullable=False, unique=True),
+        choice("state", "held", "armed", "captured", "released"),
+        *needed(BIG, "amount_nano", "charged_nano", "captured_nano"),
+        *needed(INTEGER, "attempt", "armed_attempt"),
+        *needed(BIG, "last_sequence"),
+        *needed(MOMENT, "created_at", "updated_at"),
+        captured_only_when_captured="captured_nano = 0 OR state = 'captured'",
+        charged_only_when_armed="charged_nano = 0 OR state IN ('armed', 'captured')",
+        amount_positive="amount_nano > 0",
+        attempts_in_order="attempt >= 0 AND armed_attempt >= 0 AND armed_attempt <= attempt",
+        last_sequence_after_opening="last_sequence >= 2",
+        captured_within_hold="captured_nano >= 0 AND captured_nano <= amount_nano",
+        charged_within_hold="charged_nano >= 0 AND charged_nano <= amount_nano",
     )
-    op.create_index(op.f("ix_holds_account_id"), "holds", ["account_id"], unique=False)
-
-    op.create_table(
+    create(
         "checkpoints",
-        sa.Column("sequence", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("heads", sa.JSON(), nullable=False),
-        sa.Column("previous_hash", sa.String(length=64), nullable=False),
-        sa.Column("hash", sa.String(length=64), nullable=False),
-        sa.Column("key_id", sa.String(length=64), nullable=False),
-        sa.Column("signature", sa.String(length=128), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("sequence >= 1", name=op.f("ck_checkpoints_sequence_positive")),
-        sa.PrimaryKeyConstraint("sequence", name=op.f("pk_checkpoints")),
+        sa.Column("sequence", BIG, autoincrement=False, nullable=False),
+        *needed(JSON, "heads"),
+        *needed(HASH, "previous_hash", "hash", "key_id"),
+        *needed(sa.String(128), "signature"),
+        *needed(MOMENT, "created_at"),
+        key=("sequence",),
+        sequence_positive="sequence >= 1",
     )
-    op.create_table(
+    create(
         "arming_stops",
-        sa.Column("scope", sa.String(length=32), nullable=False),
-        sa.Column("code", sa.String(length=64), nullable=False),
-        sa.Column("sequence", sa.BigInteger(), nullable=True),
-        sa.Column("found_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("scope", name=op.f("pk_arming_stops")),
+        *needed(ID, "scope"),
+        *needed(WORD, "code"),
+        *optional(BIG, "sequence"),
+        *needed(MOMENT, "found_at"),
+        key=("scope",),
     )
-    op.create_table(
+    create(
         "verifications",
-        sa.Column(
-            "kind",
-            sa.Enum("full", "recent", name="kind", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("entries", sa.BigInteger(), nullable=False),
-        sa.Column("findings", sa.Integer(), nullable=False),
-        sa.Column("verified_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("kind", name=op.f("pk_verifications")),
+        choice("kind", "full", "recent"),
+        *needed(BIG, "entries"),
+        *needed(INTEGER, "findings"),
+        *needed(MOMENT, "verified_at"),
+        key=("kind",),
     )
-    op.create_table(
+    create(
         "limit_requests",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.Column("epsilon_before", sa.Double(), nullable=False),
-        sa.Column("epsilon", sa.Double(), nullable=False),
-        sa.Column("reason", sa.String(length=500), nullable=False),
-        sa.Column(
-            "state",
-            sa.Enum(
-                "pending", "approved", "declined", name="state", native_enum=False, create_constraint=True, length=32
-            ),
-            nullable=False,
-        ),
-        sa.Column("requested_by", sa.String(length=32), nullable=False),
-        sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("decided_by", sa.String(length=32), nullable=True),
-        sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint(
-            "epsilon_before > 0 AND epsilon > epsilon_before", name=op.f("ck_limit_requests_epsilon_is_raised")
-        ),
-        sa.CheckConstraint(
-            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
-            name=op.f("ck_limit_requests_decided_by_somebody"),
-        ),
-        sa.CheckConstraint(
-            "state != 'approved' OR decided_by != requested_by", name=op.f("ck_limit_requests_two_keys")
-        ),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_limit_requests_account_id")),
-        sa.ForeignKeyConstraint(["requested_by"], ["api_keys.id"], name=op.f("fk_limit_requests_requested_by")),
-        sa.ForeignKeyConstraint(["decided_by"], ["api_keys.id"], name=op.f("fk_limit_requests_decided_by")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_limit_requests")),
+        *needed(ID, "id"),
+        reference("account_id", "accounts", index=True),
+        *needed(REAL, "epsilon_before", "epsilon"),
+        *needed(sa.String(500), "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("requested_by", "api_keys"),
+        *needed(MOMENT, "requested_at"),
+        reference("decided_by", "api_keys", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
+        decided_by_somebody="(state = 'pending') = (decided_by IS NULL) "
+        "AND (decided_by IS NULL) = (decided_at IS NULL)",
+        two_keys="state != 'approved' OR decided_by != requested_by",
     )
-    op.create_index(op.f("ix_limit_requests_account_id"), "limit_requests", ["account_id"], unique=False)
-    op.create_table(
+    create(
         "sweeps",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.Column("dataset_id", sa.String(length=32), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("recipe", sa.String(length=64), nullable=False),
-        sa.Column("price_nano", sa.BigInteger(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("price_nano > 0", name=op.f("ck_sweeps_price_positive")),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_sweeps_account_id")),
-        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name=op.f("fk_sweeps_dataset_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_sweeps")),
+        *needed(ID, "id"),
+        reference("account_id", "accounts", index=True),
+        reference("dataset_id", "datasets"),
+        *needed(NAME, "name"),
+        *needed(WORD, "recipe"),
+        *needed(BIG, "price_nano"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
+        price_positive="price_nano > 0",
     )
-    op.create_index(op.f("ix_sweeps_account_id"), "sweeps", ["account_id"], unique=False)
-    op.create_index(op.f("ix_sweeps_created_at"), "sweeps", ["created_at"], unique=False)
-
-    op.create_table(
+    create(
         "jobs",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column(
-            "kind",
-            sa.Enum("train", "sample", name="kind", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("account_id", sa.String(length=32), nullable=True),
-        sa.Column("dataset_id", sa.String(length=32), nullable=True),
-        sa.Column("evaluation_dataset_id", sa.String(length=32), nullable=True),
-        sa.Column("release_id", sa.String(length=32), nullable=True),
-        sa.Column("recipe", sa.String(length=64), nullable=False),
-        sa.Column("epsilon", sa.Double(), nullable=True),
-        sa.Column("options", sa.JSON(), nullable=False),
-        sa.Column("plan", sa.JSON(), nullable=False),
-        sa.Column(
-            "state",
-            sa.Enum(
-                "queued",
-                "running",
-                "succeeded",
-                "failed",
-                "cancelled",
-                name="state",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("attempts_lost", sa.Integer(), nullable=False),
-        sa.Column("lease_owner", sa.String(length=200), nullable=True),
-        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("cancel_requested", sa.Boolean(), nullable=False),
-        sa.Column("progress", sa.JSON(), nullable=False),
-        sa.Column("progress_version", sa.Integer(), nullable=False),
-        sa.Column(
-            "failure_code",
-            sa.Enum(
-                "training_failed",
-                "evaluation_failed",
-                "sampling_failed",
-                "dataset_unavailable",
-                "release_unavailable",
-                "hold_exhausted",
-                "out_of_memory",
-                "out_of_disk",
-                "time_limit",
-                "worker_lost",
-                "ledger_unavailable",
-                "internal",
-                name="failure_code",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=True,
-        ),
-        sa.Column("hold_id", sa.String(length=32), nullable=True),
-        sa.Column("sweep_id", sa.String(length=32), nullable=True),
-        sa.Column("secret", sa.String(length=64), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint("(kind = 'train') = (hold_id IS NOT NULL)", name=op.f("ck_jobs_training_has_hold")),
-        sa.CheckConstraint("(state = 'failed') = (failure_code IS NOT NULL)", name=op.f("ck_jobs_failed_has_code")),
-        sa.CheckConstraint("(state = 'running') = (lease_until IS NOT NULL)", name=op.f("ck_jobs_running_has_lease")),
-        sa.CheckConstraint(
-            "(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)",
-            name=op.f("ck_jobs_ended_has_time"),
-        ),
-        sa.CheckConstraint("attempt >= 0", name=op.f("ck_jobs_attempt_not_negative")),
-        sa.CheckConstraint("attempts_lost >= 0 AND attempts_lost <= attempt", name=op.f("ck_jobs_lost_were_attempts")),
-        sa.CheckConstraint("epsilon IS NULL OR epsilon > 0", name=op.f("ck_jobs_epsilon_positive")),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_jobs_account_id")),
-        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name=op.f("fk_jobs_dataset_id")),
-        sa.ForeignKeyConstraint(["evaluation_dataset_id"], ["datasets.id"], name=op.f("fk_jobs_evaluation_dataset_id")),
-        sa.ForeignKeyConstraint(["hold_id"], ["holds.id"], name=op.f("fk_jobs_hold_id")),
-        sa.ForeignKeyConstraint(["sweep_id"], ["sweeps.id"], name=op.f("fk_jobs_sweep_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
+        *needed(ID, "id"),
+        choice("kind", "train", "sample"),
+        reference("account_id", "accounts", nullable=True, index=True),
+        reference("dataset_id", "datasets", nullable=True, index=True),
+        reference("evaluation_dataset_id", "datasets", nullable=True),
+        sa.Column("release_id", ID, nullable=True, index=True),
+        *needed(WORD, "recipe"),
+        *optional(REAL, "epsilon"),
+        *needed(JSON, "options", "plan"),
+        choice("state", "queued", "running", "succeeded", "failed", "cancelled"),
+        *needed(INTEGER, "attempt", "attempts_lost"),
+        *optional(NAME, "lease_owner"),
+        *optional(MOMENT, "lease_until"),
+        *needed(FLAG, "cancel_requested"),
+        *needed(JSON, "progress"),
+        *needed(INTEGER, "progress_version"),
+        choice("failure_code", *FAILURE_CODES, nullable=True),
+        reference("hold_id", "holds", nullable=True),
+        reference("sweep_id", "sweeps", nullable=True, index=True),
+        *needed(HASH, "secret"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
+        *optional(MOMENT, "started_at", "finished_at"),
+        training_has_hold="(kind = 'train') = (hold_id IS NOT NULL)",
+        failed_has_code="(state = 'failed') = (failure_code IS NOT NULL)",
+        running_has_lease="(state = 'running') = (lease_until IS NOT NULL)",
+        ended_has_time="(state IN ('succeeded', 'failed', 'cancelled')) = (finished_at IS NOT NULL)",
+        attempt_not_negative="attempt >= 0",
+        lost_were_attempts="attempts_lost >= 0 AND attempts_lost <= attempt",
+        epsilon_positive="epsilon IS NULL OR epsilon > 0",
     )
-    op.create_index(op.f("ix_jobs_account_id"), "jobs", ["account_id"], unique=False)
-    op.create_index(op.f("ix_jobs_created_at"), "jobs", ["created_at"], unique=False)
-    op.create_index(op.f("ix_jobs_dataset_id"), "jobs", ["dataset_id"], unique=False)
-    op.create_index(
-        "ix_jobs_open",
-        "jobs",
-        ["created_at"],
-        unique=False,
-        sqlite_where=sa.text("state IN ('queued', 'running')"),
-        postgresql_where=sa.text("state IN ('queued', 'running')"),
-    )
-    op.create_index(op.f("ix_jobs_release_id"), "jobs", ["release_id"], unique=False)
-    op.create_index(op.f("ix_jobs_sweep_id"), "jobs", ["sweep_id"], unique=False)
-
-    op.create_table(
+    index_where("ix_jobs_open", "jobs", "created_at", "state IN ('queued', 'running')")
+    create(
         "releases",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("job_id", sa.String(length=32), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.Column("dataset_id", sa.String(length=32), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column(
-            "kind",
-            sa.Enum(
-                "generator",
-                "histogram",
-                "classifier",
-                name="kind",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("artifact_sha256", sa.String(length=64), nullable=False),
-        sa.Column("artifact_dir", sa.String(), nullable=False),
-        sa.Column("card", sa.JSON(), nullable=False),
-        sa.Column("summary", sa.JSON(), nullable=False),
-        sa.Column("receipt", sa.JSON(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_releases_account_id")),
-        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name=op.f("fk_releases_dataset_id")),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_releases_job_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_releases")),
-        sa.UniqueConstraint("job_id", name=op.f("uq_releases_job_id")),
+        *needed(ID, "id"),
+        reference("job_id", "jobs", unique=True),
+        reference("account_id", "accounts", index=True),
+        reference("dataset_id", "datasets", index=True),
+        *needed(NAME, "name"),
+        choice("kind", "generator", "histogram", "classifier"),
+        *needed(HASH, "artifact_sha256"),
+        *needed(sa.String(), "artifact_dir"),
+        *needed(JSON, "card", "summary", "receipt"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
     )
-    op.create_index(op.f("ix_releases_account_id"), "releases", ["account_id"], unique=False)
-    op.create_index(op.f("ix_releases_created_at"), "releases", ["created_at"], unique=False)
-    op.create_index(op.f("ix_releases_dataset_id"), "releases", ["dataset_id"], unique=False)
-
-    op.create_table(
+    create(
         "samples",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("job_id", sa.String(length=32), nullable=False),
-        sa.Column("release_id", sa.String(length=32), nullable=False),
-        sa.Column("count", sa.Integer(), nullable=False),
-        sa.Column("classes", sa.JSON(), nullable=True),
-        sa.Column("seed", sa.BigInteger(), nullable=False),
-        sa.Column(
-            "format",
-            sa.Enum("imagefolder", "npz", name="format", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("path", sa.String(), nullable=True),
-        sa.Column("sha256", sa.String(length=64), nullable=True),
-        sa.Column("bytes", sa.BigInteger(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("count > 0", name=op.f("ck_samples_count_positive")),
-        sa.CheckConstraint("seed >= 0", name=op.f("ck_samples_seed_not_negative")),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_samples_job_id")),
-        sa.ForeignKeyConstraint(["release_id"], ["releases.id"], name=op.f("fk_samples_release_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_samples")),
-        sa.UniqueConstraint("job_id", name=op.f("uq_samples_job_id")),
+        *needed(ID, "id"),
+        reference("job_id", "jobs", unique=True),
+        reference("release_id", "releases", index=True),
+        *needed(INTEGER, "count"),
+        *optional(JSON, "classes"),
+        *needed(BIG, "seed"),
+        choice("format", "imagefolder", "npz"),
+        *optional(sa.String(), "path"),
+        *optional(HASH, "sha256"),
+        *optional(BIG, "bytes"),
+        sa.Column("created_at", MOMENT, nullable=False, index=True),
+        count_positive="count > 0",
+        seed_not_negative="seed >= 0",
     )
-    op.create_index(op.f("ix_samples_created_at"), "samples", ["created_at"], unique=False)
-    op.create_index(op.f("ix_samples_release_id"), "samples", ["release_id"], unique=False)
 
     on_sqlite = op.get_bind().dialect.name == "sqlite"
     for table, same_place in APPEND_ONLY.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import create, needed, reference
 
 revision = "0004"
 down_revision = "0003"
@@ -36,18 +37,16 @@ def upgrade() -> None:
     )
     _require_all_carried()
     op.drop_table("fingerprints")
-    op.create_table(
+    create(
         "fingerprints",
-        sa.Column("digest", sa.LargeBinary(length=16), nullable=False),
-        sa.Column("dataset_id", sa.String(length=32), nullable=False),
+        *needed(sa.LargeBinary(16), "digest"),
+        reference("dataset_id", "datasets", index=True),
         sa.Column("upload_attempt", sa.Integer(), autoincrement=False, nullable=False),
-        sa.CheckConstraint("length(digest) = 16", name=op.f("ck_fingerprints_digest_length")),
-        sa.ForeignKeyConstraint(["dataset_id"], ["datasets.id"], name=op.f("fk_fingerprints_dataset_id")),
-        sa.PrimaryKeyConstraint("digest", "dataset_id", "upload_attempt", name=op.f("pk_fingerprints")),
+        key=("digest", "dataset_id", "upload_attempt"),
+        digest_length="length(digest) = 16",
     )
     op.execute(f"INSERT INTO fingerprints SELECT digest, dataset_id, 0 FROM {CARRIED}")
     op.drop_table(CARRIED)
-    op.create_index(op.f("ix_fingerprints_dataset_id"), "fingerprints", ["dataset_id"], unique=False)
 
 
 def downgrade() -> None:
@@ -57,13 +56,12 @@ def downgrade() -> None:
         "WHERE account_id IS NOT NULL AND ready_at IS NOT NULL"
     )
     op.drop_table("fingerprints")
-    op.create_table(
+    create(
         "fingerprints",
-        sa.Column("digest", sa.LargeBinary(length=16), nullable=False),
-        sa.Column("account_id", sa.String(length=32), nullable=False),
-        sa.CheckConstraint("length(digest) = 16", name=op.f("ck_fingerprints_digest_length")),
-        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_fingerprints_account_id")),
-        sa.PrimaryKeyConstraint("digest", "account_id", name=op.f("pk_fingerprints")),
+        *needed(sa.LargeBinary(16), "digest"),
+        reference("account_id", "accounts"),
+        key=("digest", "account_id"),
+        digest_length="length(digest) = 16",
     )
     op.execute(f"INSERT INTO fingerprints SELECT digest, account_id FROM {CARRIED}")
     op.drop_table(CARRIED)

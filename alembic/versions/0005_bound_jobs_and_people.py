@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import HASH, ID, MOMENT, NAME, choice, create, index_where, needed, optional, reference
 
 revision = "0005"
 down_revision = "0004"
@@ -51,81 +52,47 @@ def downgrade() -> None:
 
 
 def _create_tables() -> None:
-    op.create_table(
+    create(
         "admins",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column(
-            "admission",
-            sa.Enum(
-                "machine", "alone", "approved", name="admission", native_enum=False, create_constraint=True, length=32
-            ),
-            nullable=False,
-        ),
-        sa.Column("asked_by", sa.String(length=32), nullable=True),
-        sa.Column("approved_by", sa.String(length=32), nullable=True),
-        sa.Column("admitted_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint("(admission = 'machine') = (asked_by IS NULL)", name=op.f("ck_admins_asked_by_somebody")),
-        sa.CheckConstraint(
-            "(admission = 'approved') = (approved_by IS NOT NULL)", name=op.f("ck_admins_approved_by_somebody")
-        ),
-        sa.CheckConstraint("approved_by IS NULL OR approved_by != asked_by", name=op.f("ck_admins_two_people")),
-        sa.ForeignKeyConstraint(["approved_by"], ["admins.id"], name=op.f("fk_admins_approved_by")),
-        sa.ForeignKeyConstraint(["asked_by"], ["admins.id"], name=op.f("fk_admins_asked_by")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_admins")),
-        sa.UniqueConstraint("name", name=op.f("uq_admins_name")),
+        *needed(ID, "id"),
+        sa.Column("name", NAME, nullable=False, unique=True),
+        choice("admission", "machine", "alone", "approved"),
+        reference("asked_by", "admins", nullable=True),
+        reference("approved_by", "admins", nullable=True),
+        *needed(MOMENT, "admitted_at"),
+        *optional(MOMENT, "removed_at"),
+        asked_by_somebody="(admission = 'machine') = (asked_by IS NULL)",
+        approved_by_somebody="(admission = 'approved') = (approved_by IS NOT NULL)",
+        two_people="approved_by IS NULL OR approved_by != asked_by",
     )
-    alone = sa.text("admission = 'alone'")
-    op.create_index("uq_admins_alone", "admins", ["admission"], unique=True, sqlite_where=alone, postgresql_where=alone)
-    op.create_table(
+    index_where("uq_admins_alone", "admins", "admission", "admission = 'alone'", unique=True)
+    create(
         "admin_requests",
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column(
-            "action",
-            sa.Enum("admit", "remove", name="action", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column("name", sa.String(length=200), nullable=False),
-        sa.Column("admin_id", sa.String(length=32), nullable=True),
-        sa.Column("key_id", sa.String(length=32), nullable=True),
-        sa.Column("key_hash", sa.String(length=64), nullable=True),
-        sa.Column("reason", sa.String(length=500), nullable=False),
-        sa.Column(
-            "state",
-            sa.Enum(
-                "pending", "approved", "declined", name="state", native_enum=False, create_constraint=True, length=32
-            ),
-            nullable=False,
-        ),
-        sa.Column("asked_by", sa.String(length=32), nullable=False),
-        sa.Column("asked_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("decided_by", sa.String(length=32), nullable=True),
-        sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
-        sa.CheckConstraint(
-            "(action = 'admit') = (key_id IS NOT NULL) AND (key_id IS NULL) = (key_hash IS NULL)",
-            name=op.f("ck_admin_requests_admission_has_key"),
-        ),
-        sa.CheckConstraint("action != 'remove' OR admin_id IS NOT NULL", name=op.f("ck_admin_requests_removes_one")),
-        sa.CheckConstraint(
-            "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)",
-            name=op.f("ck_admin_requests_decided_by_somebody"),
-        ),
-        sa.CheckConstraint("state != 'approved' OR decided_by != asked_by", name=op.f("ck_admin_requests_two_people")),
-        sa.ForeignKeyConstraint(["admin_id"], ["admins.id"], name=op.f("fk_admin_requests_admin_id")),
-        sa.ForeignKeyConstraint(["asked_by"], ["admins.id"], name=op.f("fk_admin_requests_asked_by")),
-        sa.ForeignKeyConstraint(["decided_by"], ["admins.id"], name=op.f("fk_admin_requests_decided_by")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_admin_requests")),
+        *needed(ID, "id"),
+        choice("action", "admit", "remove"),
+        *needed(NAME, "name"),
+        reference("admin_id", "admins", nullable=True),
+        *optional(ID, "key_id"),
+        *optional(HASH, "key_hash"),
+        *needed(sa.String(500), "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("asked_by", "admins"),
+        *needed(MOMENT, "asked_at"),
+        reference("decided_by", "admins", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        admission_has_key="(action = 'admit') = (key_id IS NOT NULL) AND (key_id IS NULL) = (key_hash IS NULL)",
+        removes_one="action != 'remove' OR admin_id IS NOT NULL",
+        decided_by_somebody="(state = 'pending') = (decided_by IS NULL) "
+        "AND (decided_by IS NULL) = (decided_at IS NULL)",
+        two_people="state != 'approved' OR decided_by != asked_by",
     )
-    op.create_table(
+    create(
         "sign_ins",
-        sa.Column("token_sha256", sa.String(length=64), nullable=False),
-        sa.Column("key_id", sa.String(length=32), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("token_sha256", name=op.f("pk_sign_ins")),
+        *needed(HASH, "token_sha256"),
+        sa.Column("key_id", ID, nullable=False, index=True),
+        *needed(MOMENT, "created_at", "expires_at"),
+        key=("token_sha256",),
     )
-    op.create_index(op.f("ix_sign_ins_key_id"), "sign_ins", ["key_id"], unique=False)
 
 
 def _name_legacy_admins() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import write_schema
 
 revision = "0006"
 down_revision = "0005"
@@ -33,8 +34,8 @@ def upgrade() -> None:
         op.add_column("accounts", sa.Column(name, sa.Double(), nullable=False, server_default="0"))
     op.execute("UPDATE accounts SET rate = 0, base = 0")  # SQLite would read it from the default, which goes
     if op.get_bind().dialect.name == "sqlite":
-        _write_schema(f", \n\t{FILTER_CHECK}", "")
-        _write_schema(" DEFAULT '0'", "")
+        write_schema("accounts", f", \n\t{FILTER_CHECK}", "")
+        write_schema("accounts", " DEFAULT '0'", "")
     else:
         for name in ("rate", "base"):
             op.alter_column("accounts", name, server_default=None)
@@ -53,23 +54,8 @@ def downgrade() -> None:
     op.execute("ALTER TABLE accounts DROP COLUMN rate")
     op.execute("ALTER TABLE accounts DROP COLUMN base")
     if op.get_bind().dialect.name == "sqlite":
-        _write_schema(" DEFAULT 'gdp'", "")
-        _write_schema(ADJACENCY_CHECK, f"{ADJACENCY_CHECK}, \n\t{FILTER_CHECK}")
+        write_schema("accounts", " DEFAULT 'gdp'", "")
+        write_schema("accounts", ADJACENCY_CHECK, f"{ADJACENCY_CHECK}, \n\t{FILTER_CHECK}")
     else:
         op.alter_column("accounts", "filter", server_default=None)
         op.create_check_constraint(op.f("ck_accounts_filter"), "accounts", "filter IN ('gdp', 'rdp')")
-
-
-def _write_schema(before: str, after: str) -> None:
-    """Change the text of the table on SQLite, which can neither drop a CHECK nor a default (see 0002)."""
-    bind = op.get_bind()
-    version = bind.exec_driver_sql("PRAGMA schema_version").scalar_one()
-    bind.exec_driver_sql("PRAGMA writable_schema=ON")
-    changed = bind.exec_driver_sql(
-        "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE type = 'table' AND name = 'accounts' "
-        "AND instr(sql, ?) > 0",
-        (before, after, before),
-    )
-    assert changed.rowcount == 1, before
-    bind.exec_driver_sql(f"PRAGMA schema_version={version + 1}")
-    bind.exec_driver_sql("PRAGMA writable_schema=OFF")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import ID, MOMENT, create, needed
 
 revision = "0010"
 down_revision = "0009"
@@ -17,13 +18,9 @@ depends_on = None
 
 def upgrade() -> None:
     """Make room for one id."""
-    op.create_table(
-        "installation",
-        sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("id", sa.String(length=32), nullable=False),
-        sa.Column("made_at", sa.DateTime(timezone=True), nullable=False),
-        sa.CheckConstraint("number = 1", name=op.f("ck_installation_only_one")),
-        sa.PrimaryKeyConstraint("number", name=op.f("pk_installation")),
+    number = sa.Column("number", sa.Integer(), autoincrement=False, nullable=False)
+    create(
+        "installation", number, *needed(ID, "id"), *needed(MOMENT, "made_at"), key=("number",), only_one="number = 1"
     )
 
 

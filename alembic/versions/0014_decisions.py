@@ -5,11 +5,10 @@ Revision: 0014, after 0013.
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from alembic import op
+from service.db.revisions import HASH, ID, INTEGER, MOMENT, NAME, REAL, choice, create, needed, optional, reference
 
 revision = "0014"
 down_revision = "0013"
@@ -30,20 +29,29 @@ OF_ADMINS = (
     "keys_revoked"
 )
 DECIDED = "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)"
-HOMES = {"account_id": "accounts", "asked_with": "api_keys", "decided_with": "api_keys", "requested_by": "api_keys"}
-HOMES |= dict.fromkeys(("admin_id", "asked_by", "decided_by", "requested_by_admin", "decided_by_admin"), "admins")
-LENGTHS = {"name": 200, "key_hash": 64, "reason": 500}
+REASON = sa.String(500)
 
 
 def upgrade() -> None:
-    _create(
+    create(
         "decisions",
-        "id reason asked_by",
-        "account_id name admin_id key_id key_hash asked_with decided_by decided_with",
-        sa.Column("epsilon_before", sa.Double(), nullable=True),
-        sa.Column("epsilon", sa.Double(), nullable=True),
-        sa.Column("keys_revoked", sa.Integer(), nullable=True),
-        _choice("action", "raise", "admit", "remove", "revoke"),
+        *needed(ID, "id"),
+        choice("action", "raise", "admit", "remove", "revoke"),
+        reference("account_id", "accounts", nullable=True, index=True),
+        *optional(REAL, "epsilon_before", "epsilon"),
+        *optional(NAME, "name"),
+        reference("admin_id", "admins", nullable=True),
+        *optional(ID, "key_id"),
+        *optional(HASH, "key_hash"),
+        *optional(INTEGER, "keys_revoked"),
+        *needed(REASON, "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("asked_by", "admins"),
+        reference("asked_with", "api_keys", nullable=True),
+        *needed(MOMENT, "asked_at"),
+        reference("decided_by", "admins", nullable=True),
+        reference("decided_with", "api_keys", nullable=True),
+        *optional(MOMENT, "decided_at"),
         concerns_account="(action = 'raise') = (account_id IS NOT NULL) AND (account_id IS NULL) = (epsilon IS NULL) "
         "AND (epsilon IS NULL) = (epsilon_before IS NULL) AND (epsilon IS NULL) = (name IS NOT NULL)",
         epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
@@ -57,7 +65,6 @@ def upgrade() -> None:
         two_people="state != 'approved' OR decided_by != asked_by",
         two_keys="state != 'approved' OR decided_with != asked_with",
     )
-    op.create_index(op.f("ix_decisions_account_id"), "decisions", ["account_id"])
     op.execute(f"INSERT INTO decisions (action, {OF_RAISES}) SELECT 'raise', {OF_LIMITS} FROM limit_requests")
     op.execute(f"INSERT INTO decisions ({OF_ADMINS}) SELECT {OF_ADMINS} FROM admin_requests")
     op.drop_table("limit_requests")
@@ -66,24 +73,39 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Go back to two tables. With which keys people decided about admins is forgotten."""
-    _create(
+    create(
         "limit_requests",
-        "id account_id reason requested_by requested_by_admin",
-        "decided_by decided_by_admin",
-        sa.Column("epsilon_before", sa.Double(), nullable=False),
-        sa.Column("epsilon", sa.Double(), nullable=False),
+        *needed(ID, "id"),
+        reference("account_id", "accounts", index=True),
+        *needed(REAL, "epsilon_before", "epsilon"),
+        *needed(REASON, "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("requested_by", "api_keys"),
+        *needed(MOMENT, "requested_at"),
+        reference("decided_by", "api_keys", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        reference("requested_by_admin", "admins"),
+        reference("decided_by_admin", "admins", nullable=True),
         epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
         decided_by_somebody=DECIDED,
         two_keys="state != 'approved' OR decided_by != requested_by",
         two_people="state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin",
     )
-    op.create_index(op.f("ix_limit_requests_account_id"), "limit_requests", ["account_id"])
-    _create(
+    create(
         "admin_requests",
-        "id name reason asked_by",
-        "admin_id key_id key_hash decided_by",
-        sa.Column("keys_revoked", sa.Integer(), nullable=True),
-        _choice("action", "admit", "remove", "revoke"),
+        *needed(ID, "id"),
+        choice("action", "admit", "remove", "revoke"),
+        *needed(NAME, "name"),
+        reference("admin_id", "admins", nullable=True),
+        *optional(ID, "key_id"),
+        *optional(HASH, "key_hash"),
+        *needed(REASON, "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("asked_by", "admins"),
+        *needed(MOMENT, "asked_at"),
+        reference("decided_by", "admins", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        *optional(INTEGER, "keys_revoked"),
         names_key="(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)",
         concerns_one="action = 'admit' OR admin_id IS NOT NULL",
         decided_by_somebody=DECIDED,
@@ -92,30 +114,3 @@ def downgrade() -> None:
     op.execute(f"INSERT INTO limit_requests ({OF_LIMITS}) SELECT {OF_RAISES} FROM decisions WHERE action = 'raise'")
     op.execute(f"INSERT INTO admin_requests ({OF_ADMINS}) SELECT {OF_ADMINS} FROM decisions WHERE action != 'raise'")
     op.drop_table("decisions")
-
-
-def _create(table: str, needed: str, optional: str, *columns: sa.Column[Any], **rules: str) -> None:
-    """Create a table of requests from the names of its texts, what only it has, and its rules."""
-    of_limits = table == "limit_requests"
-    homes = HOMES | ({"decided_by": "api_keys"} if of_limits else {})
-    texts = dict.fromkeys(needed.split(), False) | dict.fromkeys(optional.split(), True)
-    op.create_table(
-        table,
-        *(sa.Column(name, sa.String(LENGTHS.get(name, 32)), nullable=nullable) for name, nullable in texts.items()),
-        *columns,
-        _choice("state", "pending", "approved", "declined"),
-        sa.Column("requested_at" if of_limits else "asked_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f(f"pk_{table}")),
-        *(sa.CheckConstraint(rule, name=op.f(f"ck_{table}_{name}")) for name, rule in rules.items()),
-        *(
-            sa.ForeignKeyConstraint([name], [f"{homes[name]}.id"], name=op.f(f"fk_{table}_{name}"))
-            for name in texts
-            if name in homes
-        ),
-    )
-
-
-def _choice(name: str, *values: str) -> sa.Column[str]:
-    kind = sa.Enum(*values, name=name, native_enum=False, create_constraint=True, length=32)
-    return sa.Column(name, kind, nullable=False)

@@ -31,12 +31,11 @@ def release_html(release: ReleaseRecord, card: Mapping[str, Any], grid_png: byte
 def account_html(account: AccountRecord) -> str:
     """The budget as a bar of three parts, and in numbers."""
     balance = account.balance
-    whole = max(balance.capacity_nano, balance.spent_nano + balance.held_nano, 1)
-    parts = (("spent", "#b3261e", balance.spent_nano), ("held", "#e0a100", balance.held_nano))
+    parts = (("spent", "#b3261e", balance.spent_share), ("held", "#e0a100", balance.held_share))
     bar = "".join(
-        f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * nano / whole:.2f}%;'
+        f'<span title="{name}" style="display:inline-block;height:100%;width:{100 * share:.2f}%;'
         f'background:{colour}"></span>'
-        for name, colour, nano in parts
+        for name, colour, share in parts
     )
     facts = {
         "account": account.id,

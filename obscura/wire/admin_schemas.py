@@ -10,7 +10,7 @@ from obscura.wire.schemas import ApiRecord, ApiRequest, Minute, Name, ReasonRequ
 class AdmissionRequest(ReasonRequest):
     """Ask for a person to become an admin."""
 
-    name: Name
+    name: Name = Field(description="For people.")
     introduction: str = Field(
         min_length=1, max_length=100, description="`key_...:SHA-256`, of the token that the person made and keeps."
     )
@@ -19,37 +19,37 @@ class AdmissionRequest(ReasonRequest):
 class AdminRecord(ApiRecord):
     """A person who decides with others. All keys of a person are that person."""
 
-    id: str
-    name: str
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
     admission: str = Field(description="By `machine` (its operator), `alone` (the second admin), or `approved`.")
     asked_by: str | None = Field(description="The admin who asked for the admission.")
     approved_by: str | None = Field(description="The other admin, who approved it.")
-    admitted_at: Minute
-    removed_at: Minute | None
+    admitted_at: Minute = Field(description="When the person became an admin.")
+    removed_at: Minute | None = Field(description="When the person was removed; null for who still decides.")
 
 
 class AdminList(ApiRecord):
     """Everybody who is or was an admin."""
 
-    items: list[AdminRecord]
+    items: list[AdminRecord] = Field(description="What this page holds.")
 
 
 class AdminRequestRecord(ApiRecord):
     """What one admin asks about a person, and what another decided."""
 
-    id: str
+    id: str = Field(description="Its identifier, which never changes.")
     action: str = Field(description="`admit`, `remove`, or `revoke` a key.")
-    name: str
-    admin_id: str | None
+    name: str = Field(description="For people.")
+    admin_id: str | None = Field(description="The person.")
     key_id: str | None = Field(description="The key to revoke, or the first one of whom to admit.")
     introduction: str | None = Field(description="Of an admission: compare it with what the person says.")
-    reason: str
+    reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
-    asked_by: str
-    asked_at: Minute
-    expires_at: Minute
-    decided_by: str | None
-    decided_at: Minute | None
+    asked_by: str = Field(description="The admin who asked.")
+    asked_at: Minute = Field(description="When it was asked for.")
+    expires_at: Minute = Field(description="Until when it can be decided.")
+    decided_by: str | None = Field(description="Who decided; null while it waits.")
+    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
     keys_revoked: int | None = Field(
         description="Of what was approved: how many keys went, with all that they had made; null for an admission."
     )
@@ -58,15 +58,17 @@ class AdminRequestRecord(ApiRecord):
 class AdminAnswer(ApiRecord):
     """The admin who was admitted at once, or the request that waits for another admin; the other one is null."""
 
-    admin: AdminRecord | None
-    request: AdminRequestRecord | None
+    admin: AdminRecord | None = Field(description="Who was admitted at once.")
+    request: AdminRequestRecord | None = Field(description="The request that waits for another admin.")
 
 
 class KeyRequest(ApiRequest):
     """Create an API key."""
 
-    name: Name
-    scopes: list[Scope] = Field(min_length=1, max_length=4)
+    name: Name = Field(description="For people.")
+    scopes: list[Scope] = Field(
+        min_length=1, max_length=4, description="What the key may do: `admin` includes the others."
+    )
     expires_at: AwareDatetime | None = Field(
         default=None,
         description="From when on it opens nothing. Left out: as late as the key that asks for it, or never.",
@@ -85,17 +87,17 @@ class RevocationRequest(ApiRequest):
 class KeyRecord(ApiRecord):
     """An API key without its secret."""
 
-    id: str
-    name: str
-    scopes: list[str]
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
+    scopes: list[str] = Field(description="What the key may do: `admin` includes the others.")
     admin_id: str | None = Field(description="The person whose key it is; null for keys without the scope `admin`.")
     created_by: str | None = Field(description="Id of the key that made it; null for one that its owner made.")
     created_by_admin: str | None = Field(description="The person who made it; null for one made on the machine.")
     created_by_name: str | None = Field(description="That person's name.")
-    created_at: Minute
+    created_at: Minute = Field(description="When it was made.")
     last_used_at: Minute | None = Field(description="The hour in which it was last used; null: never, so far.")
     expires_at: Minute | None = Field(description="From when on it opens nothing; null: it does not expire.")
-    revoked_at: Minute | None
+    revoked_at: Minute | None = Field(description="When it was revoked; null while it is valid.")
 
 
 class RevokedKeyRecord(KeyRecord):
@@ -107,4 +109,4 @@ class RevokedKeyRecord(KeyRecord):
 class NewKeyRecord(KeyRecord):
     """A fresh API key. The token is shown this once and stored nowhere."""
 
-    token: str
+    token: str = Field(description="What to send as `Authorization: Bearer ...`. Shown this once.")

@@ -36,4 +36,4 @@ class RecipeRecord(ApiRecord):
 class RecipeList(ApiRecord):
     """Every recipe of the service."""
 
-    items: list[RecipeRecord]
+    items: list[RecipeRecord] = Field(description="What this page holds.")

@@ -97,8 +97,10 @@ def record_of(schema: type[Record], row: Any, **differently: Any) -> Record:
 class Page(ApiRecord, Generic[Item]):
     """One page of a list; `next_cursor` is null on the last one."""
 
-    items: list[Item]
-    next_cursor: str | None = None
+    items: list[Item] = Field(description="What this page holds.")
+    next_cursor: str | None = Field(
+        default=None, description="Send it as `cursor` for the next page; null on the last one."
+    )
 
 
 # --- accounts -------------------------------------------------------------------------------------------------------
@@ -107,27 +109,31 @@ class Page(ApiRecord, Generic[Item]):
 class AccountRequest(ApiRequest):
     """Open an account: a population with one privacy budget. Nothing that changes privacy has a default."""
 
-    name: Name
-    owner: Name
+    name: Name = Field(description="For people.")
+    owner: Name = Field(description="Who is asked about the account.")
     epsilon: Epsilon = Field(description="Lifetime budget of the population.")
     delta: float = Field(
         ge=DELTA_LEAST, le=DELTA_MOST, description="Of (epsilon, delta)-differential privacy; at most 1/n."
     )
-    unit: Unit
-    adjacency: Literal["add_remove"]
+    unit: Unit = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
+    adjacency: Literal["add_remove"] = Field(
+        description="Which datasets count as neighbours: those that differ by one whole unit."
+    )
 
 
 class BalanceFacts(ApiRecord):
     """The budget in integer nano-units of mu^2, and as epsilons at the account's delta."""
 
-    capacity_nano: int
-    spent_nano: int
-    held_nano: int
-    left_nano: int
-    limit_epsilon: float
-    spent_epsilon: float
-    held_epsilon: float
-    left_epsilon: float
+    capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    left_nano: int = Field(description="What is left, in nano-units of mu^2.")
+    limit_epsilon: float = Field(description="The lifetime limit, at the account's delta.")
+    spent_epsilon: float = Field(description="What was spent, as an epsilon at the account's delta.")
+    held_epsilon: float = Field(description="Reserved for jobs under way, as an epsilon at the account's delta.")
+    left_epsilon: float = Field(
+        description="What is left, as an epsilon at the account's delta. Epsilons of parts need not add up."
+    )
     affordable_epsilon: float = Field(description="The largest epsilon that a next job may ask for.")
     promised_epsilon: float = Field(
         description="Of all that the account may ever publish: its limit, or what is spent and held where the limit "
@@ -157,23 +163,25 @@ class BalanceFacts(ApiRecord):
 class AccountRecord(ApiRecord):
     """A population with one privacy budget."""
 
-    id: str
-    name: str
-    owner: str
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
+    owner: str = Field(description="Who is asked about the account.")
     epsilon: float = Field(description="The lifetime limit; what is promised is `promised_epsilon` of the balance.")
-    delta: float
-    unit: str
-    adjacency: str
+    delta: float = Field(
+        description="Slack of the guarantee: with epsilon, it bounds what an account may ever reveal of one unit."
+    )
+    unit: str = Field(description="Whom the guarantee hides: one `record`, or all records of a `subject`.")
+    adjacency: str = Field(description="Which datasets count as neighbours: those that differ by one whole unit.")
     rate: float = Field(description="Chance of failure that comes with each unit of mu^2; see docs/accounting.md.")
-    frozen: bool
-    balance: BalanceFacts
-    created_at: Minute
+    frozen: bool = Field(description="Whether the account takes no new job.")
+    balance: BalanceFacts = Field(description="Limit, spent, held and left.")
+    created_at: Minute = Field(description="When it was made.")
 
 
 class ReasonRequest(ApiRequest):
     """Say why. The reason stands in the ledger for ever."""
 
-    reason: Reason
+    reason: Reason = Field(description="Why, in one line; it stays in the records.")
 
 
 class LimitChangeRequest(ReasonRequest):
@@ -185,17 +193,17 @@ class LimitChangeRequest(ReasonRequest):
 class LimitRequestRecord(ApiRecord):
     """One admin's wish to raise a limit, and what a second admin decided."""
 
-    id: str
-    account_id: str
+    id: str = Field(description="Its identifier, which never changes.")
+    account_id: str = Field(description="The population whose budget pays.")
     epsilon_before: float = Field(description="The limit that the raise was asked for against.")
     epsilon: float = Field(description="The limit asked for.")
-    reason: str
+    reason: str = Field(description="Why, in one line; it stays in the records.")
     state: str = Field(description="`pending`, `approved`, `declined`, or `expired` when nobody decided in time.")
     requested_by: str = Field(description="Id of the key that asked.")
-    requested_at: Minute
-    expires_at: Minute
+    requested_at: Minute = Field(description="When it was asked for.")
+    expires_at: Minute = Field(description="Until when it can be decided.")
     decided_by: str | None = Field(description="Id of the key that approved or declined.")
-    decided_at: Minute | None
+    decided_at: Minute | None = Field(description="When it was decided; null while it waits.")
     requested_by_admin: str = Field(description="Id of the person who asked.")
     decided_by_admin: str | None = Field(
         description="Id of the person who approved or declined; null for what was decided when keys were nobody's."
@@ -205,27 +213,29 @@ class LimitRequestRecord(ApiRecord):
 class CountRecord(ApiRecord):
     """A noisy count of records that was paid for: whoever has the records may draw its noise now, once."""
 
-    account_id: str
+    account_id: str = Field(description="The population whose budget pays.")
     sequence: int = Field(description="Of its ledger entry.")
-    price_nano: int
-    noise_stddev: float
+    price_nano: int = Field(description="The price, in nano-units of mu^2.")
+    noise_stddev: float = Field(description="Parameter of the discrete Gaussian that the price pays for.")
 
 
 class EntryRecord(ApiRecord):
     """One immutable ledger row, with the account's balances after it: enough to recompute the hash chain."""
 
-    account_id: str
-    sequence: int
-    kind: str
-    hold_id: str | None
-    job_id: str | None
-    amount_nano: int
-    capacity_nano: int
-    spent_nano: int
-    held_nano: int
-    details: dict[str, Any]
-    previous_hash: str
-    hash: str
+    account_id: str = Field(description="The population whose budget pays.")
+    sequence: int = Field(description="Number of the entry, from 1 without a gap.")
+    kind: str = Field(
+        description="`open`, `hold`, `arm`, `charge`, `capture`, `release`, `sample`, `limit`, `freeze` or `fact`."
+    )
+    hold_id: str | None = Field(description="The reservation that the entry moves; null for others.")
+    job_id: str | None = Field(description="The job.")
+    amount_nano: int = Field(description="What the entry is about, in nano-units of mu^2.")
+    capacity_nano: int = Field(description="The whole lifetime budget, in nano-units of mu^2.")
+    spent_nano: int = Field(description="What was spent, in nano-units of mu^2. It never decreases.")
+    held_nano: int = Field(description="Reserved for jobs under way, in nano-units of mu^2.")
+    details: dict[str, Any] = Field(description="More about the entry, by its kind; covered by its hash.")
+    previous_hash: str = Field(description="The hash of the entry before; zeros for the first.")
+    hash: str = Field(description="SHA-256 over this entry and the hash before it.")
     created_at: datetime = Field(description="To the hour, but for the opening of the account.")
 
 
@@ -235,13 +245,17 @@ class EntryRecord(ApiRecord):
 class DatasetRequest(ApiRequest):
     """Declare a dataset. Everything declared here is public: it appears in plans, cards and reports."""
 
-    name: Name
+    name: Name = Field(description="For people.")
     account_id: Identifier | None = Field(default=None, description="Required for private datasets, absent for public.")
-    visibility: Visibility
-    classes: list[Name] = Field(min_length=1, max_length=1000)
-    height: int = Field(ge=1, le=1024)
-    width: int = Field(ge=1, le=1024)
-    channels: Literal[1, 3]
+    visibility: Visibility = Field(
+        description="`private` belongs to an account; `public` costs nothing and protects nobody."
+    )
+    classes: list[Name] = Field(
+        min_length=1, max_length=1000, description="Names of the classes, in the order of their labels."
+    )
+    height: int = Field(ge=1, le=1024, description="Pixels of an image, top to bottom.")
+    width: int = Field(ge=1, le=1024, description="Pixels of an image, left to right.")
+    channels: Literal[1, 3] = Field(description="1 for grey, 3 for colour.")
     records_declared: int = Field(
         ge=1, le=RECORDS_MAX, description="A public number of records; bounds teachers and 1/delta."
     )
@@ -257,24 +271,26 @@ class DatasetRequest(ApiRequest):
 class DatasetRecord(ApiRecord):
     """A declared set of labelled images. Digest and size of private content are not shown."""
 
-    id: str
-    name: str
-    account_id: str | None
-    visibility: str
-    classes: list[str]
-    height: int
-    width: int
-    channels: int
-    records_declared: int
-    subjects_declared: int | None
-    state: str
+    id: str = Field(description="Its identifier, which never changes.")
+    name: str = Field(description="For people.")
+    account_id: str | None = Field(description="The population whose budget pays.")
+    visibility: str = Field(description="`private` belongs to an account; `public` costs nothing and protects nobody.")
+    classes: list[str] = Field(description="Names of the classes, in the order of their labels.")
+    height: int = Field(description="Pixels of an image, top to bottom.")
+    width: int = Field(description="Pixels of an image, left to right.")
+    channels: int = Field(description="1 for grey, 3 for colour.")
+    records_declared: int = Field(description="Public upper bound on the number of records.")
+    subjects_declared: int | None = Field(
+        description="Public upper bound on the number of subjects; null where single records are protected."
+    )
+    state: str = Field(description="`declared`, `receiving`, `ready`, `failed`, `deleting` or `deleted`.")
     joined: bool = Field(description="Images of it were known, so it belongs to the account that had them first.")
-    format: str | None
+    format: str | None = Field(description="Kind of file.")
     content_sha256: str | None = Field(description="Public datasets only.")
     content_bytes: int | None = Field(description="Public datasets only.")
-    failure_code: str | None
-    created_at: Minute
-    ready_at: Minute | None
+    failure_code: str | None = Field(description="What became of the last upload where that was refused; else null.")
+    created_at: Minute = Field(description="When it was made.")
+    ready_at: Minute | None = Field(description="When its content had arrived, to the minute; null before.")
 
 
 # --- health and errors -----------------------------------------------------------------------------------------------
@@ -283,8 +299,8 @@ class DatasetRecord(ApiRecord):
 class HealthRecord(ApiRecord):
     """The service runs (live) and can serve (ready); otherwise there is a problem document."""
 
-    status: Literal["ok"]
-    version: str
+    status: Literal["ok"] = Field(description="`ok`.")
+    version: str = Field(description="Of the service.")
     trainings: Literal["open", "stopped"] | None = Field(
         default=None,
         description="Stopped: a check of the ledger found a fault, and trainings of at least one account wait for an "
@@ -295,8 +311,8 @@ class HealthRecord(ApiRecord):
 class FieldError(ApiRecord):
     """One invalid part of a request. The value itself is never echoed."""
 
-    pointer: str
-    message: str
+    pointer: str = Field(description="Which part, as a JSON pointer.")
+    message: str = Field(description="What is wrong with it.")
 
 
 class Problem(BaseModel):
@@ -304,10 +320,12 @@ class Problem(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    code: str
-    errors: list[FieldError] | None = None
+    type: str = Field(description="A URN that names the code.")
+    title: str = Field(description="The kind of error in words.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What happened and what to do, for people.")
+    instance: str = Field(description="Path of the request.")
+    code: str = Field(description="Stable name of the error, for programs.")
+    errors: list[FieldError] | None = Field(
+        default=None, description="The invalid parts of the request; absent for other errors."
+    )

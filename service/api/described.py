@@ -1,10 +1,10 @@
-"""The OpenAPI document with a description of every name and an example of every operation, from the glossary."""
+"""The OpenAPI document with a description of every name and an example of every operation."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from service.api.glossary import GLOSSARY
+from service.api.examples import PARAMETERS, known_example
 from service.api.typed_options import type_options
 from service.jobs import KINDS
 
@@ -32,30 +32,29 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
     """Complete an OpenAPI document in place, and return it."""
     document["tags"] = [{"name": name, "description": words} for name, words in TAGS.items()]
     schemas = document["components"]["schemas"]
-    for schema_name, schema in schemas.items():
+    for schema in schemas.values():
         schema.setdefault("description", "One page of a list; `next_cursor` is null on the last one.")
-        for name, field in schema.get("properties", {}).items():
-            words, _ = _known(schema_name, name)
-            if words:
-                field.setdefault("description", words)
     for operations in document["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
-                words, example = _known("", _FILES.get(parameter["name"], parameter["name"]))
-                if words:
-                    parameter.setdefault("description", words)
+                name = _FILES.get(parameter["name"], parameter["name"])
+                if name in PARAMETERS:
+                    parameter.setdefault("description", PARAMETERS[name])
+                example = known_example("", name)
                 choices = _choices(parameter["schema"], schemas)
                 parameter["example"] = choices[0] if choices and example not in choices else example
             contents = [operation.get("requestBody", {}), *operation["responses"].values()]
             for content in (content.get("content", {}).get(_JSON, {}) for content in contents):
                 if "schema" in content:
                     content["example"] = example_of(content["schema"], schemas)
+    names = [f"`{name}`" for name in KINDS]
+    schemas["JobRecord"]["properties"]["kind"]["description"] = f"{', '.join(names[:-1])} or {names[-1]}."
     type_options(document)
     return document
 
 
 def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "", name: str = "") -> Any:
-    """Return an example of a schema: the glossary's, or else one that is put together from its parts.
+    """Return an example of a schema: its own, or else one that is put together from its parts.
 
     Args:
         schema: what an example is wanted of.
@@ -64,7 +63,7 @@ def example_of(schema: dict[str, Any], schemas: dict[str, Any], *, of: str = "",
         name: the field's name.
     """
     if name:
-        _, example = _known(of, name)
+        example = known_example(of, name)
         if example not in (None, []):
             return example
     parts = [schema, *schema.get("anyOf", [])]
@@ -86,7 +85,3 @@ def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
     parts = [schema, *schema.get("anyOf", [])]
     parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
     return [choice for part in parts for choice in part.get("enum", [])]
-
-
-def _known(schema: str, name: str) -> tuple[str, Any]:
-    return GLOSSARY.get(f"{schema}.{name}") or GLOSSARY.get(name) or ("", None)

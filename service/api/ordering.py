@@ -33,12 +33,7 @@ def order(
     """Accept a job, and return what is shown of it.
 
     Args:
-        service: that runs.
-        principal_id: who asks.
-        key: the request's idempotency key.
-        kind: of the job.
         fields: of the order, as the kind accepts it.
-        show: makes the record.
 
     Raises:
         OutOfDisk: a disk of the service has too little room for anything to begin.

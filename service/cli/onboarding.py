@@ -5,6 +5,7 @@ Each says what it does, with the command that does it by itself.
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,9 +24,12 @@ from obscura.preparing import Package
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
-from service.cli.counting import counted_bound
+from privacy.mechanisms.noise import KEY_BYTES, SecureNoise
+from privacy.mechanisms.record_count import propose_bound
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
+
+COUNTED_DELTA = 1e-6  # of an account that is opened before anything is known of its records: good up to 100,000
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,17 @@ class Onboarding:
         more = self.again(f"download {release.id} --count 10000 --out more.zip")
         self.output.notice(f"More images, at no cost: {more}")
         return sample
+
+
+def counted_bound(client: Client, account_id: str, private_records: int) -> int:
+    """Return an upper bound that may be declared. Each call costs the account a little, and draws anew.
+
+    Raises:
+        BudgetError: The account cannot pay; nothing was drawn.
+        RequestError: The account is frozen, or protects subjects; nothing was drawn.
+    """
+    paid = client.pay_for_count(account_id)  # in the ledger for good, before any noise exists
+    return propose_bound(private_records, paid.noise_stddev, SecureNoise(secrets.token_bytes(KEY_BYTES)))
 
 
 def quoted(word: object) -> str:

@@ -23,8 +23,7 @@ from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import prepare, read_choices
 from obscura.preparing.choices import SIDE_USUAL
-from service.cli.counting import DELTA
-from service.cli.onboarding import Onboarding, quoted
+from service.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
 
 
 def quickstart(
@@ -66,7 +65,7 @@ def quickstart(
         flags = f" --size {size}{' --grey' if grey else ''}"
         beside = "" if elsewhere else "obscura up, and beside it: "
         walk = Onboarding(client, output, folder, package, f"{flags} --skip-broken", beside=beside)
-        account = walk.account(epsilon, DELTA if at_most is None else usual_delta(at_most))
+        account = walk.account(epsilon, COUNTED_DELTA if at_most is None else usual_delta(at_most))
         if at_most is None:
             account, at_most = walk.counted(account, epsilon)
             epsilon = _left_of(account, epsilon)

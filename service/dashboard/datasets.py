@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -31,7 +30,7 @@ from service.dashboard.access import (
     require_acting,
     require_same_origin,
 )
-from service.dashboard.filters import DATASET_STATES, Filters, account_choices
+from service.dashboard.filters import DATASET_STATES, Filters
 from service.dashboard.forms import FieldsRefused, do_once, once_of, read_body
 from service.dashboard.multipart import FileForm
 from service.dashboard.pages import PageRoute, SignInNeeded, form_page, page, wants_problem
@@ -58,25 +57,14 @@ def dataset_list(
     request: Request,
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
-    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the datasets, newest first, narrowed to what was asked for."""
     narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
     with transaction(dashboard.factory, read_only=True) as session:
         query = select(Dataset).where(*narrowed)
-        rows, older_than = newest(session, query, Dataset, limit=DATASETS_A_PAGE, before=before)
-        accounts = account_choices(session)
-    return page(
-        request,
-        "datasets.html",
-        datasets=[dataset_view(row) for row in rows],
-        filters=asdict(filters),
-        list_path=filters.address("/datasets"),
-        account_choices=accounts,
-        states=DATASET_STATES,
-        before=before,
-        older_than=older_than,
-    )
+        rows, older_than = newest(session, query, Dataset, limit=DATASETS_A_PAGE, before=filters.before)
+        values = filters.shown(session, "/datasets") | {"datasets": [dataset_view(row) for row in rows]}
+    return page(request, "datasets.html", **values, states=DATASET_STATES, older_than=older_than)
 
 
 @router.get("/datasets/new")

@@ -31,11 +31,25 @@ class Filters:
     state: Text = ""
     account: Text = ""
     recipe: Text = ""
+    before: Annotated[str | None, Query(max_length=64, description="Id of the last row of the page before.")] = None
 
     def address(self, path: str) -> str:
         """Return the address of a list narrowed like this."""
-        chosen = {name: value for name, value in asdict(self).items() if value}
+        chosen = {name: value for name, value in self._texts().items() if value}
         return f"{path}?{urlencode(chosen)}" if chosen else path
+
+    def shown(self, session: Session, path: str) -> dict[str, Any]:
+        """Return what every list on a page shows of this: what was chosen, what else could be, and where it stands."""
+        choices = select(AccountRow.id, AccountRow.name).order_by(AccountRow.name).limit(ROWS_MAX)
+        return {
+            "filters": self._texts(),
+            "list_path": self.address(path),
+            "account_choices": [(row.id, row.name) for row in session.execute(choices)],
+            "before": self.before,
+        }
+
+    def _texts(self) -> dict[str, str]:
+        return {name: value for name, value in asdict(self).items() if name != "before"}
 
     def conditions(self, table: Any, by: Sequence[str], *, states: Sequence[str] = ()) -> list[ColumnElement[bool]]:
         """Return the conditions on a table.
@@ -48,7 +62,7 @@ class Filters:
         Raises:
             InvalidInput: its list cannot be narrowed by that, or there is no such state, or no such recipe.
         """
-        foreign = [name for name, value in asdict(self).items() if value and name not in by]
+        foreign = [name for name, value in self._texts().items() if value and name not in by]
         if foreign:
             raise InvalidInput(f"This list cannot be narrowed by {' and '.join(foreign)}, only by {', '.join(by)}.")
         found: list[ColumnElement[bool]] = []
@@ -63,12 +77,6 @@ class Filters:
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)
             found.append(or_(table.id == self.q, named))
         return found
-
-
-def account_choices(session: Session) -> list[tuple[str, str]]:
-    """Return the accounts that a list can be narrowed to, by id and name."""
-    choices = select(AccountRow.id, AccountRow.name).order_by(AccountRow.name).limit(ROWS_MAX)
-    return [(row.id, row.name) for row in session.execute(choices)]
 
 
 DATASET_STATES = [(state.value, state.value.capitalize()) for state in DatasetState]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from obscura.wire.words import JobState
 from service import jobs
-from service.api.events import EventStream, Snapshot, follow
+from service.api.events import Snapshot
+from service.api.routes.jobs import stream_events
 from service.dashboard.access import Form, Reader, Running, find_trainer, find_viewer, still_signed_in
 from service.dashboard.charts import sweep_chart
-from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters, account_choices
+from service.dashboard.filters import JOB_STATE_CHOICES, RECIPE_CHOICES, Filters
 from service.dashboard.pages import PageRoute, page
 from service.db.job_tables import Job
 from service.db.session import transaction
@@ -30,28 +29,24 @@ def job_list(
     request: Request,
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
-    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
     now = dashboard.clock()
     narrowed = filters.conditions(Job, ("state", "account", "recipe"), states=list(JobState))
-    whole = before is None and not narrowed
+    first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
-        active = views.unfinished(session, now, *narrowed) if before is None else []
-        searches = sweeps.newest_views(session) if whole else []
-        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=before)
-        accounts = account_choices(session)
+        active = views.unfinished(session, now, *narrowed) if first else []
+        searches = sweeps.newest_views(session) if first and not narrowed else []
+        ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)
+        shown = filters.shown(session, "/jobs")
     return page(
         request,
         "jobs.html",
-        filters=asdict(filters),
-        list_path=filters.address("/jobs"),
-        account_choices=accounts,
+        **shown,
         states=JOB_STATE_CHOICES,
         recipe_choices=RECIPE_CHOICES,
         jobs=[*active, *ended],
         sweeps=searches,
-        before=before,
         older_than=older_than,
     )
 
@@ -68,7 +63,6 @@ def job(request: Request, dashboard: Running, job_id: str) -> HTMLResponse:
 @router.get("/jobs/{job_id}/events")
 def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str) -> Response:
     """Tell the page's script when there is something new to show of a job, as the API's event stream does."""
-    service, by = dashboard.service, viewer.principal.id if viewer.principal else "this machine"
 
     def read() -> Snapshot | None:
         if viewer.principal is not None and not still_signed_in(request, dashboard):
@@ -77,13 +71,8 @@ def follow_job(request: Request, dashboard: Running, viewer: Reader, job_id: str
             job = jobs.get_job(session, job_id)
             return Snapshot(job.progress_version, views.event(session, job))
 
-    first = read()
-    seen = request.headers.get("last-event-id")
-    if first is None or (first.final and first.id == seen):
-        return Response(status_code=204)
-    service.streams.take(by)
-    events = follow(read, last_event_id=seen, limits=service.streams.limits, stopping=service.stopping)
-    return EventStream(events, on_close=partial(service.streams.give_back, by))
+    by = viewer.principal.id if viewer.principal else "this machine"
+    return stream_events(dashboard.service, by, read, request.headers.get("last-event-id"))
 
 
 @router.post("/jobs/{job_id}/cancel", dependencies=[Depends(find_trainer)])

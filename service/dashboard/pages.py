@@ -27,6 +27,7 @@ from service import wording
 from service.api.problems import MEDIA_TYPE as PROBLEM
 from service.dashboard.forms import fresh_once, problems_of
 from service.errors import LedgerCorruption, ObscuraError, Unauthorized
+from service.jobs import kinds
 
 _HERE = Path(__file__).parent
 CONTENT_POLICY = (
@@ -169,7 +170,7 @@ def asset_version() -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    environment = wording.open_templates(_HERE / "templates")
+    environment = wording.open_templates(_HERE / "templates", kinds=Path(kinds.__file__).parent)
     environment.globals |= {
         "adjacencies": ADJACENCIES,
         "admission_words": wording.ADMISSIONS,
@@ -178,6 +179,7 @@ def _templates() -> jinja2.Environment:
         "decision_words": wording.DECISIONS,
         "early_words": EARLY_ENDS,
         "entry_words": wording.ENTRIES,
+        "fragment": lambda kind: environment.select_template([f"kinds/{kind}.html", "_kind.html"]),
         "fresh_once": fresh_once,
         "hold_words": wording.HOLDS,
         "none_shown": wording.NONE_SHOWN,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +12,12 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from obscura.wire import formats
 from service import jobs, reports, weights
 from service.api.ordering import order
+from service.api.routes.releases import read_content
 from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
-from service.dashboard.filters import Filters, account_choices
+from service.dashboard.filters import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
-from service.db.job_tables import Release, Sample
+from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 from service.jobs.kinds import KINDS
@@ -38,23 +38,13 @@ def release_list(
     request: Request,
     dashboard: Running,
     filters: Annotated[Filters, Depends()],
-    before: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
     narrowed = filters.conditions(Release, ("q", "account"))
     with transaction(dashboard.factory, read_only=True) as session:
-        shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=before)
-        accounts = account_choices(session)
-    return page(
-        request,
-        "releases.html",
-        releases=shown,
-        filters=asdict(filters),
-        list_path=filters.address("/releases"),
-        account_choices=accounts,
-        before=before,
-        older_than=older_than,
-    )
+        shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
+        values = filters.shown(session, "/releases")
+    return page(request, "releases.html", **values, releases=shown, older_than=older_than)
 
 
 @router.get("/compare")
@@ -154,15 +144,7 @@ def evaluate(dashboard: Running, trainer: Trainer, form: Form, release_id: str) 
     return _ordered(dashboard, trainer, form, "evaluate", fields)
 
 
-@router.get("/samples/{sample_id}/content")
-def sample_content(dashboard: Running, sample_id: str) -> FileResponse:
-    """Serve a finished drawing as a download."""
-    with transaction(dashboard.factory, read_only=True) as session:
-        sample = session.get(Sample, sample_id)
-    if sample is None or sample.path is None:
-        raise NotFound("There is no such file.")
-    path = dashboard.service.storage.open(key_of(sample.id), sample.path.rpartition("/")[2])
-    return FileResponse(path, filename=f"{sample.id}{path.suffix}", media_type="application/octet-stream")
+router.get("/samples/{sample_id}/content")(read_content)
 
 
 def _ordered(

@@ -23,9 +23,9 @@ from service import jobs
 from service.api.ordering import order
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
-from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.forms import (
+    Body,
     fresh_once,
     once_of,
     problems_of,
@@ -39,6 +39,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Release
 from service.db.session import transaction
 from service.errors import NotFound, ObscuraError
+from service.jobs.kind import Kind, Order, Reading
 from service.views import accounts, plans, releases
 from service.views.datasets import dataset as dataset_view
 
@@ -87,7 +88,7 @@ def asked(
 
 
 def wish_of(job: Job) -> Wish:
-    """Return what a training, or the preview of one, was asked for."""
+    """Return what a job that carries out a plan was asked for."""
     return Wish(
         dataset=job.dataset_id or "",
         recipe=job.recipe,
@@ -112,45 +113,41 @@ def price(request: Request, dashboard: Running, wish: Wished) -> HTMLResponse:
     return _page(request, dashboard, wish, "_price.html")
 
 
-@router.post("/jobs")
-def train(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-    """Ask for the training whose price was shown, or show the page again with what is wrong."""
-    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    return _ordered(request, dashboard, trainer, form, wish, "train")
+def _add_form(kind: Kind, asked: Order) -> None:
+    """Take the form that asks for the job of a plan that is shown."""
+
+    def ask(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
+        wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
+        try:
+            key, fields = f"{kind.name} {once_of(form)}", _body(wish, asked.request).model_dump()
+            job_id = order(dashboard.service, trainer.id, key, kind, fields, lambda _, job: job.id)
+        except (ObscuraError, PrivacyError) as error:
+            return _page(request, dashboard, wish, "train.html", error)
+        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+    router.post(asked.path.removeprefix("/v1"))(ask)
 
 
-@router.post("/previews")
-def preview(request: Request, dashboard: Running, trainer: Trainer, form: Form) -> Response:
-    """Ask for a preview of the plan that is shown, and go to the page of its job."""
-    wish = Wish(**{name: form.get(name, "") for name in Wish.__dataclass_fields__})
-    return _ordered(request, dashboard, trainer, form, wish, "preview")
+def _add_picture(kind: Kind, place: Reading) -> None:
+    """Send the picture of what a job has made."""
+
+    def send(request: Request, dashboard: Running, made_id: str) -> Response:
+        return read_picture(dashboard.service, request, kind, made_id)
+
+    router.get(f"{place.path.removeprefix('/v1')}/{{made_id}}/{place.picture}.png")(send)
 
 
-@router.get("/previews/{preview_id}/grid.png")
-def preview_grid(request: Request, dashboard: Running, preview_id: str) -> Response:
-    """Send the picture of what a preview drew."""
-    return read_picture(dashboard.service, request, jobs.KINDS["preview"], preview_id)
+for _kind in jobs.KINDS.values():
+    if _kind.planned and _kind.order is not None:
+        _add_form(_kind, _kind.order)
+    if _kind.reading is not None and _kind.reading.picture:
+        _add_picture(_kind, _kind.reading)
 
 
-def _ordered(
-    request: Request, dashboard: Dashboard, trainer: Principal, form: Mapping[str, str], wish: Wish, kind: str
-) -> Response:
-    """Ask for a job that carries out a plan, and go to its page, or show the plan again with what is wrong."""
-    try:
-        key, fields = once_of(form), _body(wish).model_dump()
-        if kind == "preview":
-            key, fields = f"preview {key}", fields | {"stand_in_dataset_id": None}
-            del fields["evaluation_dataset_id"]
-        job_id = order(dashboard.service, trainer.id, key, jobs.KINDS[kind], fields, lambda _, job: job.id)
-    except (ObscuraError, PrivacyError) as error:
-        return _page(request, dashboard, wish, "train.html", error)
-    return RedirectResponse(f"/jobs/{job_id}", status_code=303)
-
-
-def _body(wish: Wish) -> JobRequest:
-    fields = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
-    fields |= {"evaluation_dataset_id": wish.evaluation}
-    return read_body(JobRequest, fields | {"options": read_options(wish.options)})
+def _body(wish: Wish, schema: type[Body]) -> Body:
+    fields: dict[str, Any] = {"dataset_id": wish.dataset, "recipe": wish.recipe, "epsilon": wish.epsilon}
+    fields |= {"evaluation_dataset_id": wish.evaluation, "options": read_options(wish.options)}
+    return read_body(schema, {name: value for name, value in fields.items() if name in schema.model_fields})
 
 
 def _page(
@@ -174,7 +171,7 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and refused is None:
                 try:
-                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish))
+                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish, JobRequest))
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")

@@ -6,7 +6,6 @@ job, and StaleAttempt that another attempt has taken over or the job has ended.
 """
 
 from obscura.wire.words import EarlyEnd, FailureCode, JobState
-from service.jobs.counting import pay_for_count
 from service.jobs.endings import finish_cancelled, finish_failed, finish_unsaved, may_publish
 from service.jobs.kinds import KINDS
 from service.jobs.kinds.train import publish
@@ -25,7 +24,7 @@ from service.jobs.lifecycle import (
 from service.jobs.lookup import get_job, get_release, get_sweep, made_by, secret_of
 from service.jobs.planning import charged_before_useful, plan_job
 from service.jobs.silence import minutes_told, tell_silence
-from service.jobs.submission import submit
+from service.jobs.submission import pay_for_count, submit
 from service.jobs.sweeps import Trial, cancel_sweep, jobs_of_sweep, submit_sweep
 
 __all__ = [

@@ -37,7 +37,6 @@ def finish_made(
     """End a job with what it was asked to make. Replaying the message changes nothing.
 
     Args:
-        kind: of the job.
         table: of what it makes.
         job_id: of a running job.
         found: the columns that were empty so far.

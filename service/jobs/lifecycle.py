@@ -87,7 +87,6 @@ def claim(
     publish it.
 
     Args:
-        worker: name of the claimer, for operators.
         lease_seconds: how long the lease lasts without a heartbeat.
         job_id: claim this job or none.
         attempts_max: how many attempts may lose their worker; the job ends with the last of them.

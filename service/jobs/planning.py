@@ -71,9 +71,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
 
     Args:
         dataset_id: a private dataset; its content need not have arrived.
-        recipe: name of a training loop.
         epsilon: what the job may spend at the account's delta, > 0 and finite.
-        options: of the recipe.
 
     Raises:
         NotFound: no such dataset.
@@ -106,7 +104,6 @@ def training_set(session: Session, dataset_id: str, *, lock: bool = False) -> Tr
     """Return a private dataset and its account, fit for training as far as their declarations go.
 
     Args:
-        dataset_id: of the dataset.
         lock: it can neither be deleted nor join another account, as an upload may make it, before this transaction
             ends. Whoever pays for a training must be found after that.
 

@@ -57,14 +57,6 @@ def submit_sweep(
 ) -> Sweep:
     """Accept a sweep: the price of all its trials is held from now on. Nothing is written unless everything is right.
 
-    Args:
-        idempotency_key: the same key and body give the same sweep; None makes a new one each time.
-        name: for people.
-        dataset_id: a private dataset that is ready.
-        recipe: of every trial.
-        trials: 2 to 64; they are run in this order.
-        evaluation_dataset_id: a public dataset like it to measure every release on, or None.
-
     Raises:
         InvalidInput: an argument is out of range; for a trial, the message says which.
         NotFound: no such dataset.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Self
 
 from sqlalchemy import select, text
@@ -170,17 +170,12 @@ class EntriesPage:
     @property
     def groups(self) -> list[list[EntryRecord]]:
         """The entries, newest first, with charges of one job and stage that follow each other together."""
-        groups: list[list[EntryRecord]] = []
-        for row in self.entries:
-            if groups and row.kind == EntryKind.CHARGE and _charged_for(groups[-1][-1]) == _charged_for(row):
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-        return groups
+        return [list(run) for _, run in groupby(self.entries, _charged_for)]
 
 
-def _charged_for(row: EntryRecord) -> tuple[str, str | None, object]:
-    return row.kind, row.job_id, row.details.get("stage")
+def _charged_for(row: EntryRecord) -> object:
+    """Return the job and stage of a charge; of any other entry what no other has."""
+    return (row.job_id, row.details.get("stage")) if row.kind == EntryKind.CHARGE else row.sequence
 
 
 def newest_entries(session: Session, account_id: str, before: int | None) -> EntriesPage:

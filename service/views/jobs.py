@@ -14,22 +14,18 @@ from obscura.wire.job_schemas import (
     FINAL_STATES,
     EventRecord,
     JobRecord,
-    PreviewRecord,
     ProgressFacts,
-    SampleRecord,
 )
 from obscura.wire.schemas import record_of, to_the_minute
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Preview, Sample
+from service.db.job_tables import Job, Sample
 from service.db.ledger_tables import AccountRow
 from service.errors import NotFound
 from service.jobs import charged_before_useful
 from service.jobs.kind import failure_of
 from service.jobs.kinds import KINDS
-from service.jobs.kinds.preview import show as show_preview
-from service.jobs.kinds.sample import show as show_sample
 from service.jobs.lookup import get_job, made_by
 from service.jobs.silence import SILENT_MINUTES
 from service.views.accounts import Payer, Payments
@@ -185,8 +181,7 @@ class JobView:
     took: timedelta | None
     payer: Payer | None
     hold: ledger.Hold | None
-    sample: SampleRecord | None
-    preview: PreviewRecord | None = None  # on the page of a single job
+    made: Any = None  # on the page of a single job: the record of what it makes
 
     @property
     def active(self) -> bool:
@@ -199,10 +194,9 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
     paid, drawn = payments_of(session, rows), samples_of(session, rows)
     shown = []
     for row, job in zip(rows, _records(session, rows, paid, drawn), strict=True):
-        made = drawn.get(row.id)
         view = JobView(
             job=job,
-            title=KINDS[row.kind].title(row, made),
+            title=KINDS[row.kind].title(row, drawn.get(row.id)),
             attempt=row.attempt,
             sweep_id=row.sweep_id,
             account_name=row.account_name,
@@ -210,7 +204,6 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
             took=_took(row, now),
             payer=None if row.hold_id is None else paid.payer(row.account_id),
             hold=None if row.hold_id is None else paid.holds[row.hold_id],
-            sample=None if made is None else show_sample(made, row),
         )
         shown.append(view)
     return shown
@@ -236,8 +229,8 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     if row is None:
         raise NotFound("There is no such job.")
     (shown,) = views(session, [row], now)
-    if KINDS[row.kind].makes is Preview:
-        shown = replace(shown, preview=show_preview(made_by(session, Preview, job_id), get_job(session, job_id)))
+    if KINDS[row.kind].makes is not None:
+        shown = replace(shown, made=made(session, get_job(session, job_id)))
     return shown, row.plan or {}
 
 

@@ -78,7 +78,6 @@ class TrialView:
     view: JobView
     trial: TrialFacts
     options: dict[str, Any]
-    best: bool
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
     (sweep,) = _records(session, [row], rows, paid)
     names = differing([trial.options for trial in sweep.trials])
     trials = [
-        TrialView(
-            shown,
-            trial,
-            {name: value for name, value in trial.options.items() if name in names},
-            best=trial.job_id == sweep.best_job_id,
-        )
+        TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
     return WholeSweep(sweep, paid.payer(row.account_id), dataset(session.get_one(Dataset, row.dataset_id)), trials)

@@ -27,11 +27,14 @@ def test_it_is_kept_without_what_it_showed():
 
 
 @pytest.mark.slow
-def test_every_cell_runs(tmp_path):
+def test_every_cell_runs(tmp_path, warm):
     made = tmp_path / "here"
     made.mkdir()
     shutil.copy(NOTEBOOK, made)
     folders = {name: str(tmp_path / name) for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR")}
+    startup = tmp_path / "IPYTHONDIR" / "profile_default" / "startup" / "warm.py"
+    startup.parent.mkdir(parents=True)
+    startup.write_text(f"import sys; sys.executable = {warm!r}\n")
     command = [Path(sys.executable).with_name("jupyter-execute"), "--inplace", "--timeout=300", NOTEBOOK.name]
     ran = subprocess.run(
         command, cwd=made, env=os.environ | folders, capture_output=True, text=True, timeout=600, check=False

@@ -167,6 +167,30 @@ def test_a_removed_admin_is_nobody_and_admits_nobody(council):
         council.ask("carol", by=bob)
 
 
+def test_what_a_revoked_key_asked_for_is_not_approved(council):
+    bob = council.second()
+    with transaction(council.factory) as session:
+        stolen = auth.create_key(session, name="stolen", scopes=["admin"], admin_id=council.first, now=council.now)[
+            0
+        ].id
+    asked = council.ask("puppet", by=council.first, asked_with=stolen)
+    with transaction(council.factory) as session:
+        auth.revoke(session, ApiKey.id == stolen, now=council.now)
+    with pytest.raises(Conflict, match="key that asked for this was revoked"):
+        council.approve(asked, by=bob)
+    assert council.names() == ["bob", "first admin"]
+    assert council.decline(asked, by=bob).state is DecisionState.DECLINED
+
+
+def test_another_key_of_who_approved_changes_nothing(council):
+    bob = council.second()
+    asked = council.approve(council.ask("carol", by=council.first), by=bob)
+    with transaction(council.factory) as session:
+        other = auth.create_key(session, name="other", scopes=["admin"], admin_id=bob, now=council.now)[0].id
+    again = council.do(decisions.decide, asked.id, other, council.now + LATER, admins.EFFECTS, approved=True)
+    assert (again.decided_with, again.decided_at) == (asked.decided_with, asked.decided_at)
+
+
 def test_who_is_to_go_may_approve_that(council):
     council.second()
     carol = council.third()

@@ -22,7 +22,6 @@ class SealedFolder:
     """The checkpoint of one job (`workers.recipes.interface.CheckpointFolder`).
 
     Args:
-        storage: of the service.
         folder: a key in it, shared by the job's attempts.
         key: of the dataset that is trained on, 32 bytes.
         context: names the job, so that another job's checkpoint does not open here.

@@ -26,7 +26,6 @@ class SampleRequest:
     Args:
         count: number of images, at least 1; classes take turns, so that class counts differ by at most one.
         seed: public seed, 0 <= seed < 2**63.
-        names: the class names of the release, in label order.
         chosen: labels to draw, a non-empty subset of `range(len(names))` without repetition; None means all.
     """
 
@@ -60,8 +59,6 @@ def draw(
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
     Args:
-        generator: the released generator.
-        request: what to draw.
         device: where the generator is; the CPU where it is left out.
         on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
             batch; what it raises ends the drawing.
@@ -84,11 +81,7 @@ def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
 def draw_with_progress(
     generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-    """Yield batches as `draw` does, and tell how many images there are.
-
-    Raises:
-        Cancelled: from `progress`.
-    """
+    """Yield batches as `draw` does, and tell how many images there are."""
 
     def tell(drawn: int) -> None:
         progress(stage=DRAWING, step=drawn, steps=request.count)

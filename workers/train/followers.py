@@ -207,7 +207,6 @@ def read_armed_training(context: Context) -> Training:
 
     Raises:
         Conflict: the hold is not armed: no private data may be read (I4).
-        StaleAttempt: another attempt has taken over.
         NotFound: the dataset's content is gone.
     """
     training = read_training(context)

@@ -43,13 +43,8 @@ class Context:
     """One attempt at a job of any kind, in its process.
 
     Args:
-        settings: of this process.
-        factory: of sessions.
-        attempt: that runs here.
         stop: set when it should stop at its next step.
-        device: to compute on.
         alive: shows that the main loop goes on (`workers.supervise.signs`).
-        trainers: the recipes by name.
     """
 
     settings: Settings
@@ -103,7 +98,6 @@ def read_training(context: Context) -> Training:
     """Read what a training needs to start; no private data is touched.
 
     Raises:
-        StaleAttempt: another attempt has taken over.
         NotFound: the dataset's content is gone.
         LedgerCorruption: the job lacks what every training has, or it, or a dataset of it, is not what its hold was
             taken for.
@@ -206,9 +200,7 @@ def open_run(training: Training, public: PublicParts, budget: Budget, progress: 
 
     Args:
         training: what to train, on which device.
-        public: from `public_parts`.
         budget: of the hold, or one that refuses, where another process pays.
-        progress: of the job.
 
     Raises:
         NotFound: the dataset has no content.

@@ -63,10 +63,6 @@ def write_sample(
 
     Args:
         path: the file to write; its directory must exist.
-        generator: the released generator.
-        request: what to draw.
-        file: what it is and says.
-        on_drawn: as for `draw`; what it raises ends the writing.
     """
     readme = dataset_card(request, file).encode()
     card = (json.dumps(file.card, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -72,11 +72,7 @@ def failure_code(error: BaseException, kind: Kind) -> FailureCode:
 
 
 def keep_values_out(stream: TextIO | None = None) -> None:
-    """Make every way in which the interpreter reports an error by itself go through `trace_of`.
-
-    Args:
-        stream: where reports go; None is stderr.
-    """
+    """Make every way in which the interpreter reports an error by itself go through `trace_of`."""
     target = stream or sys.stderr
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:

@@ -35,7 +35,6 @@ class ReportedProgress:
         context: of the attempt. When its `stop` is set, it should stop, or end early; the job's row says which.
         work: the pieces of the job, in order, from which the time left is estimated; without them, it is not.
         budget: of a training, which shows what was charged; other jobs cost nothing.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class ReportedProgress:
 
         Raises:
             Cancelled: the attempt was told to stop at once.
-            StaleAttempt: another attempt has taken over.
         """
         self._context.alive()
         if self._context.stop.is_set():
@@ -129,11 +127,8 @@ def find_place(pieces: Sequence[Piece], last: Place | None, stage: str, step: in
     """Return where a report says that the job is; None when no piece that is still to come reports like this.
 
     Args:
-        pieces: of the job, in order.
         last: the place of the report before.
-        stage: reported.
         step: reported; where it is lower than in the last report of this stage, another piece of that name began.
-        steps: reported.
     """
     start = 0 if last is None else last.piece
     if last is not None and step < last.step and (stage, steps) == (pieces[start].stage, pieces[start].steps):
@@ -156,9 +151,7 @@ def seconds_left(
     """Estimate the seconds until all pieces are done.
 
     Args:
-        pieces: of the job, in order.
         first: where this attempt began.
-        now: where it is.
         elapsed_seconds: whole seconds between the two.
         before: the estimate that was shown last.
 

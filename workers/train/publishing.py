@@ -62,11 +62,6 @@ def write_artifact(directory: Path, trained: Path, training: Training, progress:
     Args:
         directory: an empty folder, not yet visible to anybody.
         trained: folder with what the recipe handed over.
-        training: that made it.
-        progress: is told about the images that are drawn to be shown.
-
-    Raises:
-        Cancelled: the attempt was told to stop.
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)

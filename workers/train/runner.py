@@ -43,12 +43,7 @@ _ORPHAN_GRACE_SECONDS = 20.0  # at most, and a third of a lease: gone before any
 
 
 def main(arguments: Sequence[str] | None = None, *, trainers: Mapping[str, Trainer] = TRAINERS) -> int:
-    """Run one attempt; returns the exit status (`workers.supervise.attempts.ExitStatus`).
-
-    Args:
-        arguments: of the command line; None reads those of the process.
-        trainers: the recipes; tests bring their own.
-    """
+    """Run one attempt; returns the exit status (`workers.supervise.attempts.ExitStatus`)."""
     parser = argparse.ArgumentParser(prog="python -m workers.train.runner", description="Run one attempt of a job.")
     parser.add_argument("--job", required=True, help="id of the job")
     parser.add_argument("--attempt", required=True, type=int, help="number of the attempt that was claimed")
@@ -75,15 +70,7 @@ def run(
     trainers: Mapping[str, Trainer],
     alive: Callable[[], None] = lambda: None,
 ) -> ExitStatus:
-    """Do the attempt's work and end its job.
-
-    Args:
-        settings: of this process.
-        attempt: that was claimed for this process.
-        stop: set when it should stop at its next step.
-        trainers: the recipes by name.
-        alive: shows that the main loop goes on.
-    """
+    """Do the attempt's work and end its job."""
     log = get_logger(__name__).bind(job_id=attempt.job_id, attempt=attempt.number)
     engine = make_engine(settings.database_url, pool_size=2)
     factory, device = make_session_factory(engine), device_kind()

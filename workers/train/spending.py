@@ -45,7 +45,6 @@ class HeldBudget:
         Raises:
             BudgetExceeded: the hold does not cover the event, or the budget is closed; nothing was charged.
             EventRefused: the plan has no such stage, or announced it with another event.
-            StaleAttempt: another attempt has taken over.
             OSError: the journal cannot be written; nothing may be released.
         """
         training, planned = self._training, self._training.plan.stage(stage)

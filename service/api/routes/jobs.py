@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -107,12 +108,19 @@ def follow_job(
     Streams are bounded in number and duration: a client reconnects with Last-Event-ID and misses nothing.
     """
     read = partial(_snapshot, service, job_id, principal.id)
+    return stream_events(service, principal.id, read, last_event_id)
+
+
+def stream_events(
+    service: Service, by: str, read: Callable[[], Snapshot | None], last_event_id: str | None
+) -> Response:
+    """Open a stream of what is read of a job, or answer that its last event was seen."""
     first = read()
     if first is not None and first.final and first.id == last_event_id:
         return Response(status_code=204)
-    service.streams.take(principal.id)
+    service.streams.take(by)
     events = follow(read, last_event_id=last_event_id, limits=service.streams.limits, stopping=service.stopping)
-    return EventStream(events, on_close=partial(service.streams.give_back, principal.id))
+    return EventStream(events, on_close=partial(service.streams.give_back, by))
 
 
 @router.post("/{job_id}/cancel", dependencies=[TRAIN], response_model=JobRecord, summary="Cancel a job")

@@ -28,33 +28,35 @@ class StopFacts(_Facts):
     account_id: str | None = Field(description="Null: nothing is opened for any account.")
     code: str = Field(description="Of the first finding, from a closed list.")
     sequence: int | None = Field(description="The first bad entry, where one is concerned.")
-    found_at: Minute
+    found_at: Minute = Field(description="When the fault was found.")
 
 
 class VerificationFacts(_Facts):
     """The newest verification of one kind."""
 
     kind: Literal["full", "recent"] = Field(description="Recent: only entries since the newest checkpoint were read.")
-    verified_at: Minute
+    verified_at: Minute = Field(description="When it was done.")
     entries: int = Field(description="How many were read.")
-    findings: int
+    findings: int = Field(description="How many faults were found; 0 is well.")
 
 
 class CheckpointFacts(_Facts):
     """The newest signed statement of the heads of all logs."""
 
-    sequence: int
-    created_at: Minute
+    sequence: int = Field(description="Number of the entry, from 1 without a gap.")
+    created_at: Minute = Field(description="When it was made.")
     key_id: str = Field(description="Fingerprint of the key that signed it: SHA-256 of the public key.")
 
 
 class LedgerRecord(_Facts):
     """What is known about the ledger's soundness."""
 
-    trainings: Literal["open", "stopped"]
-    stops: list[StopFacts]
-    verifications: list[VerificationFacts]
-    checkpoint: CheckpointFacts | None
+    trainings: Literal["open", "stopped"] = Field(description="`open`, or `stopped` while an operator must look.")
+    stops: list[StopFacts] = Field(
+        description="Why trainings that would read data wait, one for each fault; empty when all is well."
+    )
+    verifications: list[VerificationFacts] = Field(description="The last of each kind.")
+    checkpoint: CheckpointFacts | None = Field(description="The newest signed checkpoint; null before the first.")
 
 
 def read_ledger(session: Session) -> LedgerRecord:

@@ -34,12 +34,6 @@ def accept(
 ) -> Job:
     """Accept the measuring of a release on public images.
 
-    Args:
-        release_id: a generator or a classifier.
-        dataset_id: a public dataset that is ready, with the classes and the shape of the training's.
-        samples: synthetic images that classifiers are trained on, for a generator; None takes the training's option.
-        seed: public, of the samples and the classifiers; None takes the training's option. 0 <= seed < 2^63.
-
     Raises:
         InvalidInput: an argument is out of range, or the dataset is private or of another kind.
         NotFound: no such release or dataset.

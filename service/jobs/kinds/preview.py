@@ -42,13 +42,6 @@ def accept(
 ) -> Job:
     """Accept the preview of a training. It needs no budget, and no content of the dataset: only what was declared.
 
-    Args:
-        dataset_id: a private dataset, whose declaration is previewed.
-        recipe: name of a training loop.
-        epsilon: that the training would be given.
-        options: of the recipe.
-        stand_in_dataset_id: a public dataset with at least as many classes, or None for the worker's choice.
-
     Raises:
         InvalidInput: the training cannot be planned, publishes nothing to look at or is too large to be rehearsed, or
             the stand-in is of no use.

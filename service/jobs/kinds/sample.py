@@ -27,13 +27,6 @@ def accept(
 ) -> Job:
     """Accept the drawing of synthetic images from a release.
 
-    Args:
-        release_id: to draw from.
-        count: of images, at least 1.
-        classes: names to draw, in equal shares; None draws all.
-        seed: public; the same request gives the same bytes. 0 <= seed < 2^63.
-        format: one of `obscura.wire.formats`.
-
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such release.

@@ -47,13 +47,6 @@ def accept(
 ) -> Job:
     """Accept a training: its price is held from now on.
 
-    Args:
-        dataset_id: a private dataset that is ready.
-        recipe: name of a training loop.
-        epsilon: what the job may spend at the account's delta, > 0 and finite.
-        options: of the recipe.
-        evaluation_dataset_id: a public dataset like it to measure the release on, or None.
-
     Raises:
         InvalidInput: an argument is out of range.
         NotFound: no such dataset.
@@ -118,9 +111,6 @@ def hold_price(
     Args:
         ask: who asks. Of two jobs the older is taken first.
         trained: what it is trained on, and who pays.
-        plan: made for both.
-        epsilon: asked for.
-        options: likewise.
         named: ids of the sweep and of the evaluation dataset, by the job's columns.
 
     Raises:
@@ -183,12 +173,8 @@ def publish(
     Args:
         job_id: a running training.
         release_id: `rel_...`, chosen when the artifact was written.
-        name: for people.
         artifact_sha256: of the artifact that is in place already, as hex.
         artifact_dir: relative to the data directory.
-        card: the privacy card, JSON.
-        summary: public facts, JSON.
-        key: signs the receipt.
         kind: what the release is, a `ReleaseKind`.
         incomplete: of a training that ended early, how much of its plan was made, and why it ended, JSON.
 

@@ -10,9 +10,11 @@ from obscura.wire.words import DatasetState, JobState
 from service import ledger
 from service.dashboard.charts import sweep_chart
 from service.dashboard.filters import SEARCHED_MAX, Filters
+from service.db.base import new_id
 from service.db.dataset_tables import Dataset
-from service.db.job_tables import Job, Release
+from service.db.job_tables import Job, Release, Sweep
 from service.db.session import transaction
+from service.views import sweeps
 from tests.service.dashboard.conftest import assert_shown
 
 
@@ -137,3 +139,20 @@ def test_the_reference_is_served_from_here_alone(site):
         if address not in ("/", "/v1/openapi.json"):
             assert client.get(address).status_code == 200, address
     assert client.get("/reference/index.html").status_code == 404
+
+
+def test_the_page_marks_the_trial_that_the_record_names_as_the_best(site, stock):
+    """Two trials are equally good: there is one answer to which is best, and the API and the page give it."""
+    other = site.add_job(stock.account, stock.dataset, epsilon=0.1, state="succeeded")
+    site.add_release(other, name="second")
+    sweep = Sweep(id=new_id("swp"), account_id=stock.account, dataset_id=stock.dataset, name="search")
+    sweep.recipe, sweep.price_nano, sweep.created_at = "datalens", 1000, site.now
+    with transaction(site.factory) as session:
+        session.add(sweep)
+        session.flush()
+        for job_id in (stock.done, other):
+            session.get_one(Job, job_id).sweep_id = sweep.id
+        (record,) = sweeps.records(session, [sweep])
+    rows = site.client().get(f"/sweeps/{record.id}").text.split("<tr ")
+    assert record.best_job_id in (stock.done, other)
+    assert [record.best_job_id in row for row in rows if "best so far" in row] == [True]

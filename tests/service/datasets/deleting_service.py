@@ -1,4 +1,4 @@
-"""A service in one process, asked by its own routes: `deleting_service.py DATA_DIR delete|state DATASET`."""
+"""A service in one process, asked by its own routes. Given: the data folder, "delete" or "state", and the dataset."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from service.main import create_app
 from service.settings import Settings
 
 
-def main(data_dir: Path, action: str, dataset_id: str) -> None:
+def main() -> None:
+    data_dir, action, dataset_id = Path(sys.argv[1]), *sys.argv[2:]
     app = create_app(Settings(data_dir=data_dir, mode="celery"), send=_nobody_listens)
     with TestClient(app) as client:
         client.headers["Authorization"] = f"Bearer {(data_dir / 'admin.key').read_text().strip()}"
@@ -24,4 +25,4 @@ def _nobody_listens(name: str, args: Sequence[Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main()

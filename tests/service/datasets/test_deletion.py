@@ -4,11 +4,9 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,7 +257,7 @@ def test_interrupted_deletions_and_returned_keys_are_found_at_the_next_start(des
 
 @pytest.mark.parametrize(("place", "key_gone"), [("delete.after", False), ("shred.after", True)])
 def test_a_service_killed_while_it_deletes_finishes_at_its_next_start(
-    sqlite_template, tmp_path, open_account, declare_dataset, place, key_gone
+    sqlite_template, tmp_path, open_account, declare_dataset, warm, place, key_gone
 ):
     settings = Settings(data_dir=tmp_path / "data", mode="celery")
     settings.data_dir.mkdir()
@@ -271,8 +269,7 @@ def test_a_service_killed_while_it_deletes_finishes_at_its_next_start(
     engine.dispose()
 
     def serve(action: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
-        script = Path(__file__).with_name("deleting_service.py")
-        command = [sys.executable, str(script), str(settings.data_dir), action, dataset_id]
+        command = [warm, "-m", "tests.service.datasets.deleting_service", str(settings.data_dir), action, dataset_id]
         environment = {**os.environ, "OBSCURA_FAILPOINT": failpoint}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
 

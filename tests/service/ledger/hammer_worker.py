@@ -31,10 +31,10 @@ from service.db.session import DatabaseBusy, SessionFactory, make_engine, make_s
 from service.errors import HoldExhausted, InsufficientBudget, StaleAttempt
 from tests.service.holds import hold_at_present_rate
 
-SECONDS_MAX = 450  # on a machine that is busy with other things; alone it takes ten
+SECONDS_MAX = 450  # on a machine that is busy with other things; alone it takes five
 GRANT = 1  # what the unsafe variant takes at once
 REFUSED = (InsufficientBudget, HoldExhausted, StaleAttempt, DatabaseBusy)
-PAUSE = (0.1, 0.4)  # seconds between two kills
+PAUSE = (0.05, 0.25)  # seconds between two kills
 
 
 def now() -> datetime:

@@ -25,9 +25,9 @@ from tests.service.ledger.hammer_worker import read_journal
 
 WORKER = "tests.service.ledger.hammer_worker"
 PROCESSES = 8
-REQUESTS = 2000
+REQUESTS = 1000
 KILLS_MIN = 10
-LEFT_FOR_HAMMER = 4000  # nano-units: too little for all jobs, so many are refused
+LEFT_FOR_HAMMER = 1500  # nano-units: too little for all jobs, so many are refused
 SECONDS_MAX = 500
 
 

@@ -36,6 +36,7 @@ from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
 COLOUR_9 = PublicFacts(DIGITS, 9, 10, 3, 1500, "record")
+FEW = dataclasses.replace(FACTS, records_declared=500)  # whose features are one block
 Plant = Callable[[PrivateSteps], None]
 
 
@@ -119,9 +120,10 @@ NETWORKS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
     "default diffusion": ("dp_diffusion", DIFFUSION, GRAY_28),
     "patches": ("dp_diffusion", {"features": 8, "patch": 2, "expected_batch": 64}, COLOUR_9),
     "discriminator": ("dpgan", {}, FACTS),
+    **{name: ("dp_classifier", {"architecture": name}, FACTS) for name in ("cnn", "resnet20")},
     **{
-        name: ("dp_classifier", {"architecture": name}, FACTS)
-        for name in ("cnn", "resnet20", "scatter_linear", "scatter_cnn", "pretrained_linear")
+        name: ("dp_classifier", {"architecture": name}, FEW)
+        for name in ("scatter_linear", "scatter_cnn", "pretrained_linear")
     },
 }
 
@@ -133,7 +135,11 @@ OTHERS: dict[str, tuple[str, dict[str, Any], PublicFacts]] = {
     "start": ("dp_diffusion", {"moments_share": 0.3, "moments_steps": 2, "start_sigma": 1.0}, FACTS),
     "wide discriminator": ("dpgan", {"features": 16}, GRAY_28),
     "colour discriminator": ("dpgan", {}, COLOUR_9),
-    "colour scattering": ("dp_classifier", {"architecture": "scatter_cnn"}, COLOUR_9),
+    "colour scattering": (
+        "dp_classifier",
+        {"architecture": "scatter_cnn"},
+        dataclasses.replace(COLOUR_9, records_declared=500),
+    ),
     "colour cnn": ("dp_classifier", {"architecture": "cnn"}, COLOUR_9),
 }
 
@@ -148,8 +154,18 @@ def plan_for(network: str) -> tuple[Plan, PublicFacts]:
     return small_plan(recipe, facts, **options), facts
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-@pytest.mark.parametrize("network", NETWORKS)
+def faulty() -> list[tuple[str, Plant]]:
+    """Every network with every fault; where one layer learns, the last is the first."""
+    one_layer = ("scatter_linear", "pretrained_linear")
+    return [
+        (network, fault)
+        for network in NETWORKS
+        for fault in FAULTS
+        if not (network in one_layer and fault in (forward_at_last, backward_at_first))
+    ]
+
+
+@pytest.mark.parametrize(("network", "fault"), faulty(), ids=lambda given: getattr(given, "__name__", given))
 def test_a_fault_of_a_hundred_thousandth_is_found_before_the_first_step(
     network: str, fault: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,23 +18,23 @@ Runs = list[dict[str, dict[str, Any]]]
 Both = Callable[[str], tuple[Any, Any, Any]]
 
 
-def start(kind: str, out: Path, together: int) -> list[subprocess.Popen[bytes]]:
+def start(python: str, kind: str, out: Path, together: int) -> list[subprocess.Popen[bytes]]:
     out.mkdir()
-    command = [sys.executable, "-m", "tests.workers.recipes.training_ranks", kind]
+    command = [python, "-m", "tests.workers.recipes.training_ranks", kind]
     return [subprocess.Popen([*command, str(number), str(together), str(out)]) for number in range(together)]
 
 
-def run_all(out: Path, together: int) -> Runs:
-    processes = start("all", out, together)
+def run_all(python: str, out: Path, together: int) -> Runs:
+    processes = start(python, "all", out, together)
     assert [process.wait(timeout=280) for process in processes] == [0] * together
     return [torch.load(out / f"{number}.pt", weights_only=True) for number in range(together)]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, Runs]:
+def runs(tmp_path_factory: pytest.TempPathFactory, warm: str) -> tuple[Runs, Runs]:
     """Every scenario on one process and on two, which start once for all tests."""
     folder = tmp_path_factory.mktemp("ranks")
-    return run_all(folder / "alone", 1), run_all(folder / "together", 2)
+    return run_all(warm, folder / "alone", 1), run_all(warm, folder / "together", 2)
 
 
 @pytest.fixture
@@ -160,9 +159,9 @@ def test_every_rank_finds_a_checkpoint_on_its_own_device(both: Both) -> None:
     assert (second["step"], second["device"], second["reads"]) == (7, "meta", 0)
 
 
-def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_dies_ends_the_others(tmp_path: Path, warm: str) -> None:
     started = time.monotonic()
-    processes = start("death", tmp_path / "together", 2)
+    processes = start(warm, "death", tmp_path / "together", 2)
     assert [process.wait(timeout=120) != 0 for process in processes] == [True, True]
     assert time.monotonic() - started < 120
     assert not list((tmp_path / "together").glob("*.pt"))

@@ -46,8 +46,6 @@ def run(context: Context) -> None:
     """Measure a release and end the job.
 
     Raises:
-        Cancelled: the attempt was told to stop.
-        StaleAttempt: another attempt has taken over.
         NotFound: the public dataset's content is gone.
     """
     job_id = context.attempt.job_id
@@ -138,15 +136,10 @@ def measure_generator(
     """Train classifiers on a released generator's samples, and test them once.
 
     Args:
-        directory: of the release.
-        test: public images.
         request: the samples to train on; its seed is that of the classifiers, too.
         warm_start: measure what the generator was before its first vote as well.
-        device: to draw and train on.
-        progress: is told about the images that are drawn, and about the classifiers' steps.
 
     Raises:
-        Cancelled: from `progress`.
         FileNotFoundError: the release's files are gone (ValueError: damaged).
     """
     generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
@@ -214,11 +207,7 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
 def drawn_images(
     generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
 ) -> Images:
-    """Draw what is asked for, all of it in memory.
-
-    Raises:
-        Cancelled: from `progress`.
-    """
+    """Draw what is asked for, all of it in memory."""
     drawn = list(draw_with_progress(generator, request, device, progress))
     images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     return public_images(images, labels)

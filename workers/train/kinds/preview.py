@@ -69,8 +69,6 @@ def run(context: Context) -> None:
     """Carry out a preview and end its job.
 
     Raises:
-        Cancelled: the attempt was told to stop.
-        StaleAttempt: another attempt has taken over.
         NotFound: the content of a public dataset is gone.
     """
     job_id, settings = context.attempt.job_id, context.settings
@@ -149,17 +147,7 @@ def forecast(
     device: torch.device | None = None,
     progress: Progress = lambda **_: None,
 ) -> Forecast:
-    """Train on a stand-in what a plan announces, and measure it.
-
-    Args:
-        rehearsal: what is carried out.
-        trainer: of the plan's recipe.
-        device: to compute on; the CPU where it is left out.
-        progress: is told about the training, what is drawn, and what is measured.
-
-    Raises:
-        Cancelled: from `progress`.
-    """
+    """Train on a stand-in what a plan announces, and measure it."""
     plan, facts, stand_in = rehearsal.plan, rehearsal.facts, rehearsal.stand_in
     device, chance = device or torch.device("cpu"), 1 / len(facts.classes)
     trained = trainer(

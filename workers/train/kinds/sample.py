@@ -35,8 +35,6 @@ def run(context: Context) -> None:
     An attempt that was lost after the file was in place left the same bytes that this one would write: they are kept.
 
     Raises:
-        Cancelled: the attempt was told to stop.
-        StaleAttempt: another attempt has taken over.
         NotFound: the release's files are gone.
     """
     storage, job_id = context.storage, context.attempt.job_id

@@ -39,7 +39,6 @@ def run(context: Context) -> None:
     Raises:
         NothingUseful: the budget ended before there was anything worth publishing; so does BudgetExceeded.
         Cancelled: the attempt was told to stop at once.
-        StaleAttempt: another attempt has taken over.
         NotFound: the dataset has no content.
     """
     storage, job_id = context.storage, context.attempt.job_id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from obscura.client import AuthError, Client
+from obscura.client import AuthError, Client, NotFoundError
 from service.admins import introduce
 
 
@@ -50,6 +50,31 @@ def test_a_person_is_admitted_and_removed_by_two_others(fresh):
         assert bob.approve_admin_request(removal.id).state == "approved"
         with pytest.raises(AuthError):
             carol.admins()
+
+
+def test_requests_about_limits_and_about_admins_are_found_where_they_belong_alone(fresh):
+    """They stand in one table; those about admins are for admins only."""
+    url, token = fresh.url, fresh.tokens["admin"]
+    token_of_bob, introduction = introduce()
+    with Client(url, token) as first, Client(url, token_of_bob) as bob:
+        reader = first.create_key(name="reader", scopes=["read"]).token
+        account = first.create_account(name="people", owner="clinic", epsilon=2.0, delta=1e-5, unit="record")
+        first.ask_admission(name="bob", introduction=introduction, reason="the second")
+        asked = first.ask_admission(name="carol", introduction=introduce()[1], reason="the third").request
+        raised = first.request_raise(account.id, epsilon=4.0, reason="more")
+        with Client(url, reader) as anybody:
+            assert [row.id for row in anybody.limit_requests()] == [raised.id]
+            with pytest.raises(NotFoundError):
+                anybody.transport.request("GET", f"/v1/limit-requests/{asked.id}")
+        assert [row.id for row in first.admin_requests()] == [asked.id]
+        for elsewhere in (
+            lambda: bob.approve_raise(asked.id),
+            lambda: bob.decline_raise(asked.id),
+            lambda: bob.approve_admin_request(raised.id),
+            lambda: bob.decline_admin_request(raised.id),
+        ):
+            with pytest.raises(NotFoundError):
+                elsewhere()
 
 
 def test_requests_that_cannot_be(served):

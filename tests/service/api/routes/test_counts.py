@@ -2,7 +2,7 @@
 
 import pytest
 
-from obscura.client import Client, counting
+from obscura.client import Client
 from obscura.errors import BudgetError, RequestError
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
@@ -10,7 +10,8 @@ from privacy.mechanisms.record_count import STDDEV, count_event
 from service.audit.arming import stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.verify import verify
-from service.cli.counting import counted_bound
+from service.cli import onboarding
+from service.cli.onboarding import counted_bound
 from service.db.session import transaction
 from service.main import utc_now
 from tests.together import at_once
@@ -72,7 +73,7 @@ def test_nothing_is_drawn_where_nothing_was_paid(served, monkeypatch):
         drawn.append(served.balance(account_id)["spent_nano"])
         return SecureNoise(key)
 
-    monkeypatch.setattr(counting, "SecureNoise", watched)
+    monkeypatch.setattr(onboarding, "SecureNoise", watched)
     with Client(served.url, served.tokens["admin"]) as client:
         account_id = served.account(epsilon=0.001)["id"]
         with pytest.raises(BudgetError):
