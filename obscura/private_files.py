@@ -24,14 +24,14 @@ def make_private_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def new_private_file(path: Path, mode: int = 0o600) -> BinaryIO:
-    """Open a new file for writing, with exactly these permissions; never through a link.
+def new_private_file(path: Path) -> BinaryIO:
+    """Open a new file for writing, for its owner alone whatever the umask says; never through a link.
 
     Raises:
         OSError: it cannot be made, or there is something already.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-    os.fchmod(descriptor, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "wb")
 
 

@@ -9,7 +9,6 @@ from which nobody can act in their name.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,9 +17,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from obscura.private_files import new_private_file, write_through
+from obscura.private_files import replace_file
+from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.auth import Scope, is_usable, make_token, remember_key, revoke
+from service.auth import Scope, is_usable, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.session import find
@@ -31,12 +31,6 @@ ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000
 FIRST_NAME = "first admin"
 _INTRODUCTION = re.compile(r"(key_[a-z2-7]{20}):([0-9a-f]{64})")
-
-
-def introduce() -> tuple[str, str]:
-    """Return a new token and its introduction. Its owner makes it; the service sees it when it is first used."""
-    key_id, token, digest = make_token()
-    return token, f"{key_id}:{digest}"
 
 
 def admit_on_machine(session: Session, *, name: str, now: datetime) -> tuple[Admin, str]:
@@ -72,11 +66,7 @@ def bootstrap_admin(session: Session, *, path: Path, now: datetime) -> bool:
     known = session.scalar(select(func.count()).select_from(Admin)) or 0
     name = FIRST_NAME if known == 0 else f"{FIRST_NAME} {known + 1}"
     _admin, token = admit_on_machine(session, name=name, now=now)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with new_private_file(fresh) as file:
-        write_through(file, f"{token}\n".encode("ascii"))
-    fresh.replace(path)
+    replace_file(path, f"{token}\n".encode("ascii"))
     return True
 
 

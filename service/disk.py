@@ -79,7 +79,6 @@ class DiskProbe:
     """Asks the disks, but not more often than every few seconds.
 
     Args:
-        settings: of this process.
         clock: seconds, monotonic.
     """
 

@@ -56,8 +56,6 @@ def inspect_ledger(
     it: whatever is there was committed before.
 
     Args:
-        settings: of this installation.
-        factory: of sessions.
         full: read every entry, not only those after the newest checkpoint, and every journal, not only those of jobs
             that may still charge.
         given: further receipts, such as users hold.

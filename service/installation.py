@@ -86,7 +86,6 @@ def find_mismatch(session: Session, settings: Settings, folder: DataFolder, kept
 
     Args:
         session: reading one moment.
-        settings: of this process.
         folder: read before that moment.
         kept: `mark_of` the folder, read before that moment.
     """

@@ -35,9 +35,6 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
     """Return a release's report as it is now.
 
     Args:
-        storage: of the service.
-        factory: of sessions.
-        release_id: of a generator.
         name: PAGE or DATA.
 
     Raises:

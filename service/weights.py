@@ -27,9 +27,6 @@ def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: 
     """Return the model card or the program of a released generator.
 
     Args:
-        storage: of the service.
-        factory: of sessions.
-        release_id: of the release.
         name: MODEL_CARD_FILE or LOADER_FILE.
 
     Raises:

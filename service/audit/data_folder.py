@@ -55,7 +55,6 @@ def read_data_folder(storage: Storage, journals: Collection[str] | None = None) 
     """Look into a data folder, before the database is asked.
 
     Args:
-        storage: of the service.
         journals: the jobs whose journals are read; None: all.
     """
     names = frozenset(job_id for job_id in journalled_jobs(storage) if is_id(job_id, "job"))

@@ -187,7 +187,6 @@ def keep_newer(storage: Storage, name: str, document: Mapping[str, Any], sequenc
     Verification names what cannot be read; nothing here destroys what may be evidence.
 
     Args:
-        storage: of the service.
         name: of the file.
         document: to be kept.
         sequence_of: reads a document's number.

@@ -37,7 +37,6 @@ def delete(
 
     Args:
         settings: where keys and images are.
-        factory: of sessions.
         dataset_id: private or public.
         cancel_jobs: stop the jobs that need it. What trainings have made is discarded, for making more of it would read
             the images; what they have charged stays spent. Their images are unreadable on the disk at once, and in the

@@ -184,7 +184,6 @@ def record(
     """Write down the fingerprints of an upload that is not accepted yet, in short transactions. Twice changes nothing.
 
     Args:
-        factory: of sessions.
         dataset_id: whose images they are of.
         attempt: the upload's number.
         digests: of its images.

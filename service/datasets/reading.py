@@ -146,7 +146,6 @@ def sweep(settings: Settings, live: Callable[[], Set[tuple[str, int]]]) -> int:
     """Remove what interrupted uploads left behind.
 
     Args:
-        settings: Of this process.
         live: Tells id and attempt of the uploads that are under way, in whichever process. It is asked once the files
             have been listed: an upload is in the database before it has any.
 

@@ -37,7 +37,6 @@ def receive(settings: Settings, factory: SessionFactory, dataset_id: str, sent: 
 
     Args:
         settings: Limits, folders and the length of a lease.
-        factory: Of sessions.
         dataset_id: Whose content it is.
         sent: The body.
         clock: The time, aware.

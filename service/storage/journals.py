@@ -36,8 +36,6 @@ class Journal:
     """The journal of one job, written by one attempt. It is there, durably, once this was made.
 
     Args:
-        storage: of the service.
-        job_id: of the training.
         attempt: that writes.
         account_id: that pays.
     """

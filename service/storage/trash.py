@@ -22,7 +22,6 @@ def put_away(storage: Storage, key: str, *, now: datetime) -> bool:
     """Move what lies under a key of two steps, such as `releases/rel_...`, into the trash.
 
     Args:
-        storage: of the service.
         key: to be moved.
         now: aware; the grace period begins.
 

@@ -28,7 +28,6 @@ class Dispatcher:
 
     Args:
         settings: of this process; runners get the same.
-        factory: of sessions.
         command: starts a runner.
         patience: the supervisors' waiting times.
     """

@@ -55,8 +55,6 @@ def reconcile(settings: Settings, factory: SessionFactory, *, send: queue.Send, 
     anything stands that was found.
 
     Args:
-        settings: of this process.
-        factory: of sessions.
         send: rings the doorbell.
         now: aware.
     """
@@ -126,8 +124,6 @@ def sweep(settings: Settings, factory: SessionFactory, *, now: datetime) -> int:
     been verified once more.
 
     Args:
-        settings: of this process.
-        factory: of sessions.
         now: aware.
     """
     storage = storage_of(settings)
@@ -171,8 +167,6 @@ class Reconciler:
     """Runs `reconcile` and `sweep` at once and then from time to time, in a thread of its own.
 
     Args:
-        settings: of this process.
-        factory: of sessions.
         send: rings the doorbell.
         seconds: between two rounds, or a lease if that is shorter.
         clock: the time, aware.

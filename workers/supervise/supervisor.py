@@ -89,7 +89,6 @@ def supervise(
 
     Args:
         settings: of this process; handed to the runner through its environment.
-        factory: of sessions.
         attempt: that was claimed by this process.
         draining: tells whether this process wants to shut down.
         command: starts the runner; `--job`, `--attempt`, `--supervisor` and `--signs` are added.

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from models.portable.dcgan import DcganConfig, DcganGenerator
+from models.released import save_released
 from obscura.wire.words import ReleaseKind
 from service.db.job_tables import Release
 from service.db.session import transaction
@@ -22,7 +23,8 @@ def release(served, released) -> str:
     """A release whose files hold a real generator and its card, by its id."""
     release_id = str(released()[1])
     folder = served.data_dir / "releases" / release_id
-    DcganGenerator(DcganConfig(classes=2, channels=1, height=4, width=4, latent=3, features=4)).save(folder)
+    config = DcganConfig(classes=2, channels=1, height=4, width=4, latent=3, features=4)
+    save_released(DcganGenerator(config), folder)
     (folder / "privacy_card.json").write_text("{}\n")
     change(served, release_id, card=CARD, name="pictures | <b> · dpgan")
     return release_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +10,9 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import AuthError, Client
-from obscura.private_files import make_private, make_private_folder, new_private_file, write_through
-from service.cli.console import CliError, Exit, reporting
+from obscura.private_files import make_private, replace_file
 
 DEFAULT = "default"
 
@@ -57,11 +56,7 @@ def read_profiles() -> dict[str, Profile]:
 def write_profiles(profiles: dict[str, Profile]) -> Path:
     """Replace what is kept, as a whole or not at all."""
     path = profiles_path()
-    make_private_folder(path.parent)
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    with new_private_file(scratch) as file:
-        write_through(file, json.dumps({name: each.model_dump() for name, each in profiles.items()}).encode())
-    os.replace(scratch, path)
+    replace_file(path, json.dumps({name: each.model_dump() for name, each in profiles.items()}).encode())
     return path
 
 
