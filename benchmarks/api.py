@@ -69,7 +69,8 @@ def filled(path: str, stock: Stock) -> list[str]:
     """Return the addresses that stand for a template: one for each of its parts or files, and its variants."""
     names = {"account_id": [stock.account_id], "dataset_id": [stock.dataset_id], "job_id": [stock.job_id]}
     names |= {"sweep_id": [stock.sweep_id], "release_id": [stock.release_id], "sample_id": [stock.sample_id]}
-    names |= {"request_id": [stock.request_id], "preview_id": [stock.preview_id], "name": ["generator.json"]}
+    names |= {"request_id": [stock.request_id], "name": ["generator.json"]}
+    names |= {"preview_id": [stock.preview_id], "made_id": [stock.preview_id]}  # pictures are of previews alone
     names |= {"part": ["data", "jobs", "ledger", "controls"]}
     names |= {"recipe": ["datalens"]}
     if path.startswith("/parts/"):
@@ -120,7 +121,7 @@ class Service:
 def service(url: str, data_dir: Path, token: str) -> Iterator[Service]:
     """Run `obscura up` on a database, without workers, until the end."""
     changes = {"OBSCURA_DATABASE_URL": url, "OBSCURA_MODE": "celery", "OBSCURA_REDIS_URL": "redis://127.0.0.1:1/0"}
-    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     with (data_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=kept | changes, stdout=subprocess.DEVNULL, stderr=log)

@@ -48,6 +48,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, let each begin with the files that hold slow ones, so that none is left
+    alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    share = -(-len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    if share < len(items):
+        shares = (items[start : start + share] for start in range(0, len(items), share))
+        items[:] = [item for part in shares for item in sorted(part, key=lambda item: item.path not in slow)]
+
+
 def pytest_unconfigure() -> None:
     """Leave nothing frozen: libraries count at the end what nobody has collected."""
     gc.unfreeze()

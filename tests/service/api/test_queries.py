@@ -17,8 +17,8 @@ from service.settings import Settings
 from tests.service.api.conftest import serving
 
 # Eight times as much, and in the end more than one page of everything.
-SMALL = {"accounts": 8, "jobs": 60, "entries": 500}
-LARGE = {"accounts": 64, "jobs": 480, "entries": 4000}
+SMALL = {"accounts": 8, "jobs": 30, "entries": 250}
+LARGE = {"accounts": 64, "jobs": 240, "entries": 2000}
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def test_pages_lead_through_everything_once(settings):
         client.post("/login", data={"key": stock.token})
         for start, link, shown, expected in (
             ("/", "?after=", 'id="row-acc_', 68),
-            ("/jobs", "?before=", 'id="row-job_', 300),
+            ("/jobs", "?before=", 'id="row-job_', 270),
             ("/releases", "?before=", 'id="card-rel_', None),
         ):
             seen = _walk(client, start, link, shown)
