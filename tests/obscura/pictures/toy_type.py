@@ -1,4 +1,4 @@
-"""A type of pictures that nobody has, and Pillow does not read: "TOY!", width and height in a byte each, gray pixels."""
+"""A type of pictures that nobody has, and Pillow does not read: "TOY!", a byte for each side, gray pixels."""
 
 from PIL import Image
 
