@@ -66,10 +66,7 @@ def create_key(
     """Create a key. One that is made by a key with an end ends with it, or before.
 
     Args:
-        session: in a writing transaction.
-        name: for people.
         scopes: at least one.
-        now: aware.
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
         admin_id: the person who asks, whose key it will be if it has the scope admin.
         expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
@@ -195,10 +192,7 @@ def revoke_key(
     themself the only one who decides. Revoking twice keeps the first time.
 
     Args:
-        session: in a writing transaction.
-        key_id: of the key.
         admin_id: the person who asks.
-        now: aware.
         with_made: also revoke all that it made, directly or not.
 
     Returns:
