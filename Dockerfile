@@ -21,21 +21,22 @@ FROM base AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 RUN python -m venv /opt/venv
 COPY pyproject.toml constraints.txt ./
+COPY obscura/pyproject.toml obscura/
 # Dependencies first: this layer is rebuilt only when they change.
-RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['dependencies'], *project['optional-dependencies']['server'], sep='\n')" \
-    | xargs pip install --constraint constraints.txt
+RUN python -c "import tomllib; print(*(line for path in ('obscura/pyproject.toml', 'pyproject.toml') for line in tomllib.load(open(path, 'rb'))['project']['dependencies']), sep='\n')" \
+    | grep --invert-match '^obscura' | xargs pip install --constraint constraints.txt
 
 
 FROM build AS build-worker
-RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*project['optional-dependencies']['worker'], sep='\n')" \
-    | grep --invert-match '^obscura' | xargs pip install --constraint constraints.txt
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['worker'], sep='\n')" \
+    | xargs pip install --constraint constraints.txt
 COPY . .
-RUN pip install --no-deps --editable .
+RUN pip install --no-deps --editable ./obscura --editable .
 
 
 FROM build AS build-api
 COPY . .
-RUN pip install --no-deps --editable .
+RUN pip install --no-deps --editable ./obscura --editable .
 
 
 # The project stays in /app as a checkout: the migrations lie beside the packages.

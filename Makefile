@@ -33,7 +33,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv and install the pinned packages (again only when they change)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml obscura/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { \
 		echo "setup: needs Python 3.11 or newer with the venv module (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "setup: making $(VENV) with $(PYTHON) ($$($(PYTHON) --version))"; \
@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setup: installing the packages of constraints.txt (the first time takes a few minutes and about 6 GB)"
 	@started=$$SECONDS; \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --progress-bar off \
-		--constraint constraints.txt --editable '.[worker,dev]' || { \
+		--constraint constraints.txt --editable ./obscura --editable '.[worker,dev]' || { \
 		echo "setup: the installation did not go through. It needs the network (or a local package index) once;" >&2; \
 		echo "setup: after that, everything but 'make setup' works without. Mend that and run 'make setup' again." >&2; \
 		exit 1; }; \

@@ -121,7 +121,7 @@ class Service:
 def service(url: str, data_dir: Path, token: str) -> Iterator[Service]:
     """Run `obscura up` on a database, without workers, until the end."""
     changes = {"OBSCURA_DATABASE_URL": url, "OBSCURA_MODE": "celery", "OBSCURA_REDIS_URL": "redis://127.0.0.1:1/0"}
-    command = [sys.executable, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    command = [sys.executable, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
     with (data_dir / "log").open("wb") as log:
         process = subprocess.Popen(command, env=kept | changes, stdout=subprocess.DEVNULL, stderr=log)

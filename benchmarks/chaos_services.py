@@ -37,7 +37,7 @@ LOOK_SECONDS, LOOK_SECONDS_MAX = 0.2, 2.0
 STOP_SECONDS_MAX = 90.0
 # Short leases, so that a lost attempt is tried again within seconds; many attempts, so that most jobs succeed.
 LEASE_SECONDS, HEARTBEAT_SECONDS, ATTEMPTS_MAX = 6, 1.5, 6
-_API = (sys.executable, "-m", "service.cli", "up")
+_API = (sys.executable, "-m", "obscura.cli", "up")
 _WORKER = (
     *(sys.executable, "-m", "celery", "--app", "workers.supervise.app", "worker"),
     *("--concurrency", "2", "--loglevel", "info", "--without-gossip", "--without-mingle"),

@@ -40,8 +40,8 @@ from privacy.gradients.topagg import TopAggSgd
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
+from workers.recipes.blocks import pass_size
 from workers.recipes.interface import Means
-from workers.recipes.passes import pass_size
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.train.process import keep_freed_memory
 

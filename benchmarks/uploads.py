@@ -43,7 +43,7 @@ def service(folder: Path) -> Iterator[tuple[httpx.Client, int]]:
     """Run `obscura up` for the time of a block; yields a client of it and its process id."""
     address = folder / "service.url"
     environment = {**os.environ, "OBSCURA_DATA_DIR": str(folder), "OBSCURA_PORT": "0"}
-    command = [sys.executable, "-m", "service.cli", "up"]
+    command = [sys.executable, "-m", "obscura.cli", "up"]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(lambda: address.exists() and (folder / "admin.key").exists())

@@ -1,49 +1,51 @@
-"""Packages that only some commands need, and which extra of the installation brings them."""
+"""Packages that only some commands need, and which part of the installation brings them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import requires
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, requires
 
 from obscura.errors import ObscuraClientError
 
+SERVER = "obscura-server"
+WORKER = f"{SERVER}[worker]"
+
 
 class MissingExtra(ObscuraClientError):
-    """A package is not installed that an extra of the installation brings; the message names the command."""
+    """A package is not installed that some part of the installation brings; the message names the command."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"This needs {module}, which is not installed here. Run: pip install 'obscura[{extra}]'")
+    def __init__(self, what: str, needed: str, part: str) -> None:
+        super().__init__(f"{what} needs {needed}, which is not installed here. Run: pip install '{part}'")
 
 
 @contextmanager
 def extras() -> Iterator[None]:
-    """Name the extra where the block imports something that one would bring.
+    """Name the part of the installation that brings what the block imports.
 
     Raises:
-        MissingExtra: The block imports a package of an extra, and it is not installed.
+        MissingExtra: The block imports a package of such a part, and it is not installed.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        extra = extra_with(module)
-        if extra is None:
+        wanted = re.sub(r"[_.-]+", "-", module).lower()
+        part = next((part for part, names in packages_of_parts().items() if wanted in names), None)
+        if part is None:
             raise
-        raise MissingExtra(module, extra) from None
+        raise MissingExtra("This", module, part) from None
 
 
-def extra_with(module: str) -> str | None:
-    """The first extra whose packages include the one of a module; None where no extra does."""
-    wanted = re.sub(r"[_.-]+", "-", module).lower()
-    return next((extra for extra, names in packages_of_extras().items() if wanted in names), None)
-
-
-def packages_of_extras() -> dict[str, list[str]]:
-    """The names of the packages that each extra of the installation brings."""
+def packages_of_parts() -> dict[str, list[str]]:
+    """The packages that each part of the installation brings, by what `pip install` calls the part."""
     found: dict[str, list[str]] = {}
-    for line in requires("obscura") or ():
-        if parts := re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)['\"]", line):
-            found.setdefault(parts[2], []).append(re.sub(r"[_.-]+", "-", parts[1]).lower())
+    for distribution in ("obscura", SERVER):
+        with suppress(PackageNotFoundError):
+            for line in requires(distribution) or ():
+                if package := re.match(r"[\w.-]+", line):
+                    extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+                    part = f"{distribution}[{extra[1]}]" if extra else distribution
+                    found.setdefault(part, []).append(re.sub(r"[_.-]+", "-", package[0]).lower())
     return found

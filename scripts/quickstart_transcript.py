@@ -53,7 +53,7 @@ def run(place: Path, *command: str) -> str:
 def run_command(place: Path) -> str:
     """Run `obscura quickstart`."""
     words = ("quickstart", "digits", "--at-most", "2000", "--size", "28", "--grey", "--yes")
-    return f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "service.cli", *words)
+    return f"$ obscura {' '.join(words)}\n" + run(place, "-P", "-m", "obscura.cli", *words)
 
 
 def run_program(place: Path) -> str:

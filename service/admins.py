@@ -18,8 +18,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from obscura.private_files import replace_file
+from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.auth import Scope, is_usable, make_token, remember_key, revoke
+from service.auth import Scope, is_usable, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.session import find
@@ -30,12 +31,6 @@ ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000
 FIRST_NAME = "first admin"
 _INTRODUCTION = re.compile(r"(key_[a-z2-7]{20}):([0-9a-f]{64})")
-
-
-def introduce() -> tuple[str, str]:
-    """Return a new token and its introduction. Its owner makes it; the service sees it when it is first used."""
-    key_id, token, digest = make_token()
-    return token, f"{key_id}:{digest}"
 
 
 def admit_on_machine(session: Session, *, name: str, now: datetime) -> tuple[Admin, str]:

@@ -9,7 +9,6 @@ import enum
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,11 +16,10 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
+from obscura.wire.ids import digest_token, make_token
 from service.db.access_tables import ApiKey
-from service.db.base import new_id
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 
-SECRET_BYTES = 32
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is not known here, or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
@@ -68,10 +66,7 @@ def create_key(
     """Create a key. One that is made by a key with an end ends with it, or before.
 
     Args:
-        session: in a writing transaction.
-        name: for people.
         scopes: at least one.
-        now: aware.
         created_by: id of the key whose holder asks for it and sees its token; None on the service's own machine.
         admin_id: the person who asks, whose key it will be if it has the scope admin.
         expires_at: from when on it opens nothing; None for as late as the key that asks, or never.
@@ -123,13 +118,6 @@ def _end(session: Session, wished: datetime | None, created_by: str | None, now:
     return wished or end
 
 
-def make_token() -> tuple[str, str, str]:
-    """Return the id of a new key, its token with 256 random bits, and the SHA-256 by which the token is known."""
-    key_id = new_id("key")
-    token = f"obs_{key_id.removeprefix('key_')}_{secrets.token_hex(SECRET_BYTES)}"
-    return key_id, token, _hash(token)
-
-
 def remember_key(
     session: Session,
     key_id: str,
@@ -166,7 +154,7 @@ def authenticate(session: Session, token: str, *, now: datetime) -> Principal:
     """
     claimed = claimed_id(token)
     key = session.get(ApiKey, claimed) if claimed else None
-    matches = hmac.compare_digest(_hash(token), key.hash if key else _NO_HASH)
+    matches = hmac.compare_digest(digest_token(token), key.hash if key else _NO_HASH)
     if key is None or not matches or key.revoked_at is not None:
         raise Unauthorized(_UNKNOWN)
     if key.expires_at is not None and key.expires_at <= now:
@@ -204,10 +192,7 @@ def revoke_key(
     themself the only one who decides. Revoking twice keeps the first time.
 
     Args:
-        session: in a writing transaction.
-        key_id: of the key.
         admin_id: the person who asks.
-        now: aware.
         with_made: also revoke all that it made, directly or not.
 
     Returns:
@@ -257,7 +242,3 @@ def with_all_made(chosen: ColumnElement[bool]) -> Select[tuple[str]]:
 
 def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

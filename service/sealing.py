@@ -116,6 +116,11 @@ class SealedReader(io.RawIOBase):
         """Return True."""
         return True
 
+    @property
+    def size(self) -> int:
+        """Bytes of the content, which are authentic."""
+        return self._size
+
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Move to a position in the content and return it."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]

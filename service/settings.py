@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from obscura import occupant
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
@@ -66,6 +65,11 @@ class Settings(BaseSettings):
     disk_free_bytes_min: int = Field(
         default=256 * 1024**2, ge=0, description="left on every disk that is written to; with less, nothing new begins"
     )
+
+    @classmethod
+    def at(cls, folder: Path, **given: Any) -> Self:
+        """Read the settings of a service that keeps its data in a folder; options that are None are left out."""
+        return cls(data_dir=folder, **{name: value for name, value in given.items() if value is not None})
 
     @model_validator(mode="after")
     def _fill_and_check(self) -> Self:

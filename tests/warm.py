@@ -31,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MAINS = (
-    "service.cli",
+    "obscura.cli",
     "workers.train.runner",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
@@ -232,7 +232,7 @@ def _run(order: dict[str, Any]) -> Any:
 def main(program: str, address: str) -> None:
     """Import everything and wait for orders."""
     sys.executable = program  # so that what a forked service starts is warm, too
-    for name in (*MAINS, "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
+    for name in (*MAINS, "obscura.cli.app", "service.main", "service.cli.serving", "uvicorn", "PIL.PngImagePlugin"):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

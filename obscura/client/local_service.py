@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from obscura.client.client import Client
 from obscura.errors import ObscuraClientError
-from obscura.extras import MissingExtra
+from obscura.extras import SERVER, WORKER, MissingExtra
 from obscura.occupant import address_of, admin_key_path, is_occupied
 from obscura.private_files import make_private_folder
 
@@ -46,8 +47,8 @@ class LocalService:
 
     def __enter__(self) -> Self:
         if not (url := running_at(self.data_dir)):
-            if find_spec("torch") is None:
-                raise MissingExtra("torch", "worker")
+            if not _is_installed(SERVER) or find_spec("torch") is None:
+                raise MissingExtra("A service on this machine", "torch and the packages of a server", WORKER)
             make_private_folder(self.data_dir)
             url = self._wait() if is_occupied(self.data_dir) else self._start()
         self.url, self.token = url, admin_key_path(self.data_dir).read_text("ascii").strip()
@@ -82,7 +83,7 @@ class LocalService:
 
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
-        command = [sys.executable, "-P", "-m", "service.cli", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-P", "-m", "obscura.cli", "--data-dir", str(self.data_dir)]
         with open(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as log:
             self.process = subprocess.Popen(
                 [*command, "up", "--port", "0", "--while-stdin-is-open"],
@@ -119,6 +120,13 @@ class LocalClient(Client):
         atexit.unregister(self.close)
         super().close()
         self.service.__exit__()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
 
 
 def running_at(data_dir: Path) -> str | None:

@@ -143,6 +143,30 @@ def odds_sentence(sure: float, delta: float, unit: str) -> str:
     )
 
 
+def values_in_words(schema: Mapping[str, Any]) -> str:
+    """Say which values the JSON Schema of one option takes: "an integer between 1 and 64"."""
+    parts = schema.get("anyOf", [schema])
+    return " or ".join(_in_words(part) for part in parts)
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema["type"]
+    if kind in ("integer", "number"):
+        words = "an integer" if kind == "integer" else "a number"
+        low, high = (schema.get(bound) for bound in ("minimum", "maximum"))
+        written = "{:d}" if kind == "integer" else "{:g}"
+        if low is not None and high is not None:
+            return f"{words} between {written.format(low)} and {written.format(high)}"
+        return words + (f" of at least {low}" if low is not None else f" of at most {high}" if high is not None else "")
+    if kind == "string":
+        return f"a text of at most {schema['maxLength']} characters" if "maxLength" in schema else "a text"
+    return {"boolean": "true or false", "null": "null"}.get(kind, f"JSON of type {kind}")
+
+
 # All of these by the names that templates give them.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "bytes": show_bytes,

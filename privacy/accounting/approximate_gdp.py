@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy import optimize, special
+import scipy  # its `optimize` is loaded where it is used first, for that takes a third of a second
+from scipy import special
 
 from privacy.accounting.events import Event, PoissonGaussianEvent
 from privacy.accounting.gaussian import Floats, gaussian_deltas, gaussian_log_delta, gaussian_mu
@@ -224,7 +225,7 @@ def least_noise(probability: float, steps: int, mu_squared: float, rate: float) 
     def guessed(log_noise: float) -> float:
         return 2 * math.log(deviation(step(log_noise))) - math.log(mu_squared)
 
-    tried = float(optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
+    tried = float(scipy.optimize.brentq(guessed, low, high)) if guessed(low) > 0 > guessed(high) else (low + high) / 2
     slope = (guessed(tried + _NOISE_CLOSE) - guessed(tried)) / _NOISE_CLOSE
     before: tuple[float, float] | None = None
     while high - low > _NOISE_CLOSE:  # Newton's first step has the slope of the guess, later ones that of the last two

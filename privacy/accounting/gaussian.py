@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+import scipy  # its `optimize` is loaded where it is used first, for that takes a third of a second
+from scipy import special
 
 from privacy.accounting.events import positive_finite
 from privacy.errors import InvalidParameter
@@ -82,7 +83,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = 1.0
     while gaussian_log_delta(mu, high) > log_delta:
         high *= 2
-    return float(optimize.brentq(lambda e: max(gaussian_log_delta(mu, e), -1e6) - log_delta, 0.0, high, xtol=1e-13))
+    return float(
+        scipy.optimize.brentq(lambda e: max(gaussian_log_delta(mu, e), -1e6) - log_delta, 0.0, high, xtol=1e-13)
+    )
 
 
 def gaussian_deltas(mu: float, epsilons: Floats) -> Floats:

@@ -21,10 +21,9 @@ from torch import nn
 from privacy.accounting.events import PoissonGaussianEvent, positive_finite
 from privacy.errors import InvalidParameter
 from privacy.gradients import integers
-from privacy.gradients.integers import Part, Sums, exact_sums, grid_bits, parted
+from privacy.gradients.integers import Part, Sums, exact_sums, grid_bits, noisy_sum, parted
 from privacy.gradients.layers import Shares
 from privacy.gradients.per_sample import Traces, trainable
-from privacy.gradients.release import release_sum
 from privacy.mechanisms.noise import SecureNoise
 
 # Gradients by record that are written out together: on a CPU, what stays in its cache from one operation to the next.
@@ -185,7 +184,7 @@ class Estimator(ABC):
         self._sums = {}
 
         def add_noise(private_sum: torch.Tensor) -> torch.Tensor:
-            return release_sum(private_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
+            return noisy_sum(private_sum, bound=self.bound, noise_multiplier=self.noise_multiplier, noise=noise)
 
         grid = self.sensitivity / self.bound
         released = self.curator.release(torch.cat([value.reshape(-1) for value in sums]), add_noise)

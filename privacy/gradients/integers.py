@@ -24,8 +24,10 @@ from typing import NamedTuple
 
 import torch
 
+from privacy.accounting.events import SMOOTHING_VARIANCE, positive_finite
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.discrete_gaussian import STDDEV_MAX
+from privacy.mechanisms.noise import SecureNoise
 
 GRID_BITS_MAX = 30
 UNITS_MAX = 2**31  # of a sample, and as many public summands: times 2^30 they fit into int64
@@ -160,3 +162,33 @@ def _sum(part: Part, dropped: torch.Tensor | None) -> torch.Tensor:
 
 def _without(rows: torch.Tensor, dropped: torch.Tensor | None) -> torch.Tensor:
     return rows if dropped is None else rows.masked_fill(dropped.reshape(-1, *[1] * (rows.dim() - 1)), 0)
+
+
+def noisy_sum(private_sum: torch.Tensor, *, bound: float, noise_multiplier: float, noise: SecureNoise) -> torch.Tensor:
+    """Add discrete Gaussian noise of deviation `noise_multiplier * bound` to a sum, exactly as it is priced.
+
+    Continuous noise in floating point has gaps that reveal the low bits of what it was added to (Mironov 2012); here
+    sums and noise are integers.
+
+    Privacy:
+        Neighbours' sums are integer vectors at most `bound` apart in L2 norm. Integer noise of deviation sigma times
+        that is the event (sigma, counted with the smoothing variance of `privacy.accounting.events`).
+
+    Args:
+        private_sum: any shape, int64; changes by at most `bound` in L2 norm when one unit is added.
+        bound: above 0. Public.
+        noise_multiplier: sigma > 0 of the event. Public.
+        noise: a generator of this step alone.
+
+    Returns:
+        Integers like `private_sum`, where it is. Released; public from here on.
+
+    Raises:
+        InvalidParameter: a parameter is out of range, or the sum is no int64 (nothing is released).
+    """
+    if private_sum.dtype != torch.int64:
+        raise InvalidParameter("private_sum", "(hidden)", "only integers are released")
+    stddev = positive_finite("noise_multiplier", noise_multiplier) * positive_finite("bound", bound)
+    stddev = math.nextafter(math.sqrt(stddev * stddev + SMOOTHING_VARIANCE) * (1 + 2.0**-50), math.inf)
+    drawn = noise.discrete_gaussian(tuple(private_sum.shape), stddev)
+    return private_sum + torch.from_numpy(drawn).to(private_sum.device)

@@ -208,6 +208,6 @@ for _kind in KINDS.values():
 
 
 def known_example(schema: str, name: str) -> Any:
-    """Return the example of a field of a schema, or of a parameter; None where there is none of its own."""
+    """Return the example of a field of a schema, or of a parameter; None where it has no example of its own."""
     otherwise = EXAMPLES.get(name, _MOMENT if name.endswith("_at") else None)
     return EXAMPLES.get(f"{schema}.{name}", otherwise)

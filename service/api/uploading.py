@@ -40,7 +40,7 @@ class UploadLimits:
 
 
 def upload_slots(limits: UploadLimits) -> Slots[UploadLimits]:
-    """Return the slots of uploads; where there is none left, TooManyUploads (of the key) or Busy is raised."""
+    """Return the slots of uploads; where all are taken, TooManyUploads (of the key) or Busy is raised."""
     return Slots(
         limits,
         limits.uploads_max,

@@ -1,96 +1,29 @@
-"""The `obscura` command: results on stdout, progress on stderr, exit codes by class of failure."""
+"""What the packages of a server add to the `obscura` command; `obscura.cli.server_side` loads it by its entry point."""
 
 from __future__ import annotations
 
-import sys
-from importlib.metadata import version
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from obscura.extras import extras
-from service.cli import (
-    accounts,
-    admins,
-    datasets,
-    doctor,
-    jobs,
-    keys,
-    ledger,
-    profiles,
-    quickstart,
-    recipes,
-    releases,
-    server,
-    sweeps,
-)
-from service.cli.connection import Target
-from service.cli.console import reporting
+from obscura.wire.recipe_schemas import RecipeRecord
+from service.cli import ledger, machine, quickstart, server
+from service.cli.machine import look_around
 
-app = typer.Typer(
-    name="obscura",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Private synthetic images behind a budget that cannot be overspent. "
-    "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
-)
-app.command("up")(server.up)
-app.command("quickstart")(quickstart.quickstart)
-app.command("demo")(server.demo)
-app.command("login")(profiles.login)
-app.command("logout")(profiles.logout)
-app.command("doctor")(doctor.doctor)
-app.command("recipes")(recipes.recipes)
-app.command("openapi")(server.openapi)
-app.command("plan")(jobs.plan)
-app.command("train")(jobs.train)
-app.command("sweep")(sweeps.sweep)
-app.command("evaluate")(releases.evaluate)
-app.command("sample")(releases.sample)
-app.command("download")(releases.download)
-app.add_typer(accounts.accounts, name="accounts")
-app.add_typer(datasets.datasets, name="datasets")
-app.add_typer(jobs.jobs, name="jobs")
-app.add_typer(sweeps.sweeps, name="sweeps")
-app.add_typer(releases.releases, name="releases")
-app.add_typer(accounts.limits, name="limits")
-app.add_typer(accounts.budget, name="budget")
-app.add_typer(keys.keys, name="keys")
-app.add_typer(admins.admins, name="admins")
-app.add_typer(ledger.ledger, name="ledger")
+__all__ = ["add_commands", "installed_recipes", "look_around"]
 
 
-def show_version(wanted: bool) -> None:
-    """Write the version and leave."""
-    if wanted:
-        typer.echo(f"obscura {version('obscura')}")
-        raise typer.Exit
+def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
+    """Add the commands that run a service, or work on what it keeps."""
+    app.command("up")(server.up)
+    app.command("quickstart")(quickstart.quickstart)
+    app.command("demo")(server.demo)
+    app.command("openapi")(server.openapi)
+    app.add_typer(ledger.ledger, name="ledger")
+    admins.command("restore")(machine.restore)
 
 
-@app.callback()
-def choose_target(
-    context: typer.Context,
-    url: Annotated[str | None, typer.Option(envvar="OBSCURA_URL", help="Address of the service.")] = None,
-    token: Annotated[str | None, typer.Option(envvar="OBSCURA_TOKEN", help="API key.")] = None,
-    data_dir: Annotated[
-        Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
-    ] = Path("var"),
-    profile: Annotated[
-        str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A service that `obscura login` has kept.")
-    ] = None,
-    _version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
-    ] = False,
-) -> None:
-    """Find the service."""
-    context.obj = Target(url, token, data_dir, profile)
+def installed_recipes() -> list[RecipeRecord]:
+    """Describe the recipes that are installed."""
+    from privacy.plans.registry import RECIPES
+    from service.api.routes.recipes import describe
 
-
-def main() -> None:
-    """Run the command line. A package that only some commands need, and that is not there, is named with its extra."""
-    try:
-        with reporting(as_json="--json" in sys.argv), extras():
-            app()
-    except typer.Exit as leaving:
-        sys.exit(leaving.exit_code)
+    return [describe(recipe) for recipe in RECIPES.values()]

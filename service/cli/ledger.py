@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.connection import Json
-from service.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.connection import Json
+from obscura.cli.console import CliError, Exit, Output, reporting
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def public_key(context: typer.Context, as_json: Json = False) -> None:
 
     with reporting(as_json) as output:
         try:
-            key = open_signing_key(context.obj.settings().ledger_key_path)
+            key = open_signing_key(Settings.at(context.obj.folder).ledger_key_path)
         except (SigningKeyUnusable, OSError) as error:
             raise CliError(str(error), Exit.USAGE) from error
         if as_json:
@@ -125,7 +125,7 @@ def open_database(context: typer.Context, as_json: bool) -> Iterator[tuple[Setti
 
     configure_logging("CRITICAL")  # what is found is the result of the command, and stands in it
     with reporting(as_json) as output:
-        settings = context.obj.settings()
+        settings = Settings.at(context.obj.folder)
         url = make_url(settings.database_url)
         if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
             raise CliError(f"There is no database at {url.database}: see --data-dir.", Exit.USAGE)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import LABELS, follow, show_preview
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.client import RECIPE
 from obscura.client.datasets import default_name
@@ -24,8 +26,6 @@ from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
 from privacy.mechanisms.noise import KEY_BYTES, SecureNoise
 from privacy.mechanisms.record_count import propose_bound
-from service.cli.console import CliError, Exit, Output
-from service.cli.jobs import LABELS, follow, show_preview
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 

@@ -13,6 +13,9 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Target, Yes, address
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.jobs import confirm, somebody_there
 from obscura.client import Account, Client
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService
@@ -20,9 +23,6 @@ from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import prepare, read_choices
 from obscura.preparing.choices import SIDE_USUAL
-from service.cli.connection import Target, Yes, address
-from service.cli.console import CliError, Exit, Output, reporting
-from service.cli.jobs import confirm, somebody_there
 from service.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
 
 

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from obscura.extras import MissingExtra
-from service.cli.connection import Json, Target
-from service.cli.console import CliError, Exit, reporting
+from obscura.cli.connection import Json, Target
+from obscura.cli.console import CliError, Exit, reporting
+from obscura.extras import WORKER, MissingExtra
+from service.settings import Settings
 
 
 def up(
@@ -32,11 +33,11 @@ def up(
     target: Target = context.obj
     with reporting(as_json) as output:
         try:
-            settings = target.settings(host=host, port=port)
+            settings = Settings.at(target.folder, host=host, port=port)
         except ValidationError as error:
             raise CliError(f"The settings are invalid: {error}", Exit.USAGE) from error
         if settings.mode == "embedded" and find_spec("torch") is None:
-            raise MissingExtra("torch", "worker")  # it would take jobs and could train none of them
+            raise MissingExtra("It", "torch", WORKER)  # it would take jobs and could train none of them
         from service.cli.serving import serve
 
         if while_stdin_is_open:

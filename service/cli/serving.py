@@ -25,10 +25,10 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from obscura.cli.console import CliError, Exit, Output
 from obscura.occupant import address_of, announced, occupied
 from obscura.private_files import keep_new_files_private, make_private_folder
 from service.api.deps import Service
-from service.cli.console import CliError, Exit, Output
 from service.dashboard.sessions import LINK_SECONDS
 from service.logs import configure_logging, get_logger
 from service.main import create_app

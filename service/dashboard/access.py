@@ -79,20 +79,9 @@ class Viewer:
     form_token: str
     name: str = ""
 
-    @property
-    def may_train(self) -> bool:
-        """May cancel jobs and draw samples."""
-        return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.TRAIN})
-
-    @property
-    def may_upload(self) -> bool:
-        """May declare, upload and delete datasets."""
-        return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope.DATA})
-
-    @property
-    def may_administer(self) -> bool:
-        """May freeze accounts, lower limits, ask for higher ones, and decide about what other admins ask for."""
-        return self.principal is not None and Scope.ADMIN in self.principal.scopes
+    def may(self, scope: str) -> bool:
+        """Whether the key has a scope, or that of admins, which includes the others."""
+        return self.principal is not None and bool(self.principal.scopes & {Scope.ADMIN, Scope(scope)})
 
 
 async def running_dashboard(request: Request) -> Dashboard:

@@ -14,10 +14,9 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest
 from obscura.wire.schemas import DatasetRecord
-from obscura.wire.wording import show_epsilon
+from obscura.wire.wording import show_epsilon, values_in_words
 from obscura.wire.words import TRAIN, DatasetState, Visibility
 from privacy.errors import PrivacyError
-from privacy.plans.options import values_in_words
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs

@@ -127,15 +127,17 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
         UploadTooLarge: Too many bytes.
         UploadFailed: The disk or the service failed.
     """
+    key = key_of(upload.dataset_id)
     request = _request(settings, upload, sent.format)
     fingerprint_key = _fingerprint_key(settings, request)
     with ExitStack() as stack:
         with _disk_faults(request):
             make_private_folder(request.source.parent)
-            stack.callback(request.source.unlink, missing_ok=True)
-            stage = storage_of(settings).stage(key_of(upload.dataset_id), mark=str(upload.attempt))
-            request = replace(request, target=stack.enter_context(stage))
+        stack.callback(request.source.unlink, missing_ok=True)
         digest, size = _quarantine(sent, request)
+        with _disk_faults(request):
+            stage = storage_of(settings).stage(key, mark=str(upload.attempt))
+            request = replace(request, target=stack.enter_context(stage))
         _run_ingest(request)
         digests = _judge(request, fingerprint_key)
         key_id = vault.key_id_of(request.target_key)

@@ -205,9 +205,7 @@ class SealedArray:
             raise
         except Exception:  # the header is a Python literal; its parser's messages quote it
             raise SealBroken from None
-        start = self._reader.tell()
-        values_bytes = self._reader.seek(0, os.SEEK_END) - start
-        self._reader.seek(start)
+        values_bytes = self._reader.size - self._reader.tell()
         # Compared before anything is allocated: a header may claim any shape.
         if fortran_order or dtype.kind not in "iu" or prod(shape) * dtype.itemsize != values_bytes or not shape:
             raise SealBroken
@@ -229,4 +227,5 @@ def _open(settings: Settings, dataset_id: str, name: str) -> SealedArray:
         directory = storage_of(settings).open(key_of(dataset_id))
     except NotFound:
         raise NotFound("This dataset has no content.") from None
-    return SealedArray(directory, dataset_id, name, read_key(key_path(settings, dataset_id)))
+    key = read_key(key_path(settings, dataset_id))
+    return SealedArray(directory, dataset_id, name, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import enum
 import hashlib
 import json
@@ -16,6 +15,8 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, DateTime, Dialect, Enu
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from obscura.wire.ids import ID_RANDOM_CHARACTERS, id_from
+
 # Every constraint has a name that both databases and the migrations agree on.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -24,8 +25,6 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-
-ID_RANDOM_CHARACTERS = 20
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -112,7 +111,7 @@ def check(rule: str, name: str) -> CheckConstraint:
 
 def new_id(prefix: str) -> str:
     """Return `<prefix>_` and 20 random lowercase base32 characters (100 bits)."""
-    return _id_from(prefix, secrets.token_bytes(13))
+    return id_from(prefix, secrets.token_bytes(13))
 
 
 def release_id_of(job_id: str) -> str:
@@ -120,13 +119,9 @@ def release_id_of(job_id: str) -> str:
 
     It follows from the job, so an attempt that comes after a crash finds the artifact of the attempt before it.
     """
-    return _id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
+    return id_from("rel", hashlib.sha256(f"obscura/release/{job_id}".encode()).digest())
 
 
 def is_id(text: str, prefix: str) -> bool:
     """Tell whether a text has the form of an id with this prefix."""
     return re.fullmatch(rf"{prefix}_[a-z2-7]{{{ID_RANDOM_CHARACTERS}}}", text) is not None
-
-
-def _id_from(prefix: str, digits: bytes) -> str:
-    return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"

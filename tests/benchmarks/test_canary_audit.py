@@ -56,9 +56,9 @@ def test_every_place_that_draws_noise_is_audited():
     audited = {
         "privacy/aggregation/topagg.py",  # votes on images, latents and moments
         "privacy/mechanisms/record_count.py",
-        "privacy/gradients/release.py",  # every gradient estimator
+        "privacy/gradients/integers.py",  # every gradient estimator
         "workers/recipes/class_histogram/loop.py",
-        "workers/recipes/moments/paid_warm_start.py",  # hands on what the warm start asks for
+        "workers/recipes/moments/warm_start.py",  # hands on what the warm start asks for
         "workers/recipes/moments/released_sums.py",  # of the warm start
     }
     root = Path(__file__).resolve().parents[2]

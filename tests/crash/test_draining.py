@@ -14,7 +14,7 @@ def test_a_service_told_to_stop_queues_its_training_again(sqlite_url, tmp_path, 
     shop = build(tmp_path / "var", sqlite_url)
     job_id = shop.train(images=4000, images_per_iteration=1, rounds=10)
     settings = shop.settings.model_copy(update={"lease_seconds": 60, "port": 0, "attempts_max": 1})
-    command = [warm, "-m", "service.cli", "up"]
+    command = [warm, "-m", "obscura.cli", "up"]
     with (tmp_path / "log").open("wb") as log:
         service = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)
         try:

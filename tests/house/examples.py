@@ -34,7 +34,7 @@ TOGETHER = tuple(
 NOT_RUN = {
     "make demo": "takes minutes and the real Fashion-MNIST; tests/service/cli/demo runs it small",
     "make test": "is what runs this",
-    "pip install '.[worker]'": "installs gigabytes; make setup has done it, and CI does in a fresh environment",
+    "pip install ./obscura '.[worker]'": "installs gigabytes; make setup has done it, in CI in a fresh environment",
     "obscura up": "the test itself runs it, on a free port",
     "curl -s $URL/v1/previews": "trains classifiers for minutes; tests/workers/train/test_previewing.py runs it",
     'curl -sN $URL/v1/jobs/job_.../events -H "$AUTH"    # until its job has ended': "of the preview",

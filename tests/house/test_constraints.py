@@ -6,14 +6,15 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERYTHING = ("obscura", "service", "workers", "models", "privacy")
-OPTIONAL = ("hf",)
+SERVER = ("service", "workers", "models", "privacy")
+OPTIONAL = ("hf", "torch", "svhn")
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[0-9][A-Za-z0-9.]*)$")
 
 
@@ -24,12 +25,26 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(match["name"]): match["version"] for match in matches if match}
 
 
+def projects() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The library and the server, as their files declare them."""
+    library, server = (
+        tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for path in (ROOT / "obscura" / "pyproject.toml", ROOT / "pyproject.toml")
+    )
+    return library, server
+
+
 def declared(*parts: str) -> list[Requirement]:
-    """What the parts need (client, server, worker, hf, dev); without any, all of them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = {"client": project["dependencies"], **project["optional-dependencies"]}
+    """What the parts need (client, hf, torch, svhn, server, worker, dev); without any, all of them."""
+    library, server = projects()
+    groups = {
+        "client": library["dependencies"],
+        **library["optional-dependencies"],
+        "server": server["dependencies"],
+        **server["optional-dependencies"],
+    }
     found = [Requirement(line) for part in parts or groups for line in groups[part]]
-    return [requirement for requirement in found if requirement.name != "obscura"]  # an extra that includes another
+    return [requirement for requirement in found if requirement.name != "obscura"]
 
 
 def imported(packages: tuple[str, ...]) -> set[str]:
@@ -43,23 +58,38 @@ def imported(packages: tuple[str, ...]) -> set[str]:
                 elif isinstance(node, ast.ImportFrom):
                     modules.add(str(node.module).partition(".")[0])
     owners = metadata.packages_distributions()
-    foreign = modules - sys.stdlib_module_names - set(EVERYTHING)
+    foreign = modules - sys.stdlib_module_names - {"obscura", *SERVER}
     return {canonicalize_name(owner) for module in foreign for owner in owners.get(module, [module])}
 
 
 @pytest.mark.parametrize(
     ("packages", "parts"),
-    [(("service",), ("client", "server", *OPTIONAL)), (EVERYTHING, ("client", "server", "worker", *OPTIONAL))],
-    ids=["web", "all"],
+    [
+        (("obscura",), ("client", *OPTIONAL)),
+        (("service",), ("server",)),
+        (SERVER, ("server", "worker")),
+    ],
+    ids=["library", "web", "server"],
 )
 def test_what_is_imported_is_declared(packages, parts):
     names = {canonicalize_name(requirement.name) for requirement in declared(*parts)}
-    assert imported(packages) - {"obscura", "torch"} <= names  # the client makes tensors for whoever has torch
+    assert imported(packages) - {"obscura", "obscura-server"} <= names
 
 
-def test_what_is_declared_is_imported():
-    names = {canonicalize_name(requirement.name) for requirement in declared("client", "server", "worker", *OPTIONAL)}
-    assert names <= imported(EVERYTHING)
+def test_the_server_needs_the_library_of_its_own_version():
+    library, server = projects()
+    assert library["version"] == server["version"]
+    assert f"obscura=={library['version']}" in server["dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "parts"),
+    [(("obscura",), ("client", *OPTIONAL)), (SERVER, ("server", "worker"))],
+    ids=["library", "server"],
+)
+def test_what_is_declared_is_imported(packages, parts):
+    names = {canonicalize_name(requirement.name) for requirement in declared(*parts)}
+    assert names <= imported(packages)
 
 
 def test_constraints_hold_no_addresses():

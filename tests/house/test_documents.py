@@ -60,7 +60,7 @@ def test_make_targets_exist(document, text):
 
 def command_of(words: list[str]) -> tuple[TyperCommand | TyperGroup, list[str]]:
     """The command that a line names, and the rest of the line."""
-    from service.cli import app
+    from obscura.cli.app import app
 
     command: Any = typer.main.get_command(app)
     while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
@@ -87,7 +87,7 @@ def test_settings_exist(document, text):
     from service.settings import Settings
 
     known = {f"OBSCURA_{name.upper()}" for name in Settings.model_fields}
-    others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "service/cli").rglob("*.py"))]
+    others = [ROOT / ".env.example", ROOT / "scripts/with_services.py", *sorted((ROOT / "obscura/cli").rglob("*.py"))]
     for path in others:
         known |= set(re.findall(r"OBSCURA_[A-Z_]+", path.read_text(encoding="utf-8")))
     for name in set(re.findall(r"OBSCURA_[A-Z_]+", text)):

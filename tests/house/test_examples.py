@@ -99,7 +99,7 @@ class Walk:
         first = tools / "first"
         first.mkdir()
         if warm:
-            (first / "obscura").write_text(f'#!/bin/sh\nexec {warm} -m service.cli "$@"\n')
+            (first / "obscura").write_text(f'#!/bin/sh\nexec {warm} -m obscura.cli "$@"\n')
             (first / "obscura").chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OBSCURA_")}
         kept["PATH"] = f"{first}:{Path(sys.executable).parent}:{os.environ['PATH']}:{tools}"
@@ -207,7 +207,7 @@ def test_the_guides_run_from_the_first_account_to_the_last_deletion(service, cli
     shutil.copy(ROOT / "scripts" / "verify_receipt.py", tmp_path)
 
     def obscura(*words: str) -> str:
-        return walk.check(" ".join(words), [warm, "-m", "service.cli", *words], {})
+        return walk.check(" ".join(words), [warm, "-m", "obscura.cli", *words], {})
 
     obscura("admins", "introduce", "--out", "bob.key")
     obscura("admins", "admit", "Bob", "--introduction", walk.seen["introduction"], "--reason", "the second")

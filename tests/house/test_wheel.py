@@ -1,28 +1,34 @@
-"""A wheel is enough: it holds the migrations, and its client works where nothing of the server is installed."""
+"""Two wheels: the library is one package and works where nothing of the server is; the other holds the rest."""
 
+import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-import sysconfig
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from PIL import Image
+
+from obscura.client.local_service import running_at
+from tests.obscura.small import SMALL
+from tests.together import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = "from setuptools.build_meta import build_wheel; print(build_wheel('dist'))"
-SOURCES = ("obscura", "service", "workers", "models", "privacy", "alembic")
+BUILD = "from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
+SERVER = ("service", "workers", "models", "privacy")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def client_packages() -> set[Path]:
-    """Files and folders, directly below site-packages, of all that a plain installation brings."""
+    """Files and folders, directly below site-packages, of all that an installation of the library brings."""
     found: set[str] = set()
     waiting = ["obscura"]
     roots: set[Path] = set()
@@ -42,45 +48,75 @@ def client_packages() -> set[Path]:
     return roots
 
 
+def build(project: Path, wheels: Path) -> Path:
+    """Build the wheel of a project."""
+    command = [sys.executable, "-c", f"import sys; {BUILD}", str(wheels)]
+    built = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    return wheels / built.stdout.split()[-1]
+
+
+def install(environment: Path, *wheels: Path) -> None:
+    """Make a fresh environment with these wheels in it, and nothing else."""
+    venv.create(environment, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python"), "install", "--quiet"]
+    subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", *map(str, wheels)], check=True)
+
+
+def site_packages(environment: Path) -> Path:
+    (found,) = environment.glob("lib/python3*/site-packages")
+    return found
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel in it."""
+    """Two fresh environments: `venv` has the library alone, `server` both wheels."""
     place = tmp_path_factory.mktemp("wheel")
     source = place / "source"
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("obscura", *SERVER, "alembic"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    built = subprocess.run([sys.executable, "-c", BUILD], cwd=source, capture_output=True, text=True, check=True)
-    wheel = source / "dist" / built.stdout.split()[-1]
-    venv.create(place / "venv", with_pip=False, symlinks=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(place / "venv/bin/python"), "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-deps", "--no-compile", str(wheel)], check=True)
+    library, server = build(source / "obscura", place), build(source, place)
+    install(place / "venv", library)
+    install(place / "server", library, server)
     shutil.rmtree(source)
     (place / "client").mkdir()
     for path in client_packages():
         (place / "client" / path.name).symlink_to(path)
+    (site_packages(place / "venv") / "others.pth").write_text(f"{place / 'client'}\n", "utf-8")
+    (site_packages(place / "server") / "others.pth").write_text(
+        f"{metadata.distribution('sqlalchemy').locate_file('')}\n", "utf-8"
+    )
     return place
 
 
-@pytest.fixture
-def run(place: Path) -> Run:
-    """Run a command of the fresh environment, in an empty folder, beside these packages."""
-    (site_packages,) = (place / "venv").glob("lib/python3*/site-packages")
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OBSCURA_", "PYTHONPATH"))}
+    return kept | variables
 
-    def run(*arguments: str, beside: Path = place / "client", code: int = 0) -> subprocess.CompletedProcess[str]:
-        (site_packages / "others.pth").write_text(f"{beside}\n", "utf-8")
-        (place / "empty").mkdir(exist_ok=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OBSCURA_", "PYTHONPATH"))}
-        command = [str(place / "venv/bin" / arguments[0]), *arguments[1:]]
-        ran = subprocess.run(command, cwd=place / "empty", env=kept, capture_output=True, text=True, check=False)
+
+@pytest.fixture
+def run(place: Path, tmp_path: Path) -> Run:
+    """Run a command of a fresh environment, in an empty folder."""
+
+    def run(
+        *arguments: str, within: str = "venv", code: int = 0, sent: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        command = [str(place / within / "bin" / arguments[0]), *arguments[1:]]
+        home = environment(HOME=str(tmp_path / "home"), XDG_CONFIG_HOME=str(tmp_path / "home"), **variables)
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        ran = subprocess.run(
+            command, cwd=tmp_path / "empty", env=home, input=sent, capture_output=True, text=True, check=False
+        )
         assert ran.returncode == code, ran.stdout + ran.stderr
         return ran
 
     return run
 
 
-def test_the_client_needs_no_package_of_the_server(run, place):
+def test_the_library_is_one_package_and_needs_none_of_the_server(run, place):
+    tops = {path.name for path in site_packages(place / "venv").iterdir() if path.suffix not in (".pth", ".dist-info")}
+    assert tops == {"obscura"}
     version = metadata.version("obscura")
     assert run("obscura", "--version").stdout == f"obscura {version}\n"
     code = "import sys, obscura; print(obscura.__file__, {'fastapi', 'sqlalchemy', 'torch'} & set(sys.modules))"
@@ -89,33 +125,108 @@ def test_the_client_needs_no_package_of_the_server(run, place):
     assert printed.endswith("set()\n")
 
 
+@pytest.mark.parametrize("package", ["obscura", *SERVER])
+def test_every_module_of_the_repository_is_in_a_wheel(place, package):
+    installed = site_packages(place / ("venv" if package == "obscura" else "server")) / package
+    here, there = ({path.relative_to(top) for path in top.rglob("*.py")} for top in (ROOT / package, installed))
+    assert there == here
+
+
 @pytest.mark.parametrize(
-    ("command", "extra"), [(["up"], "worker"), (["ledger", "status"], "server"), (["openapi"], "server")]
+    ("command", "part"),
+    [
+        (["up"], "obscura-server[worker]"),
+        (["quickstart", "pets"], "obscura-server[worker]"),
+        (["ledger", "status"], "obscura-server"),
+        (["openapi"], "obscura-server"),
+    ],
 )
-def test_a_command_names_the_extra_that_it_needs(run, command, extra):
+def test_a_command_that_a_server_alone_has_names_what_brings_it(run, command, part):
     failed = run("obscura", *command, code=1)
-    assert f"Run: pip install 'obscura[{extra}]'" in failed.stderr
+    assert f"Run: pip install '{part}'" in failed.stderr
     assert failed.stderr.count("\n") == 1
     assert failed.stdout == ""
+    assert command[0] not in run("obscura", "--help").stdout.split()
 
 
-def test_another_package_of_the_same_name_is_named(run, place):
-    (place / "empty" / "service").mkdir(parents=True)
-    (place / "empty" / "service" / "__init__.py").touch()
-    assert "another 'service' than Obscura's" in run("python", "-c", "import obscura", code=1).stderr
-    shutil.rmtree(place / "empty")
+def test_a_service_of_ones_own_names_what_brings_it(run):
+    failed = run("python", "-c", "import obscura; obscura.local('data')", code=1)
+    assert "Run: pip install 'obscura-server[worker]'" in failed.stderr
+
+
+@pytest.fixture(scope="module")
+def served(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """The address and the key of a service that runs from the server's wheel."""
+    folder = tmp_path_factory.mktemp("served")
+    data = folder / "data"
+    command = [str(place / "server/bin/obscura"), "--data-dir", str(data), "up", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(OMP_NUM_THREADS="1"), stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(lambda: running_at(data), "the service serves", seconds=120)
+            yield tuple((data / name).read_text("ascii").strip() for name in ("service.url", "admin.key"))
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    for number in range(40):
+        folder = tmp_path / "pets" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (8, 8), np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "pets"
+
+
+@pytest.mark.slow
+def test_the_library_works_with_a_service_from_the_other_wheel(run, served, pets, tmp_path):
+    url, token = served
+    run("obscura", "login", url, sent=f"{token}\n")
+    account = ["--owner", "us", "--epsilon", "3", "--delta", "1e-4", "--unit", "record"]
+    run("obscura", "accounts", "create", "pets", *account)
+    run("obscura", "datasets", "push", str(pets), "--account", "pets", "--at-most", "40", "--size", "8", "--grey")
+    wanted = ["pets", "--recipe", "datalens", "--epsilon", "1"]
+    for name, value in SMALL.items():
+        wanted += ["--option", f"{name}={json.dumps(value)}"]
+    assert "price" in run("obscura", "plan", *wanted).stdout
+    job = json.loads(run("obscura", "train", *wanted, "--wait", "--json").stdout)
+    made = tmp_path / "made"
+    run("obscura", "download", job["release_id"], "--count", "10", "--unpack", "--out", str(made))
+    assert len(list(made.glob("*/*.png"))) == 10
+
+
+@pytest.mark.slow
+def test_packages_of_the_users_own_beside_the_script_change_nothing(run, served, tmp_path):
+    url, token = served
+    folder = tmp_path / "study"
+    for name in SERVER:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("MINE = True\n", "utf-8")
+    (folder / "script.py").write_text(
+        "import sys, obscura, models, privacy, service, workers\n"
+        "assert models.MINE and privacy.MINE and service.MINE and workers.MINE\n"
+        "with obscura.connect(*sys.argv[1:3]) as service:\n"
+        "    print([account.name for account in service.accounts()])\n"
+        "with obscura.local(sys.argv[3]) as service:\n"
+        "    print(list(service.releases()))\n",
+        "utf-8",
+    )
+    ran = run("python", str(folder / "script.py"), url, token, str(tmp_path / "data"), within="server")
+    assert ran.stdout.splitlines()[-1] == "[]"
+    run("obscura", "--url", url, "--token", token, "accounts", "list", within="server", PWD=str(folder))
 
 
 def test_migrations_come_with_the_wheel(run, place):
     code = "import sys; from service.db.schema import upgrade_schema; upgrade_schema(sys.argv[1])"
-    everything = Path(sysconfig.get_path("purelib"))
-    run("python", "-c", code, f"sqlite:///{place}/obscura.db", beside=everything)
+    run("python", "-c", code, f"sqlite:///{place}/obscura.db", within="server")
     with sqlite3.connect(place / "obscura.db") as database:
         (newest,) = database.execute("SELECT version_num FROM alembic_version").fetchone()
     assert newest == max(path.name[:4] for path in (ROOT / "alembic" / "versions").glob("0*.py"))
 
 
 def test_installed_packages_say_that_they_are_typed(place):
-    (site_packages,) = (place / "venv").glob("lib/python3*/site-packages")
-    packages = {path.parent.name for path in site_packages.glob("*/__init__.py")}
-    assert {path.parent.name for path in site_packages.glob("*/py.typed")} == packages == set(SOURCES) - {"alembic"}
+    packages = {path.parent.name for path in site_packages(place / "server").glob("*/__init__.py")}
+    typed = {path.parent.name for path in site_packages(place / "server").glob("*/py.typed")}
+    assert typed == packages == {"obscura", *SERVER}

@@ -20,7 +20,7 @@ def test_the_default_is_embedded_on_loopback_with_a_file_below_var(tmp_path):
     assert settings.mode == "embedded"
     assert settings.database_url == f"sqlite:///{tmp_path}/var/obscura.db"
     assert settings.dashboard_public is False
-    assert settings.admin_key_path == Path("var/admin.key")
+    assert settings.admin_key_path == tmp_path / "var" / "admin.key"
 
 
 def test_settings_come_from_the_environment(monkeypatch, tmp_path):

@@ -1,4 +1,6 @@
-"""Fixed features of private images, computed once: in blocks of one size, in which each image's depend on it alone.
+"""How many images go through a network together: fixed features in blocks of one size, private steps in passes.
+
+Fixed features of private images are computed once, in blocks in which each image's depend on it alone.
 
 As in the passes of private steps (`privacy.gradients.arithmetic`), a machine has to compute an image alike in every
 place of a block, whoever stands in the others; that is tried on public images before the first private one, and blocks
@@ -8,6 +10,7 @@ fails tells of a machine that breaks IEEE 754.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,13 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privacy.gradients.estimator import Estimator
 from privacy.gradients.places import rows_alike
+from workers.recipes.ranks import ranks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 Compute = Callable[["npt.NDArray[np.uint8]"], Tensor]
 _PUBLIC_IMAGES = 32
+_PASS_NUMBERS = 2**26  # of gradients by record that are in memory at once
+_PASS_NUMBERS_GOOD = {"cpu": 2**22, "cuda": 2**26}  # on a CPU, they and activations should stay in its cache,
+_PASS_ROWS_MAX = {"cpu": 64, "cuda": 4096}
+_PASS_ROWS_GOOD = 8  # but fewer rows than these cost more than that saves
+_ROUND = 32  # places of a pass, or a power of two below: see `privacy.gradients.arithmetic`
 
 
 def alike_block(
@@ -57,3 +67,17 @@ def in_blocks(private_images: npt.NDArray[np.uint8], compute: Compute, size: int
 def computed_alike(private_images: npt.NDArray[np.uint8], compute: Compute, most: int) -> Tensor:
     """Compute images (n, ...) in blocks of `most`, or of as many as this machine computes alike: (n, ...). PRIVATE."""
     return in_blocks(private_images, compute, alike_block(compute, private_images.shape[1:], most))
+
+
+def pass_size(estimator: Estimator, repeats: int, device: torch.device) -> int:
+    """Return how many units, of `repeats` rows each, go through the network together: a public number.
+
+    Large passes are quick, and the last one is half empty on average. So they are as large as memory and caches allow,
+    and no larger than nearly every sample, or each rank's part of one.
+    """
+    most, fitting = max(1, _PASS_ROWS_MAX[device.type] // repeats), _PASS_NUMBERS / estimator.coordinates
+    good = max(_PASS_NUMBERS_GOOD[device.type] / estimator.coordinates, _PASS_ROWS_GOOD / repeats)
+    room = min(fitting, good)
+    expected = estimator.expected_batch / ranks()
+    size = min(most, room, expected + 2 * math.sqrt(expected))
+    return round(size / _ROUND) * _ROUND if size > _ROUND else 2 ** max(0, round(math.log2(size)))

@@ -27,15 +27,15 @@ from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.gradients.arithmetic import exact_arithmetic
 from privacy.gradients.build import build_estimator
 from privacy.gradients.estimator import Estimator
+from privacy.gradients.freeze import Freezing
 from privacy.gradients.integers import UNITS_MAX
 from privacy.gradients.per_sample import Losses, Traces, trace_gradients, trainable
 from privacy.gradients.places import moved, places_alike
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY, deal_passes, poisson_sample
 from privacy.plans.private_steps import STEPS, FreezeSchedule, StepsConfig, paid_together, poisson_event
-from workers.recipes.freezing import Freezing
+from workers.recipes.blocks import pass_size
 from workers.recipes.interface import Piece
-from workers.recipes.passes import pass_size
 from workers.recipes.ranks import rank, ranks
 
 if TYPE_CHECKING:

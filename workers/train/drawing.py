@@ -52,25 +52,29 @@ class SampleRequest:
 def draw(
     generator: ReleasedGenerator,
     request: SampleRequest,
-    device: torch.device | None = None,
     *,
     on_drawn: Callable[[int], None] = lambda _drawn: None,
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches of `(b, h, w, c)` uint8 images and their `(b,)` int64 labels, `request.count` in all.
 
     Args:
-        device: where the generator is; the CPU where it is left out.
         on_drawn: is told how many images have been drawn and taken, before every layer of the network and after every
             batch; what it raises ends the drawing.
     """
     generator.eval()
-    drawn = 0
+    drawn, device = 0, device_of(generator)
     for labels, stream in batches(request.count, request.seed, request.labels_drawn):
         with torch.inference_mode(), between_layers(generator.modules(), partial(on_drawn, drawn)):
-            values = generator.sample(labels.to(device or "cpu"), stream)  # (b, c, h, w) in [0, 1]
+            values = generator.sample(labels.to(device), stream)  # (b, c, h, w) in [0, 1]
         yield to_pixels(values).numpy(), labels.numpy()
         drawn += len(labels)
         on_drawn(drawn)
+
+
+def device_of(generator: ReleasedGenerator) -> torch.device:
+    """Return where a generator's numbers lie."""
+    held = (value for module in generator.modules() for value in (*module.parameters(), *module.buffers()))
+    return next((value.device for value in held), torch.device("cpu"))
 
 
 def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
@@ -79,11 +83,11 @@ def drawing_work(plan: Plan, facts: PublicFacts, count: int) -> Piece:
 
 
 def draw_with_progress(
-    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
+    generator: ReleasedGenerator, request: SampleRequest, progress: Progress
 ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
     """Yield batches as `draw` does, and tell how many images there are."""
 
     def tell(drawn: int) -> None:
         progress(stage=DRAWING, step=drawn, steps=request.count)
 
-    return draw(generator, request, device, on_drawn=tell)
+    return draw(generator, request, on_drawn=tell)

@@ -37,8 +37,7 @@ from service.settings import Settings
 from workers.recipes.ranks import meet, object_from_first, part
 from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import Attempt, ExitStatus, watch_parent
-from workers.supervise.supervisor import runner_environment
-from workers.train.orders import Context, Training, open_run, public_parts, read_training
+from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
 from workers.train.process import begin_process, device_kind, share_cores, trace_of
 
 FOLLOWER_COMMAND = (sys.executable, "-P", "-m", "workers.train.followers")
@@ -113,11 +112,8 @@ def _start(context: Context, rank: int, processes: int, meeting: Path) -> subpro
         "--meeting": meeting,
         "--runner": os.getpid(),
     }
-    process = subprocess.Popen(
-        [*FOLLOWER_COMMAND, *(str(word) for pair in given.items() for word in pair)],
-        env=runner_environment(context.settings, os.environ),
-        stdin=subprocess.DEVNULL,
-    )
+    command = [*FOLLOWER_COMMAND, *(str(word) for pair in given.items() for word in pair)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # it reads its settings where the runner read them
     get_logger(__name__).info("follower_started", job_id=attempt.job_id, rank=rank, pid=process.pid)
     return process
 
@@ -190,12 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = make_engine(settings.database_url, pool_size=1)
     attempt = Attempt(given.job, given.attempt)
     try:
-        training = read_armed_training(Context(settings, make_session_factory(engine), attempt, stop, device))
+        context = Context(settings, make_session_factory(engine), attempt, stop, device)
+        training = read_armed_training(context)
     finally:
         engine.dispose()
     meet(given.rank, given.processes, given.meeting, device=device, seconds=settings.job_seconds_max)
-    public = public_parts(training.settings, training.plan, training.anchors)
-    run = open_run(training, public, RankZeroOnly(), _say_nothing)
+    public = public_parts(settings, training.plan, training.anchors)
+    run = open_run(context, training, public, RankZeroOnly(), _say_nothing)
     TRAINERS[training.plan.recipe](replace(run, checkpoints=RankZeroOnly()))
     object_from_first(None)  # the runner's farewell
     part()
@@ -209,10 +206,11 @@ def read_armed_training(context: Context) -> Training:
         Conflict: the hold is not armed: no private data may be read (I4).
         NotFound: the dataset's content is gone.
     """
-    training = read_training(context)
     with transaction(context.factory, read_only=True) as session:
+        training = read_training(session, context.attempt)
         if ledger.get_hold(session, training.hold_id).state is not ledger.HoldState.ARMED:
             raise Conflict("The hold of this training is not armed.", job_id=context.attempt.job_id)
+    require_keys(context.settings, training)
     return training
 
 

@@ -79,8 +79,8 @@ class Context:
 
 
 @dataclass(frozen=True, repr=False)
-class Training(Context):
-    """One attempt at a training, and what was ordered. All of it is public but `secret`, which seeds the noise."""
+class Training:
+    """A training as it was ordered and paid for. All of it is public but `secret`, which seeds the noise."""
 
     job: Job
     account: ledger.Account
@@ -94,41 +94,35 @@ class Training(Context):
     secret: bytes
 
 
-def read_training(context: Context) -> Training:
+def read_training(session: Session, attempt: Attempt) -> Training:
     """Read what a training needs to start; no private data is touched.
 
     Raises:
         NotFound: the dataset's content is gone.
-        LedgerCorruption: the job lacks what every training has, or it, or a dataset of it, is not what its hold was
-            taken for.
+        LedgerCorruption: the job lacks what every training has, or is not what its hold was taken for.
     """
-    with transaction(context.factory, read_only=True) as session:
-        job = jobs.get_job(session, context.attempt.job_id)
-        if job.account_id is None or job.dataset_id is None or job.hold_id is None:
-            raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
-        account = ledger.get_account(session, job.account_id)
-        dataset = session.get_one(Dataset, job.dataset_id)
-        if dataset.state is not DatasetState.READY:
-            raise NotFound("The dataset has no content.", dataset_id=dataset.id)
-        secret = jobs.secret_of(session, job_id=job.id, attempt=context.attempt.number)
-        ledger.require_as_held(session, job, secret.hex())
-        plan = plan_from_json(job.plan)
-        anchors = anchors_of(session, plan)
-        for used in (dataset, anchors):
-            _require_its_key(context.settings, used)
-        return Training(
-            **vars(context),
-            job=job,
-            account=account,
-            dataset=dataset,
-            anchors=anchors,
-            plan=plan,
-            facts=facts_of(dataset, account),
-            privacy_filter=ledger.filter_of_hold(session, job.hold_id),
-            hold_id=job.hold_id,
-            charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
-            secret=secret,
-        )
+    job = jobs.get_job(session, attempt.job_id)
+    if job.account_id is None or job.dataset_id is None or job.hold_id is None:
+        raise LedgerCorruption("A training job lacks its hold, account or dataset.", job_id=job.id)
+    account = ledger.get_account(session, job.account_id)
+    dataset = session.get_one(Dataset, job.dataset_id)
+    if dataset.state is not DatasetState.READY:
+        raise NotFound("The dataset has no content.", dataset_id=dataset.id)
+    secret = jobs.secret_of(session, job_id=job.id, attempt=attempt.number)
+    ledger.require_as_held(session, job, secret.hex())
+    plan = plan_from_json(job.plan)
+    return Training(
+        job=job,
+        account=account,
+        dataset=dataset,
+        anchors=anchors_of(session, plan),
+        plan=plan,
+        facts=facts_of(dataset, account),
+        privacy_filter=ledger.filter_of_hold(session, job.hold_id),
+        hold_id=job.hold_id,
+        charged_nano=ledger.get_hold(session, job.hold_id).charged_nano,
+        secret=secret,
+    )
 
 
 def anchors_of(session: Session, plan: Plan) -> Dataset | None:
@@ -152,12 +146,20 @@ def public_dataset(session: Session, dataset_id: str) -> Dataset:
     return dataset
 
 
-def _require_its_key(settings: Settings, dataset: Dataset | None) -> None:
-    """Refuse another key than the one that the content arrived under: other arrays might be sealed under it."""
-    if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
-        return
-    if key_id_of(read_key(key_path(settings, dataset.id))) != dataset.vault_key_id:
-        raise LedgerCorruption("The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id)
+def require_keys(settings: Settings, training: Training) -> None:
+    """Refuse other keys than those that the contents arrived under: other arrays might be sealed under them.
+
+    Raises:
+        LedgerCorruption: the key of a dataset that the training reads is not the one that it was stored under.
+        NotFound: it is gone.
+    """
+    for dataset in (training.dataset, training.anchors):
+        if dataset is None or dataset.vault_key_id is None:  # uploaded before keys had ids
+            continue
+        if key_id_of(read_key(key_path(settings, dataset.id))) != dataset.vault_key_id:
+            raise LedgerCorruption(
+                "The key of a dataset is not the one that it was stored under.", dataset_id=dataset.id
+            )
 
 
 def charged_by_stage(session: Session, training: Training) -> Counter[str]:
@@ -195,17 +197,17 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
     return PublicParts(extractor, None if anchors is None else open_dataset(settings, anchors.id)[0])
 
 
-def open_run(training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
+def open_run(context: Context, training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
     """Open the private data of a hold that is armed, and return what the recipe is given.
 
     Args:
-        training: what to train, on which device.
+        context: of the attempt, on the device to train on.
         budget: of the hold, or one that refuses, where another process pays.
 
     Raises:
         NotFound: the dataset has no content.
     """
-    settings, dataset_id, job_id = training.settings, training.dataset.id, training.job.id
+    settings, dataset_id, job_id = context.settings, training.dataset.id, training.job.id
     key = read_key(key_path(settings, dataset_id))
     private_images, private_labels = open_dataset(settings, dataset_id)
     data = TrainingData(
@@ -223,8 +225,8 @@ def open_run(training: Training, public: PublicParts, budget: Budget, progress: 
         budget=budget,
         # Without the key, what the database holds does not tell the noise: it can be computed no more than the images.
         secret=derive_key(training.secret + key, "training", job_id),
-        attempt=training.attempt.number,
+        attempt=context.attempt.number,
         progress=progress,
-        checkpoints=SealedFolder(training.storage, work_key(job_id), key, f"checkpoint {job_id}"),
-        device=training.device,
+        checkpoints=SealedFolder(context.storage, work_key(job_id), key, f"checkpoint {job_id}"),
+        device=context.device,
     )

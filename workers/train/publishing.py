@@ -36,8 +36,8 @@ from workers.evaluation.grid import write_grid
 from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
 from workers.recipes.class_histogram.loop import read_histogram
 from workers.recipes.interface import Piece, Progress
-from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
-from workers.train.orders import Training, charged_by_stage
+from workers.train.drawing import SampleRequest, device_of, draw_with_progress, drawing_work
+from workers.train.orders import Context, Training, charged_by_stage
 
 RELEASE_FILE = "release.json"  # what the release's row will say, so that another attempt can publish this artifact
 GRID_FILE = "grid.png"
@@ -56,7 +56,7 @@ def publishing_work(training: Training) -> tuple[Piece, ...]:
     return (drawing_work(plan, facts, _images_to_show(len(facts.classes))),)
 
 
-def write_artifact(directory: Path, trained: Path, training: Training, progress: Progress) -> None:
+def write_artifact(directory: Path, trained: Path, context: Context, training: Training, progress: Progress) -> None:
     """Fill a folder with everything that a release consists of.
 
     Args:
@@ -65,9 +65,10 @@ def write_artifact(directory: Path, trained: Path, training: Training, progress:
     """
     for path in sorted(trained.iterdir()):
         shutil.copyfile(path, directory / path.name)
-    with transaction(training.factory, read_only=True) as session:
+    with transaction(context.factory, read_only=True) as session:
         charged, released = charged_by_stage(session, training), ledger.released(session, training.hold_id)
         ended_early = jobs.get_job(session, training.job.id).ended_early
+        account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
     ran = _events(training, charged, released)
     incomplete = _incomplete(training, ran, ended_early)
     made = "" if incomplete is None else f" · {math.floor(100 * incomplete['share'])}% made"
@@ -80,7 +81,9 @@ def write_artifact(directory: Path, trained: Path, training: Training, progress:
     )
     published, figures = RECIPES[training.plan.recipe].publishes, {}
     if published == "generator":
-        _show_generator(directory, training, progress, description)
+        generator = load_released(directory)
+        generator.to(context.device)
+        _show_generator(directory, generator, training, account, description, progress)
     elif published == "histogram":  # it is its own report
         figures["histogram"] = dict(read_histogram(directory))
     _write_json(directory / CARD_FILE, description.card)
@@ -106,14 +109,17 @@ class _Description:
     incomplete: Mapping[str, Any] | None
 
 
-def _show_generator(directory: Path, training: Training, progress: Progress, description: _Description) -> None:
+def _show_generator(
+    directory: Path,
+    generator: ReleasedGenerator,
+    training: Training,
+    account: ledger.Account,
+    description: _Description,
+    progress: Progress,
+) -> None:
     """Write grid and report of a generator. Drawing for them takes seconds; what takes longer is an evaluation."""
-    generator = load_released(directory)
-    generator.to(training.device)
     classes = training.facts.classes
-    with transaction(training.factory, read_only=True) as session:
-        account = ledger.get_account(session, training.account.id)  # its limit may have changed since this began
-    images, labels = _drawn_to_show(generator, classes, training.device, progress)
+    images, labels = _drawn_to_show(generator, classes, progress)
     _write_grid(directory / GRID_FILE, images, labels, classes)
     balance = ledger.balance_of(account)
     facts = ReleaseFacts(
@@ -141,7 +147,7 @@ def _show_generator(directory: Path, training: Training, progress: Progress, des
         release=facts,
         images=images,
         labels=labels,
-        technical=_technical(training),
+        technical=_technical(training, device_of(generator)),
     )
 
 
@@ -215,7 +221,7 @@ def _images_to_show(classes: int) -> int:
 
 
 def _drawn_to_show(
-    generator: ReleasedGenerator, classes: tuple[str, ...], device: torch.device, progress: Progress
+    generator: ReleasedGenerator, classes: tuple[str, ...], progress: Progress
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Draw what grid and report show: images (n, h, w, c) and labels (n,), classes taking turns.
 
@@ -225,7 +231,7 @@ def _drawn_to_show(
     least = _GRID_PER_CLASS * len(classes)
     request = SampleRequest(count=_images_to_show(len(classes)), seed=_PICTURE_SEED, names=classes)
     batches, drawn, began = [], 0, time.monotonic()
-    for images, labels in draw_with_progress(generator, request, device, progress):
+    for images, labels in draw_with_progress(generator, request, progress):
         batches.append((images, labels))
         drawn += len(labels)
         if drawn >= least and time.monotonic() - began > _REPORT_SECONDS:
@@ -241,13 +247,13 @@ def _write_grid(
     write_grid(first[by_class].transpose(0, 3, 1, 2) / 255.0, classes, path)  # (n, c, h, w), by class
 
 
-def _technical(training: Training) -> dict[str, str]:
+def _technical(training: Training, device: torch.device) -> dict[str, str]:
     return {
         "obscura": version("obscura"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if training.device.type == "cuda" else f"CPU, {platform.machine()}",
-        "attempts": str(training.attempt.number),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {platform.machine()}",
+        "attempts": str(training.job.attempt),
         "plan (SHA-256)": body_hash(training.job.plan),
     }
 

@@ -14,7 +14,7 @@ from service.db.session import transaction
 from service.errors import HoldExhausted
 from service.failpoints import failpoint
 from service.storage.journals import Journal
-from workers.train.orders import Training
+from workers.train.orders import Context, Training
 
 
 class HeldBudget:
@@ -25,13 +25,13 @@ class HeldBudget:
     It is closed from the start where this attempt is there to publish what was paid for.
 
     Args:
-        training: whose hold was armed by its attempt. Its journal gets a line for every charge before anything is
-            released for it.
+        context: of the attempt, which has armed the hold.
+        training: whose journal gets a line for every charge before anything is released for it.
     """
 
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._journal = Journal(training.storage, training.job.id, training.attempt.number, training.account.id)
+    def __init__(self, context: Context, training: Training) -> None:
+        self._context, self._training = context, training
+        self._journal = Journal(context.storage, training.job.id, context.attempt.number, training.account.id)
         self.charged_nano = training.charged_nano
         self.closed = training.job.ended_early is not None
 
@@ -55,11 +55,11 @@ class HeldBudget:
             raise BudgetExceeded(amount_nano, 0)
         before_nano = self.charged_nano
         try:
-            with transaction(training.factory) as session:
+            with transaction(self._context.factory) as session:
                 self.charged_nano = ledger.charge(
                     session,
                     hold_id=training.hold_id,
-                    attempt=training.attempt.number,
+                    attempt=self._context.attempt.number,
                     amount_nano=amount_nano,
                     stage=stage,
                     event=event.to_json(),

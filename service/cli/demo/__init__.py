@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import follow
 from obscura.client import Client, Release
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService, running_at
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import show_percent, show_words
-from service.cli.console import CliError, Exit, Output
 from service.cli.demo.images import DemoImages, find_images
-from service.cli.jobs import follow
 from service.cli.onboarding import Onboarding, quoted
 
 EPSILON = 1.0

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.public_images import FASHION_CLASSES
+from obscura.cli.console import CliError
 from obscura.preparing import Choices, Package, prepare
-from service.cli.console import CliError
 
 ImagesName = Literal["fashion-mnist", "digits"]
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")

@@ -12,11 +12,11 @@ from scipy import stats
 from torch import nn
 
 from privacy.errors import InvalidParameter
-from privacy.gradients import release as release_module
+from privacy.gradients import integers as release_module
 from privacy.gradients.dpsgd import DpSgd
 from privacy.gradients.estimator import shapes_of
+from privacy.gradients.integers import noisy_sum
 from privacy.gradients.per_sample import trace_gradients
-from privacy.gradients.release import release_sum
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import poisson_sample
 
@@ -93,7 +93,7 @@ def test_the_second_step_starts_from_nothing() -> None:
 @pytest.mark.parametrize("wrong", [1.0, 1.05, 0.95])
 def test_the_noise_is_gaussian_with_the_priced_deviation(wrong: float) -> None:
     """The negative controls are five percent too narrow or too wide: the same test refuses them."""
-    found = release_sum(torch.full((500, 200), 3000), bound=500.0, noise_multiplier=1.7, noise=noise("distribution"))
+    found = noisy_sum(torch.full((500, 200), 3000), bound=500.0, noise_multiplier=1.7, noise=noise("distribution"))
     centred = (found - 3000).numpy().ravel()
     p_value = stats.kstest(centred, stats.norm(scale=500 * 1.7 * wrong).cdf).pvalue
     assert bool(p_value > 1e-6) is (wrong == 1.0)
@@ -110,7 +110,7 @@ def test_released_values_lie_on_the_public_grid() -> None:
 
 def test_only_integers_are_released() -> None:
     with pytest.raises(InvalidParameter, match="integers"):
-        release_sum(torch.tensor([0.5]), bound=1.0, noise_multiplier=1.0, noise=noise("x"))
+        noisy_sum(torch.tensor([0.5]), bound=1.0, noise_multiplier=1.0, noise=noise("x"))
 
 
 def test_poisson_sampling_is_independent_coins_with_the_stated_chance() -> None:

@@ -4,10 +4,11 @@ import jsonschema_rs
 import pytest
 from pydantic import Field
 
+from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens.defaults import config_that_follows
 from privacy.plans.datalens.options import DataLensConfig
-from privacy.plans.options import RecipeConfig, options_schema, read_options, values_in_words
+from privacy.plans.options import RecipeConfig, options_schema, read_options
 from privacy.plans.registry import RECIPES
 from tests.privacy.plans.golden_options import FACTS, VALUES
 

@@ -78,7 +78,7 @@ def test_more_half_open_requests_than_the_process_has_room_for_leave_it_reachabl
     """The whole program, as `obscura up` runs it, with the usual soft limit of 1,024 open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
-    command = ["-m", "service.cli", "--data-dir", str(tmp_path), "up", "--port", "0"]
+    command = ["-m", "obscura.cli", "--data-dir", str(tmp_path), "up", "--port", "0"]
     limited = ["bash", "-c", 'ulimit -S -n 1024 && exec "$0" "$@"', sys.executable, *command]
     process = subprocess.Popen(limited, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

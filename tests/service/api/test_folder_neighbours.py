@@ -14,11 +14,11 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
+from obscura.cli.app import app
+from obscura.cli.console import CliError
 from obscura.client import Client, Dataset, Datasets, MoreThanStated, counting
 from obscura.client.one_step import push_for
 from privacy.mechanisms.noise import SecureNoise
-from service.cli import app
-from service.cli.console import CliError
 from tests.service.api.conftest import Served
 
 COUNTS = (99, 100, 101, 109, 110, 1400, 1401)

@@ -50,7 +50,7 @@ class Shell:
     def __call__(self, *arguments: str, code: int = 0, **variables: str) -> Ran:
         """Run `obscura ARGUMENTS` and check its exit code."""
         finished = subprocess.run(
-            [self.python, "-m", "service.cli", "--data-dir", str(self.data_dir), *arguments],
+            [self.python, "-m", "obscura.cli", "--data-dir", str(self.data_dir), *arguments],
             env=environment(**variables),
             capture_output=True,
             text=True,
@@ -63,7 +63,7 @@ class Shell:
 
 
 @contextmanager
-def serving(data_dir: Path, python: str, module: str = "service.cli") -> Iterator[Shell]:
+def serving(data_dir: Path, python: str, module: str = "obscura.cli") -> Iterator[Shell]:
     """Run a service with its embedded worker, and give commands that find it by its data directory.
 
     Args:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from obscura.cli.console import UNBOUNDED, CliError, Exit, Output
+from obscura.cli.jobs import confirm, price_of_nothing, show_plan
 from obscura.client import Job
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, StageFacts
 from privacy.accounting.filter import open_filter
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import RECIPES, build_plan
-from service.cli.console import UNBOUNDED, CliError, Exit, Output
-from service.cli.jobs import confirm, price_of_nothing, show_plan
 
 COLUMNS = 80
 

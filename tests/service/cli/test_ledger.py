@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from service import cli
+from obscura.cli import app as cli
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.db.session import make_engine, make_session_factory
 from service.ledger.stops import arming_stops

@@ -16,9 +16,9 @@ from rich.console import Console
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
+from obscura.cli.app import app
+from obscura.cli.console import Output
 from obscura.client import Arrays, Client
-from service.cli import app
-from service.cli.console import Output
 from service.db.base import new_id
 
 SIZES = ((8, 8), (9, 12))
@@ -157,7 +157,7 @@ def test_a_profile_is_kept_for_its_owner_and_its_key_goes_nowhere_else(shell, pe
 
 def test_doctor_looks_at_everything(shell, people, place):
     well = json.loads(obscura("doctor", "--json", data_dir=shell.data_dir).stdout)
-    states = {finding["what"]: finding["state"] for finding in well if not finding["what"].startswith("extra")}
+    states = {finding["what"]: finding["state"] for finding in well if not finding["what"].startswith("packages of ")}
     assert states == dict.fromkeys(("python", "service", "data folder", "database", "supervisor", "disk"), "ok")
     (place / "data").mkdir(mode=0o755)
     (place / "data" / "obscura.db").write_text("no database")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from obscura.cli.console import CliError
+from obscura.cli.keys import read_end
+from obscura.cli.sweeps import combinations
 from obscura.client import Client
-from service.cli.console import CliError
-from service.cli.keys import read_end
-from service.cli.sweeps import combinations
 from service.db.base import new_id
 
 TINY = ["-o", "teachers=10", "-o", "top_k=4", "-o", "images=20", "-o", "evaluation_samples=100"]

@@ -20,7 +20,7 @@ def test_a_second_service_with_workers_of_its_own_is_refused(shell):
 
 def test_a_second_api_process_leaves_the_address_of_the_first_alone(shell):
     url = (shell.data_dir / "service.url").read_text("ascii")
-    command = [shell.python, "-m", "service.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
+    command = [shell.python, "-m", "obscura.cli", "--data-dir", str(shell.data_dir), "up", "--port", "0", "--json"]
     with subprocess.Popen(
         command,
         env=environment(OBSCURA_MODE="celery"),

@@ -17,7 +17,7 @@ MARK = "ins_" + "a" * 20
 
 def test_the_link_leads_to_the_public_address_and_an_open_dashboard_is_named(tmp_path, warm):
     changes = {"OBSCURA_PUBLIC_URL": "https://obscura.example", "OBSCURA_DASHBOARD_PUBLIC": "true"}
-    command = [warm, "-m", "service.cli", "--data-dir", str(tmp_path / "data"), "up", "--port", "0"]
+    command = [warm, "-m", "obscura.cli", "--data-dir", str(tmp_path / "data"), "up", "--port", "0"]
     reading, terminal = pty.openpty()  # a link that signs in is for a person's eyes: it goes to no log
     process = subprocess.Popen(command, env=environment(**changes), stdout=subprocess.DEVNULL, stderr=terminal)
     os.close(terminal)
@@ -40,7 +40,7 @@ def test_up_says_what_is_wrong_and_what_to_do_and_removes_nothing(tmp_path: Path
     release.mkdir(parents=True, mode=0o700)
     (data_dir / "installation").write_text(f"{MARK}\n")
     (data_dir / "admin.key").write_text("what its database knows\n")
-    command = [warm, "-m", "service.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
+    command = [warm, "-m", "obscura.cli", "--data-dir", str(data_dir), "up", "--port", "0"]
     said = tmp_path / "said.txt"
     with open(said, "w") as file:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=file)

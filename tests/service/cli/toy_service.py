@@ -29,9 +29,9 @@ def main() -> int:
     from workers.supervise import supervisor
 
     supervisor.RUNNER_COMMAND = (sys.executable, "-P", "-c", START, RUNNER)  # type: ignore[assignment]
-    import service.cli
+    from obscura.cli import app
 
-    service.cli.main()
+    app.main()
     return 0
 
 

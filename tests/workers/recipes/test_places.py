@@ -31,7 +31,7 @@ from workers.recipes.datalens import moment_votes
 from workers.recipes.dp_classifier import loop as dp_classifier
 from workers.recipes.dp_classifier.loop import FeaturesOf
 from workers.recipes.interface import Means, TrainingData
-from workers.recipes.moments import coefficients, texture
+from workers.recipes.moments import coefficients
 from workers.recipes.private_steps import PrivateSteps, Task
 
 GRAY_28 = PublicFacts(DIGITS, 28, 28, 1, 60_000, "record")
@@ -361,13 +361,13 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, mon
     facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
     waves = moment_votes.cosine_features(facts, 20)
     config = DataLensConfig(texture=True, vote_share=0.0, texture_waves=30, frequencies=6)
-    basis, of_texture = coefficients.image_basis(config, facts), texture.texture_basis(config, facts)
+    basis, of_texture = coefficients.image_basis(config, facts), coefficients.texture_basis(config, facts)
 
     def compute() -> npt.NDArray[Any]:
         if kind == "moment votes":
             return waves(pictures()).numpy()
         if kind == "texture":
-            return texture.texture_coefficients(pictures(), of_texture)
+            return coefficients.texture_coefficients(pictures(), of_texture)
         return coefficients.coefficients(pictures(), basis)
 
     honest, product = compute(), coefficients.exact_product
@@ -375,8 +375,7 @@ def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, mon
     def faulty(rows: Any, matrix: Any, largest: float) -> Any:
         return product(rows, matrix, largest) * by_place(torch.from_numpy(rows)).numpy()
 
-    for module in (coefficients, texture):
-        monkeypatch.setattr(module, "exact_product", faulty)
+    monkeypatch.setattr(coefficients, "exact_product", faulty)
     with FaultyProducts():
         found = compute()
     assert np.array_equal(found, honest)

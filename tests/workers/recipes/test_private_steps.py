@@ -20,8 +20,8 @@ from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
+from workers.recipes.blocks import pass_size
 from workers.recipes.interface import Means
-from workers.recipes.passes import pass_size
 from workers.recipes.private_steps import PrivateSteps, Task
 
 CPU = torch.device("cpu")

@@ -50,7 +50,7 @@ def work_on_message(workshop: Any, job_ids: list[str], tmp_path: Path, *command:
 
 
 @pytest.mark.services
-def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(workshop, redis_url, tmp_path):
+def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(workshop, redis_url, tmp_path, warm):
     settings = workshop.settings.model_copy(update={"mode": "celery", "redis_url": redis_url})
     app = make_app(settings)
 
@@ -59,7 +59,8 @@ def test_a_job_runs_through_redis_and_a_celery_worker_which_drains_on_sigterm(wo
 
     first = workshop.train()
     deliver()
-    command = [sys.executable, "-m", "celery", "--app", "workers.supervise.app", "worker"]
+    start = f"import sys; sys.executable = {warm!r}; from celery.__main__ import main; main()"
+    command = [sys.executable, "-c", start, "--app", "workers.supervise.app", "worker"]
     command += ["--concurrency", "2", "--loglevel", "info", "--without-gossip", "--without-mingle"]
     log = (tmp_path / "celery.log").open("w")
     worker = subprocess.Popen(command, env=runner_environment(settings, os.environ), stdout=log, stderr=log)

@@ -34,7 +34,7 @@ from tests.workers.conftest import on_either_database
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.recipes.interface import Cancelled, Piece
 from workers.supervise.attempts import Attempt, ExitStatus
-from workers.train.orders import Training, read_training
+from workers.train.orders import Context, Training, read_training
 from workers.train.progress import ReportedProgress
 from workers.train.spending import HeldBudget
 
@@ -211,17 +211,17 @@ def test_stopping_cancels_only_when_somebody_asked(workshop):
     workshop.assert_settled(job_id, JobState.CANCELLED)  # nothing was charged, so nothing is published
 
 
-def armed(workshop: Any) -> Training:
+def armed(workshop: Any) -> tuple[Context, Training]:
     """A training that has armed its hold and charged nothing."""
-    training = read_training(workshop.context(workshop.claim(workshop.train())))
-    paying = {"hold_id": training.hold_id, "attempt": training.attempt.number, "now": datetime.now(UTC)}
-    workshop.do(ledger.arm, **paying)
-    return training
+    context = workshop.context(workshop.claim(workshop.train()))
+    training = workshop.do(read_training, attempt=context.attempt)
+    workshop.do(ledger.arm, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
+    return context, training
 
 
 def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
-    training = armed(workshop)
-    budget, stage, job_id = HeldBudget(training), training.plan.stages[0], training.job.id
+    context, training = armed(workshop)
+    budget, stage, job_id = HeldBudget(context, training), training.plan.stages[0], training.job.id
     budget.close()
     with pytest.raises(BudgetExceeded):
         budget.charge(stage.event, stage.name)
@@ -229,8 +229,8 @@ def test_a_closed_budget_refuses_what_the_hold_would_pay(workshop):
 
 
 def test_a_budget_pays_only_for_what_the_plan_announced(workshop):
-    training = armed(workshop)
-    budget, plan, job_id = HeldBudget(training), training.plan, training.job.id
+    context, training = armed(workshop)
+    budget, plan, job_id = HeldBudget(context, training), training.plan, training.job.id
     votes = plan.stages[-1]
     for event, stage in ((votes.event, "another stage"), (plan.stages[0].event, votes.name)):
         with pytest.raises(EventRefused):
@@ -249,19 +249,21 @@ WHOLE = {"recipe": "dp_classifier", "architecture": "cnn", "expected_batch": 100
 
 def test_steps_that_are_priced_as_a_whole_are_charged_once_and_counted_over_all_attempts(workshop):
     job_id = workshop.train(**WHOLE)
-    first = read_training(workshop.context(workshop.claim(job_id)))
+    context = workshop.context(workshop.claim(job_id))
+    first = workshop.do(read_training, attempt=context.attempt)
     (steps,) = first.plan.stages
     assert (steps.event.count, steps.repeats) == (30, 1)
     workshop.do(ledger.arm, hold_id=first.hold_id, attempt=1, now=datetime.now(UTC))
-    budget = HeldBudget(first)
+    budget = HeldBudget(context, first)
     for count, made in ((1, 1), (20, 21)):
         budget.charge(replace(steps.event, count=count), steps.name)
         assert budget.charged_nano == workshop.hold(job_id).charged_nano == steps.price_nano == first.plan.price_nano
         assert told(workshop, job_id) == (steps.price_nano, {steps.name: made})
     workshop.give_back(job_id)
-    second = read_training(workshop.context(workshop.claim(job_id)))
+    context = workshop.context(workshop.claim(job_id))
+    second = workshop.do(read_training, attempt=context.attempt)
     workshop.do(ledger.arm, hold_id=second.hold_id, attempt=2, now=datetime.now(UTC))
-    budget = HeldBudget(second)
+    budget = HeldBudget(context, second)
     for count, fits in ((11, False), (10, True), (1, False)):  # one step more than planned, and no more
         with nullcontext() if fits else pytest.raises(BudgetExceeded):
             budget.charge(replace(steps.event, count=count), steps.name)

@@ -34,8 +34,7 @@ from workers.recipes.datalens.teacher_stage import (
 )
 from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moments.coefficients import exact_product
-from workers.recipes.moments.paid_warm_start import put_into, release_gaussians, warm_start_work
-from workers.recipes.moments.warm_start import ClassGaussians, prior
+from workers.recipes.moments.warm_start import ClassGaussians, prior, put_into, release_gaussians, warm_start_work
 from workers.recipes.units import teacher_of_each
 
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it

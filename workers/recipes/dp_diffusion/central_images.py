@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privacy.gradients.arithmetic import exact_arithmetic
-from privacy.gradients.release import release_sum
+from privacy.gradients.integers import noisy_sum
 from privacy.mechanisms.clipping import clip_integer_rows
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import deal_passes, poisson_sample
@@ -82,7 +82,7 @@ def release_central_images(
     (passes,) = deal_passes(drawn, units.count, max(1, _PASS_ROWS // units.rows_each), 1, coins)
     for some in passes:
         sums += private_sums(config, data, units.records(some, coins), units.rows_each)
-    noisy = release_sum(
+    noisy = noisy_sum(
         sums,
         bound=config.sensitivity * _STEPS,
         noise_multiplier=config.event.noise_multiplier,

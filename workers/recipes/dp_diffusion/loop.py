@@ -41,7 +41,7 @@ from workers.recipes.interface import (
     load_checkpoint,
     save_checkpoint,
 )
-from workers.recipes.moments.paid_warm_start import put_into, release_gaussians, warm_start_work
+from workers.recipes.moments.warm_start import put_into, release_gaussians, warm_start_work
 from workers.recipes.private_steps import Task, planned_steps, steps_work
 from workers.recipes.ranks import rank, weights_from_first
 from workers.recipes.units import Units, labels_of, pixels_of

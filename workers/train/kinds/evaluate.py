@@ -148,7 +148,7 @@ def measure_generator(
     results: dict[str, dict[ClassifierKind, Utility]] = {}
     for which, generator in generators.items():
         generator.to(device)
-        synthetic = drawn_images(generator, request, device, progress)
+        synthetic = drawn_images(generator, request, progress)
         results[which], before = {}, 0
 
         def look(done: int, steps: int, *, before: int, share: int) -> None:
@@ -204,11 +204,9 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
 
 
-def drawn_images(
-    generator: ReleasedGenerator, request: SampleRequest, device: torch.device, progress: Progress
-) -> Images:
+def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Images:
     """Draw what is asked for, all of it in memory."""
-    drawn = list(draw_with_progress(generator, request, device, progress))
+    drawn = list(draw_with_progress(generator, request, progress))
     images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     return public_images(images, labels)
 

@@ -224,7 +224,7 @@ def _draw(trained: Trained, facts: PublicFacts, device: torch.device, progress: 
         generator = load_released(Path(folder))
     generator.to(device)
     request = SampleRequest(count=samples_for(facts), seed=_SEED, names=facts.classes)
-    return drawn_images(generator, request, device, progress)
+    return drawn_images(generator, request, progress)
 
 
 def _look(progress: Progress, stage: str, done: int, steps: int) -> None:

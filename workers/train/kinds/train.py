@@ -22,10 +22,10 @@ from service.failpoints import failpoint
 from service.storage.files import digest_directory
 from service.storage.interface import key_of, work_key
 from service.storage.journals import Journalled, journalled
-from workers.recipes.interface import Trainer, save_trained
+from workers.recipes.interface import save_trained
 from workers.recipes.registry import work_of
 from workers.train.followers import followed, processes_wanted
-from workers.train.orders import Context, Training, open_run, public_parts, read_training
+from workers.train.orders import Context, Training, open_run, public_parts, read_training, require_keys
 from workers.train.progress import ReportedProgress
 from workers.train.publishing import RELEASE_FILE, publishing_work, write_artifact
 from workers.train.spending import HeldBudget
@@ -41,19 +41,21 @@ def run(context: Context) -> None:
         Cancelled: the attempt was told to stop at once.
         NotFound: the dataset has no content.
     """
-    storage, job_id = context.storage, context.attempt.job_id
-    release_id = release_id_of(job_id)
+    storage, attempt = context.storage, context.attempt
+    release_id = release_id_of(attempt.job_id)
     if release_id not in storage.list("releases"):
-        training = read_training(context)
-        budget = HeldBudget(training)
+        with transaction(context.factory, read_only=True) as session:
+            training = read_training(session, attempt)
+        require_keys(context.settings, training)
+        budget = HeldBudget(context, training)
         pieces = (*work_of(training.plan, training.facts), *publishing_work(training))
-        progress = ReportedProgress(training, pieces, budget)
-        work = work_key(job_id)
+        progress = ReportedProgress(context, pieces, budget)
+        work = work_key(attempt.job_id)
         if _TRAINED not in storage.list(work):
-            _train(training, context.trainers[training.plan.recipe], budget, progress)
+            _train(context, training, budget, progress)
         key = key_of(release_id)
         with storage.stage(key) as staging:
-            write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), training, progress)
+            write_artifact(staging, storage.open(f"{work}/{_TRAINED}"), context, training, progress)
             failpoint("artifact.before")
             with suppress(Conflict):  # an attempt that was thought lost has put its own there, which is as good
                 storage.publish(staging, key)
@@ -104,26 +106,26 @@ def _require_charged(session: Session, job_id: str, released: Journalled) -> Non
         )
 
 
-def _train(training: Training, trainer: Trainer, budget: HeldBudget, progress: ReportedProgress) -> None:
+def _train(context: Context, training: Training, budget: HeldBudget, progress: ReportedProgress) -> None:
     """Arm, open the private data, train, and keep the outcome, whole or not at all.
 
     Public things come first: without them nothing is armed, opened or paid. Where several processes train, they come
     after arming and are gone when the outcome is there.
     """
-    public = public_parts(training.settings, training.plan, training.anchors)
-    processes = (
-        1 if budget.closed else processes_wanted(training.settings, RECIPES[training.plan.recipe], training.device)
-    )
-    with transaction(training.factory) as session:
-        ledger.arm(session, hold_id=training.hold_id, attempt=training.attempt.number, now=datetime.now(UTC))
+    recipe, trainer = training.plan.recipe, context.trainers[training.plan.recipe]
+    public = public_parts(context.settings, training.plan, training.anchors)
+    with transaction(context.factory) as session:
+        ledger.arm(session, hold_id=training.hold_id, attempt=context.attempt.number, now=datetime.now(UTC))
         failpoint("arm.before")
     failpoint("arm.after")
-    with followed(training, processes) as device:
-        outcome = trainer(open_run(replace(training, device=device), public, budget, progress))
+    processes = 1 if budget.closed else processes_wanted(context.settings, RECIPES[recipe], context.device)
+    with followed(context, processes) as device:
+        run = open_run(replace(context, device=device), training, public, budget, progress)
+        outcome = trainer(run)
     key = f"{work_key(training.job.id)}/{_TRAINED}"
-    with training.storage.stage(key) as staging:
+    with context.storage.stage(key) as staging:
         save_trained(outcome, staging)
         failpoint("trained.before")
         with suppress(Conflict):  # whatever another attempt released was charged to the same hold before it existed
-            training.storage.publish(staging, key)
+            context.storage.publish(staging, key)
         failpoint("trained.after")

@@ -14,8 +14,8 @@ from PIL import Image
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from obscura.cli import app as cli
 from obscura.client import ApiError, Client
-from service import cli
 from service.datasets.vault import key_id_of, key_path, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job

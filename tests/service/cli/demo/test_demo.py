@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.console import CliError, Output
+from obscura.cli.console import CliError, Output
 from service.cli.demo import COUNT, run_demo
 from service.cli.demo import images as demo_images
 

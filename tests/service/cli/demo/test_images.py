@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.public_images import FASHION_CLASSES
-from service.cli.console import CliError
+from obscura.cli.console import CliError
 from service.cli.demo import images as demo_images
 from service.cli.demo import resident_bytes
 from service.cli.demo.images import DEBIAN_FOLDER, find_images, is_fashion_mnist

@@ -10,7 +10,7 @@ import torch
 from models.portable.textured import FILTER_UNIT, filters, texture
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.plan import PublicFacts
-from workers.recipes.moments.texture import LARGEST, texture_basis, texture_coefficients
+from workers.recipes.moments.coefficients import TEXTURE_LARGEST, texture_basis, texture_coefficients
 
 FACTS = PublicFacts(("a", "b"), 16, 20, 1, 100, "record")
 
@@ -31,7 +31,7 @@ def test_they_are_the_numbers_of_the_generators_texture(channels: int) -> None:
     luma = pixels.mean(3) if channels == 3 else pixels
     found = texture_coefficients(images, basis()) @ basis()
     np.testing.assert_allclose(found, texture(luma[:, None]).flatten(1).numpy(), atol=5e-3)  # moduli are rounded
-    assert np.abs(found).max() < LARGEST
+    assert np.abs(found).max() < TEXTURE_LARGEST
 
 
 def test_the_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_picture() -> None:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import AuthError, Client
 from obscura.private_files import make_private, replace_file
-from service.cli.console import CliError, Exit, reporting
 
 DEFAULT = "default"
 

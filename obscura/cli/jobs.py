@@ -9,11 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.client import Client, Job, Preview
-from obscura.client.progress import job_progress, show_cost
-from obscura.wire.job_schemas import PlanRecord
-from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
-from service.cli.connection import (
+from obscura.cli.connection import (
     Dataset,
     Discard,
     Epsilon,
@@ -28,7 +24,11 @@ from service.cli.connection import (
     recipe_options,
     resolve_dataset,
 )
-from service.cli.console import CliError, Exit, Output
+from obscura.cli.console import CliError, Exit, Output
+from obscura.client import Client, Job, Preview
+from obscura.client.progress import job_progress, show_cost
+from obscura.wire.job_schemas import PlanRecord
+from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
 
 jobs = typer.Typer(no_args_is_help=True, help="Trainings, samplings and evaluations.")
 COLUMNS = (

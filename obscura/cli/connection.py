@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,17 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.hints import is_here
+from obscura.cli.profiles import DEFAULT, read_profiles
 from obscura.client import Client
-from obscura.occupant import address_of
-from service.cli.console import CliError, Exit, Output, reporting
-from service.cli.hints import is_here
-from service.cli.profiles import DEFAULT, read_profiles
-from service.settings import Settings
+from obscura.occupant import address_of, admin_key_path
+
+
+def _address_here(folder: Path) -> str:
+    """The address that a service on this machine has written down; else the default."""
+    host, port = os.environ.get("OBSCURA_HOST", "127.0.0.1"), os.environ.get("OBSCURA_PORT", "8420")
+    return address_of(folder) or f"http://{host}:{port}"
 
 
 def _first_key(path: Path) -> str:
@@ -34,11 +40,6 @@ def _first_key(path: Path) -> str:
             "up. To use one elsewhere: obscura login URL",
             Exit.AUTH,
         ) from None
-
-
-def _address_here(settings: Settings) -> str:
-    """The address that a service on this machine has written down; else the default."""
-    return address_of(settings.local_path) or f"http://{settings.host}:{settings.port}"
 
 
 def address(target: Target) -> tuple[str, str]:
@@ -60,16 +61,16 @@ def address(target: Target) -> tuple[str, str]:
             raise CliError(f"There is no profile {target.profile!r}. To make it: {make}", Exit.USAGE)
     elif target.url is not None:
         chosen = next((profile for profile in kept.values() if profile.url == target.url.rstrip("/")), None)
-    elif not target.settings().admin_key_path.exists():
+    elif not admin_key_path(target.folder).exists():
         chosen = kept.get(DEFAULT)
-    url = target.url or (chosen.url if chosen else _address_here(target.settings()))
+    url = target.url or (chosen.url if chosen else _address_here(target.folder))
     if target.token:
         return url, target.token
     if chosen is not None and chosen.url == url.rstrip("/"):
         return url, chosen.token
     if not is_here(url):
         raise CliError(f"There is no key for {url}. To give one: obscura login {url}", Exit.AUTH)
-    return url, _first_key(target.settings().admin_key_path)
+    return url, _first_key(admin_key_path(target.folder))
 
 
 def resolve_account(client: Client, name_or_id: str) -> str:
@@ -106,15 +107,6 @@ class Target:
     token: str | None
     folder: Path
     profile: str | None = None
-
-    def settings(self, **given: Any) -> Settings:
-        """The settings of a service on this machine; options that are None are left out.
-
-        Raises:
-            pydantic.ValidationError: they contradict each other, or the environment does.
-        """
-        options = {name: value for name, value in given.items() if value is not None}
-        return Settings(data_dir=self.folder, **options)
 
 
 @contextmanager

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Json, Target, address
+from obscura.cli.console import CliError, Exit, Output, reporting
+from obscura.cli.server_side import server_side
 from obscura.client import Client, ConnectionFailed
 from obscura.wire.recipe_schemas import RecipeRecord
-from privacy.plans.options import values_in_words
-from service.cli.connection import Json, Target, address
-from service.cli.console import CliError, Exit, Output, reporting
+from obscura.wire.wording import values_in_words
 
 
 def recipes(
@@ -44,13 +45,10 @@ def _ask(target: Target, output: Output) -> list[RecipeRecord]:
         with Client(*address(target)) as client:
             return client.recipes()
     except (CliError, ConnectionFailed):
-        if target.url is not None or target.profile is not None:
+        if target.url is not None or target.profile is not None or (beside := server_side()) is None:
             raise
-    from privacy.plans.registry import RECIPES  # needs the packages of a server
-    from service.api.routes.recipes import describe
-
     output.notice("No service answers, so these are the recipes of the package that is installed here.")
-    return [describe(recipe) for recipe in RECIPES.values()]
+    return beside.installed_recipes()
 
 
 def _show(recipe: RecipeRecord, output: Output) -> None:

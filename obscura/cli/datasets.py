@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
+from obscura.cli.console import CliError, Exit
 from obscura.client.progress import preparation_progress
 from obscura.preparing.choices import BACKGROUND_USUAL
-from service.cli.connection import Dataset, Json, Yes, add_list, connected, resolve_account, resolve_dataset
-from service.cli.console import CliError, Exit
 
 datasets = typer.Typer(no_args_is_help=True, help="Declared, uploaded sets of labelled images.")
 COLUMNS = (

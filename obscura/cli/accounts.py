@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Json, add_decision, add_list, connected, resolve_account
 from obscura.client import Client
 from obscura.wire.budgets import Unit
-from service.cli.connection import Json, add_decision, add_list, connected, resolve_account
 
 accounts = typer.Typer(no_args_is_help=True, help="Populations with one privacy budget each.")
 limits = typer.Typer(no_args_is_help=True, help="Lower a limit; ask for a higher one, which a second admin approves.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from obscura.client import ApiError, AuthError, BudgetError, ConnectionFailed, NotFoundError
-from service.settings import LOOPBACK_HOSTS
 
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 LISTED = ("account", "dataset", "job", "release", "sweep")
 
 

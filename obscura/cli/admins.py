@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Json, KeyId, add_decision, add_list, connected
+from obscura.cli.console import CliError, Exit, reporting
 from obscura.client import Client
 from obscura.private_files import new_private_file, write_through
-from service.cli.connection import Json, KeyId, add_decision, add_list, connected
-from service.cli.console import CliError, Exit, reporting
-from service.cli.ledger import open_database
+from obscura.wire.ids import introduce as make_introduction
 
 admins = typer.Typer(
     no_args_is_help=True, help="People who decide. Two admit or remove a third, or revoke a key of theirs."
@@ -32,11 +31,9 @@ def introduce(out: Out, as_json: Json = False) -> None:
 
     Nobody else ever sees the token. It works once you were admitted.
     """
-    from service.admins import introduce as make
-
     with reporting(as_json) as output:
-        token, introduction = make()
-        _write_token(out, token)
+        token, introduction = make_introduction()
+        write_token(out, token)
         output.record({"introduction": introduction, "token_file": str(out)}, "introduction")
         output.notice("Give the introduction to an admin, and to the one who approves: they must have the same.")
 
@@ -108,29 +105,7 @@ add_decision(
 )
 
 
-@admins.command("restore")
-def restore(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Of the person; a name that was never used.")],
-    out: Out,
-    as_json: Json = False,
-) -> None:
-    """Make an admin on the service's own machine, for the operator: when too few are left who hold their keys.
-
-    Works on the database itself and asks nobody, as whoever holds the data folder could anyway.
-    """
-    from service.admins import admit_on_machine
-    from service.db.session import transaction
-
-    with open_database(context, as_json) as (_settings, factory, output):
-        with transaction(factory) as session:
-            admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
-            _write_token(out, token)  # before the commit: no key exists whose token nobody has
-            made = {"id": admin.id, "name": admin.name, "token_file": str(out)}
-        output.record(made, "admin")
-
-
-def _write_token(path: Path, token: str) -> None:
+def write_token(path: Path, token: str) -> None:
     try:
         file = new_private_file(path)
     except OSError as error:

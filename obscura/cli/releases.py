@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Json, Key, add_list, connected, resolve_dataset
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import follow
 from obscura.client import Client, Sample
 from obscura.client.contents import require_room
 from obscura.client.progress import byte_progress
 from obscura.wire.formats import PACKINGS, SampleFormat
-from service.cli.connection import Json, Key, add_list, connected, resolve_dataset
-from service.cli.console import CliError, Exit, Output
-from service.cli.jobs import follow
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = ("name", "id", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from obscura.cli.hints import next_command
 from obscura.client import (
     ApiError,
     AuthError,
@@ -28,7 +29,6 @@ from obscura.client import (
     RequestError,
 )
 from obscura.wire.wording import show_number
-from service.cli.hints import next_command
 
 UNBOUNDED = 10_000  # characters: a table that does not go to a terminal is as wide as it is
 

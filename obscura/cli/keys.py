@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from obscura.cli.connection import Json, KeyId, Yes, add_list, connected
+from obscura.cli.console import CliError, Exit
+from obscura.cli.jobs import somebody_there
 from obscura.client import Client
-from service.cli.connection import Json, KeyId, Yes, add_list, connected
-from service.cli.console import CliError, Exit
-from service.cli.jobs import somebody_there
 
 keys = typer.Typer(no_args_is_help=True, help="API keys (admins only).")
 

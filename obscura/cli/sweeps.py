@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from obscura.client import Client, Sweep
-from service.cli.connection import (
+from obscura.cli.connection import (
     Dataset,
     Discard,
     Epsilon,
@@ -24,8 +23,9 @@ from service.cli.connection import (
     recipe_options,
     resolve_dataset,
 )
-from service.cli.console import CliError, Exit, Output
-from service.cli.jobs import confirm
+from obscura.cli.console import CliError, Exit, Output
+from obscura.cli.jobs import confirm
+from obscura.client import Client, Sweep
 
 sweeps = typer.Typer(no_args_is_help=True, help="Hyper-parameter searches, paid for as a whole.")
 TRIALS_MAX = 64

@@ -1,0 +1,5 @@
+"""`python -m obscura.cli`: the `obscura` command."""
+
+from obscura.cli import main
+
+main()

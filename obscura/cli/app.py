@@ -1,0 +1,81 @@
+"""The `obscura` command: results on stdout, progress on stderr, exit codes by class of failure."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from obscura.cli import accounts, admins, datasets, doctor, jobs, keys, profiles, recipes, releases, sweeps
+from obscura.cli.connection import Target
+from obscura.cli.console import reporting
+from obscura.cli.server_side import Commands, server_side
+from obscura.extras import extras
+
+app = typer.Typer(
+    name="obscura",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Private synthetic images behind a budget that cannot be overspent. "
+    "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
+)
+app.command("login")(profiles.login)
+app.command("logout")(profiles.logout)
+app.command("doctor")(doctor.doctor)
+app.command("recipes")(recipes.recipes)
+app.command("plan")(jobs.plan)
+app.command("train")(jobs.train)
+app.command("sweep")(sweeps.sweep)
+app.command("evaluate")(releases.evaluate)
+app.command("sample")(releases.sample)
+app.command("download")(releases.download)
+app.add_typer(accounts.accounts, name="accounts")
+app.add_typer(datasets.datasets, name="datasets")
+app.add_typer(jobs.jobs, name="jobs")
+app.add_typer(sweeps.sweeps, name="sweeps")
+app.add_typer(releases.releases, name="releases")
+app.add_typer(accounts.limits, name="limits")
+app.add_typer(accounts.budget, name="budget")
+app.add_typer(keys.keys, name="keys")
+app.add_typer(admins.admins, name="admins")
+if (beside := server_side()) is not None:
+    beside.add_commands(app, admins.admins)
+
+
+def show_version(wanted: bool) -> None:
+    """Write the version and leave."""
+    if wanted:
+        typer.echo(f"obscura {version('obscura')}")
+        raise typer.Exit
+
+
+@app.callback()
+def choose_target(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option(envvar="OBSCURA_URL", help="Address of the service.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="OBSCURA_TOKEN", help="API key.")] = None,
+    data_dir: Annotated[
+        Path, typer.Option(envvar="OBSCURA_DATA_DIR", help="Of a service on this machine; holds its admin key.")
+    ] = Path("var"),
+    profile: Annotated[
+        str | None, typer.Option(envvar="OBSCURA_PROFILE", help="A service that `obscura login` has kept.")
+    ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Find the service."""
+    context.obj = Target(url, token, data_dir, profile)
+
+
+def main() -> None:
+    """Run the command line. A package that only some commands need, and that is not there, is named with its extra."""
+    try:
+        with reporting(as_json="--json" in sys.argv), extras():
+            app()
+    except typer.Exit as leaving:
+        sys.exit(leaving.exit_code)

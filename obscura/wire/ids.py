@@ -1,0 +1,33 @@
+"""Ids, and the tokens of keys: a key is made by whoever will use it, and the service knows its SHA-256 alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+
+ID_RANDOM_CHARACTERS = 20
+_SECRET_BYTES = 32
+
+
+def id_from(prefix: str, digits: bytes) -> str:
+    """Return `<prefix>_` and 20 lowercase base32 characters (100 bits) of at least 13 bytes."""
+    return f"{prefix}_{base64.b32encode(digits).decode('ascii').lower()[:ID_RANDOM_CHARACTERS]}"
+
+
+def make_token() -> tuple[str, str, str]:
+    """Return the id of a new key, its token with 256 random bits, and the SHA-256 by which the token is known."""
+    key_id = id_from("key", secrets.token_bytes(13))
+    token = f"obs_{key_id.removeprefix('key_')}_{secrets.token_hex(_SECRET_BYTES)}"
+    return key_id, token, digest_token(token)
+
+
+def introduce() -> tuple[str, str]:
+    """Return a new token and its introduction. Its owner makes it; the service sees it when it is first used."""
+    key_id, token, digest = make_token()
+    return token, f"{key_id}:{digest}"
+
+
+def digest_token(token: str) -> str:
+    """Return the SHA-256 (hex) by which a token is known."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,5 +1,0 @@
-"""`python -m service.cli`: the `obscura` command."""
-
-from service.cli import main
-
-main()

@@ -1,0 +1,100 @@
+"""On the service's own machine: what `obscura doctor` looks at there, and `obscura admins restore`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from obscura.cli.admins import Out, write_token
+from obscura.cli.connection import Json
+from obscura.cli.server_side import Finding
+from obscura.client.local_service import running_at
+from service.cli.ledger import open_database
+from service.settings import Settings
+
+
+def restore(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Of the person; a name that was never used.")],
+    out: Out,
+    as_json: Json = False,
+) -> None:
+    """Make an admin on the service's own machine, for the operator: when too few are left who hold their keys.
+
+    Works on the database itself and asks nobody, as whoever holds the data folder could anyway.
+    """
+    from service.admins import admit_on_machine
+    from service.db.session import transaction
+
+    with open_database(context, as_json) as (_settings, factory, output):
+        with transaction(factory) as session:
+            admin, token = admit_on_machine(session, name=name, now=datetime.now(UTC))
+            write_token(out, token)  # before the commit: no key exists whose token nobody has
+            made = {"id": admin.id, "name": admin.name, "token_file": str(out)}
+        output.record(made, "admin")
+
+
+def look_around(folder: Path) -> Iterator[Finding]:
+    """The data folder of a service on this machine: its database, and who trains."""
+    settings = Settings.at(folder)
+    if not settings.local_path.is_dir():
+        yield Finding("data folder", "missing", f"{settings.local_path} is not there; a service makes it: obscura up")
+        return
+    mine = os.access(settings.local_path, os.R_OK | os.W_OK | os.X_OK)
+    open_to_others = settings.local_path.stat().st_mode & 0o077
+    if not mine:
+        yield Finding("data folder", "bad", f"{settings.local_path} is not yours to write: choose another --data-dir")
+    elif open_to_others:
+        yield Finding(
+            "data folder", "bad", f"{settings.local_path} is open to others: chmod -R go= {settings.local_path}"
+        )
+    else:
+        yield Finding("data folder", "ok", str(settings.local_path))
+    yield _database(settings)
+    yield _trainer(settings)
+
+
+def _database(settings: Settings) -> Finding:
+    if find_spec("sqlalchemy") is None:
+        return Finding("database", "missing", "not looked at: pip install 'obscura-server'")
+    from sqlalchemy import make_url, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from service.db.schema import newest_revision
+    from service.db.session import make_engine
+
+    url = make_url(settings.database_url)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        return Finding("database", "missing", "not there yet; a service makes it: obscura up")
+    engine = make_engine(settings.database_url, pool_size=1)
+    try:
+        with engine.connect() as connection:
+            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except SQLAlchemyError as error:
+        return Finding("database", "bad", f"cannot be read ({type(error).__name__}): obscura ledger verify")
+    finally:
+        engine.dispose()
+    newest = newest_revision()
+    if revision != newest:
+        return Finding(
+            "database", "bad", f"has schema {revision}, this version {newest}: stop the service, then obscura up"
+        )
+    return Finding("database", "ok", f"{url.get_backend_name()}, schema {revision}")
+
+
+def _trainer(settings: Settings) -> Finding:
+    """Who starts trainings: the service itself, or workers behind a broker."""
+    if settings.mode == "celery":
+        return Finding("supervisor", "ok", "workers elsewhere: celery --app workers.supervise.app inspect ping")
+    if find_spec("torch") is None:
+        return Finding("supervisor", "bad", "a service here could not train: pip install 'obscura-server[worker]'")
+    running = running_at(settings.local_path)
+    if running is None:
+        return Finding("supervisor", "missing", "no service runs on this folder, so nothing is trained: obscura up")
+    return Finding("supervisor", "ok", f"trains beside the service at {running}")
