@@ -144,11 +144,7 @@ class PrivateSteps:
         self._tried = -1  # which part of the training the last trial stood before
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
-        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
-
-        Raises:
-            Cancelled: from `curator.progress`.
-        """
+        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step."""
         total, together = self.event.count, paid_together(self.event.count)
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)

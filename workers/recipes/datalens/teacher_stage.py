@@ -183,7 +183,6 @@ def run_teacher_stage(
 
     Raises:
         InvalidParameter: the shards are not as many as the teachers.
-        Cancelled: from `curator.progress`.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:

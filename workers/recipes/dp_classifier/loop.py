@@ -57,7 +57,6 @@ def train(run: Run) -> PrivateClassifier:
             before anything is charged by this attempt.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `run.progress`.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
     require_anchors(config, data)
