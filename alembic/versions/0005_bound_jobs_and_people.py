@@ -15,27 +15,32 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from alembic import op
-from service.db.revisions import HASH, ID, MOMENT, NAME, choice, create, index_where, needed, optional, reference
+from service.db.revisions import (
+    HASH,
+    ID,
+    MOMENT,
+    NAME,
+    choice,
+    create,
+    index_where,
+    needed,
+    optional,
+    reference,
+    replace_rule,
+)
 
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-KINDS = ("open", "hold", "arm", "charge", "capture", "release", "sample", "limit", "freeze")
-NEW_KINDS = (*KINDS, "fact")
-REFUSE = "BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END"
-ENTRY_TRIGGERS = (  # as 0001 made them; SQLite drops them with the table that is written anew
-    f"CREATE TRIGGER entries_no_update BEFORE UPDATE ON entries {REFUSE}",
-    f"CREATE TRIGGER entries_no_delete BEFORE DELETE ON entries {REFUSE}",
-    "CREATE TRIGGER entries_no_replace BEFORE INSERT ON entries "
-    f"WHEN EXISTS (SELECT 1 FROM entries WHERE account_id = NEW.account_id AND sequence = NEW.sequence) {REFUSE}",
-)
+KINDS = "kind IN ('open', 'hold', 'arm', 'charge', 'capture', 'release', 'sample', 'limit', 'freeze')"
+NEW_KINDS = KINDS.replace("'freeze')", "'freeze', 'fact')")
 ADMIN_KEY = "CAST(scopes AS TEXT) LIKE '%\"admin\"%'"
 
 
 def upgrade() -> None:
-    _set_kinds(NEW_KINDS)
+    replace_rule("entries", "kind", KINDS, NEW_KINDS)
     op.add_column("datasets", sa.Column("vault_key_id", sa.String(length=64), nullable=True))
     _create_tables()
     _name_legacy_admins()
@@ -48,7 +53,7 @@ def downgrade() -> None:
     op.drop_table("admin_requests")
     op.drop_table("admins")
     op.drop_column("datasets", "vault_key_id")
-    _set_kinds(KINDS)
+    replace_rule("entries", "kind", NEW_KINDS, KINDS)
 
 
 def _create_tables() -> None:
@@ -174,16 +179,6 @@ class _requests_set_aside:
         if _on_sqlite():
             op.execute("INSERT INTO limit_requests SELECT * FROM requests_aside")
             op.execute("DROP TABLE requests_aside")
-
-
-def _set_kinds(kinds: tuple[str, ...]) -> None:
-    allowed = ", ".join(f"'{kind}'" for kind in kinds)
-    with op.batch_alter_table("entries") as entries:
-        entries.drop_constraint(op.f("ck_entries_kind"), type_="check")
-        entries.create_check_constraint(op.f("ck_entries_kind"), f"kind IN ({allowed})")
-    if _on_sqlite():
-        for trigger in ENTRY_TRIGGERS:
-            op.execute(trigger)
 
 
 def _on_sqlite() -> bool:

@@ -2,7 +2,7 @@
 
 A decoder reads all of a picture's pixels again for each scan of a JPEG, unpacks every colour profile of a PNG, and
 looks at each segment, chunk or run by itself. So a small file can keep it busy for minutes. Counted before any decoder
-sees the file, from its bytes alone. The client counts as well: nothing here needs the server's packages.
+sees the file, from its bytes alone.
 """
 
 from __future__ import annotations
@@ -20,28 +20,23 @@ PROFILES_MAX = 1  # of a PNG, by its standard (section 11.3.2.3)
 _RUN_BYTES_MAX = 4  # of a BMP in runs, for each pixel: two where every run is one pixel
 _RUN_SLACK_BYTES = 2**14  # for headers and palette
 _RUNS = frozenset({1, 2})  # BI_RLE8 and BI_RLE4
-_PNG = b"\x89PNG\r\n\x1a\n"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_BARE = frozenset(range(0xD0, 0xD9)) | {0x01}  # markers without a length
 _START_OF_SCAN, _END = 0xDA, 0xD9
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # neither a stuffed byte, nor a restart, nor a fill byte
 
 
-def require_few_parts(data: bytes) -> None:
-    """Let a picture pass that is made of as many parts as pictures are. What is no picture passes as well.
+def count_scans(data: bytes) -> None:
+    """Let a JPEG pass that is made of as many parts as pictures are.
 
     Raises:
-        Refused: IMAGE_SCANS for a JPEG of many scans, IMAGE_PARTS for a picture of many other parts.
+        Refused: IMAGE_SCANS for many scans, IMAGE_PARTS for many segments.
     """
-    if data.startswith(b"\xff\xd8\xff"):
-        scans = 0
-        for marker, _ in jpeg_segments(data):
-            scans += marker == _START_OF_SCAN
-            if scans > SCANS_MAX:
-                raise Refused(Fault.IMAGE_SCANS)
-    elif data.startswith(_PNG):
-        _count_chunks(data)
-    elif data.startswith(b"BM"):
-        _count_runs(data)
+    scans = 0
+    for marker, _ in jpeg_segments(data):
+        scans += marker == _START_OF_SCAN
+        if scans > SCANS_MAX:
+            raise Refused(Fault.IMAGE_SCANS)
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
@@ -65,8 +60,9 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
             at += max(2, struct.unpack_from(">H", data, at)[0])
 
 
-def _count_chunks(data: bytes) -> None:
-    at, chunks, profiles = len(_PNG), 0, 0
+def count_chunks(data: bytes) -> None:
+    """Let a PNG pass of few chunks, and one colour profile."""
+    at, chunks, profiles = len(PNG_MAGIC), 0, 0
     while len(data) >= at + 8:
         length, kind = struct.unpack_from(">I4s", data, at)
         chunks, profiles = chunks + 1, profiles + (kind == b"iCCP")
@@ -75,7 +71,8 @@ def _count_chunks(data: bytes) -> None:
         at += length + 12
 
 
-def _count_runs(data: bytes) -> None:
+def count_runs(data: bytes) -> None:
+    """Let a BMP pass whose runs are not more than its pixels explain."""
     if len(data) < 34 or struct.unpack_from("<I", data, 14)[0] == 12:  # the old header knows no runs
         return
     width, height, compression = struct.unpack_from("<2i4xI", data, 18)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from obscura.pictures.types import picture_suffixes
 from obscura.preparing.choices import Choices
 from obscura.preparing.errors import ChoiceNeeded, PackingError
 from obscura.preparing.sources import Record, Source, Tally
-from obscura.preparing.trees import PICTURE_SUFFIXES, FolderTree, Tree, below, folders, pictures, suffix_of
+from obscura.preparing.trees import FolderTree, Tree, below, folders, pictures, suffix_of
 
 _TRAIN = ("train", "training")
 _SPLITS = frozenset({*_TRAIN, "test", "testing", "val", "valid", "validation"})
@@ -40,7 +41,7 @@ def class_folders(tree: Tree, choices: Choices, *, subjects: bool) -> Source:
                 ["--labels labels.csv"],
             )
         if not any(pictures(tree, at) for at in _inner(tree, base, found)):
-            kinds = ", ".join(sorted(PICTURE_SUFFIXES))
+            kinds = ", ".join(sorted(picture_suffixes()))
             raise PackingError(f"{tree.name} holds no class folders with pictures ({kinds}).")
     return Source(title, partial(walk, tree, base))
 
@@ -158,6 +159,6 @@ def _walk_table(tree: Tree, rows: dict[str, tuple[str, str | None]], tally: Tall
 
 
 def _all_pictures(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
-    yield from (below(at, name) for name in pictures(tree, at, tally) if suffix_of(name) in PICTURE_SUFFIXES)
+    yield from (below(at, name) for name in pictures(tree, at, tally) if suffix_of(name) in picture_suffixes())
     for name in folders(tree, at, tally):
         yield from _all_pictures(tree, below(at, name), tally)

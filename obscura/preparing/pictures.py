@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from obscura.pictures.header import picture_header
-from obscura.pictures.parts import SCANS_MAX, require_few_parts
+from obscura.pictures.parts import SCANS_MAX
+from obscura.pictures.types import names_of, open_picture, picture_header, require_few_parts, taken_suffixes
 from obscura.preparing.choices import Colour, Fit, Size
 from obscura.preparing.errors import Unreadable
 from obscura.preparing.sources import Pixels
@@ -25,8 +25,6 @@ from obscura.wire.faults import Fault, Refused
 
 FILE_BYTES_MAX = 256 * 2**20
 PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-_SUFFIXES = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "BMP": ".bmp"}  # of the formats that the service reads
 _PLAIN_MODES = frozenset({"1", "L", "P", "RGB", "LA", "PA", "RGBA"})
 _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -112,7 +110,7 @@ def prepare_picture(content: bytes | Pixels, target: Target) -> tuple[str, bytes
     with _opened(content) as image:
         turn = _orientation(image)
         if turn not in _TURNS and _is_plain(image, content, target):
-            return _SUFFIXES[str(image.format)], content
+            return taken_suffixes()[str(image.format)], content
         aim = (2 * target.width, 2 * target.height)
         image.draft(image.mode, aim[::-1] if turn in _LYING else aim)  # a large JPEG is decoded at a part of its size
         flat = _flat(image, target)
@@ -135,7 +133,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             if data.startswith(b"RIFF"):
                 _, width, height = picture_header(data)  # Pillow's decoder of WEBP allocates before its own check
                 _bound(width, height)
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            with open_picture(data) as image:
                 _bound(*image.size)
                 yield image
     except Unreadable:
@@ -145,7 +143,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             raise Unreadable("it is damaged") from None
         raise Unreadable(_MADE_TO_LAST[refused.fault]) from None
     except UnidentifiedImageError:
-        raise Unreadable("it is not a PNG, JPEG, WEBP, BMP, GIF, TIFF or PPM picture") from None
+        raise Unreadable(f"it is not a {names_of(taken=False, last='or')} picture") from None
     except (Image.DecompressionBombError, MemoryError):
         raise Unreadable(f"it has more than {PIXELS_MAX:,} pixels") from None
     except Exception as error:  # decoders of damaged files fail in many ways
@@ -205,7 +203,11 @@ def _is_transparent(image: Image.Image) -> bool:
 
 def _is_plain(image: Image.Image, data: bytes, target: Target) -> bool:
     """Whether the service takes the file as it is."""
-    if image.format not in _SUFFIXES or image.size != (target.width, target.height) or image.mode not in _PLAIN_MODES:
+    if (
+        image.format not in taken_suffixes()
+        or image.size != (target.width, target.height)
+        or image.mode not in _PLAIN_MODES
+    ):
         return False
     if getattr(image, "is_animated", False) or _is_deep(image, data):
         return False

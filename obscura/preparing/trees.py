@@ -7,14 +7,11 @@ import zipfile
 from pathlib import Path
 from typing import IO, Protocol
 
+from obscura.pictures.types import picture_suffixes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.pictures import FILE_BYTES_MAX
 from obscura.preparing.sources import Tally
 
-PICTURE_SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-    | {".heic", ".heif", ".avif"}  # pictures too, which cannot be read here: to be named rather than passed over
-)
 _JUNK = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin"})
 _LINKS_DEPTH = 2
 HIDDEN = "hidden or system file"
@@ -53,7 +50,7 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     found = []
     for name in _kept(tree.files(at), tally):
         suffix = suffix_of(name)
-        if suffix in PICTURE_SUFFIXES:
+        if suffix in picture_suffixes():
             found.append(name)
         elif tally is not None:
             tally.left_out[OTHER] += 1

@@ -21,7 +21,6 @@ from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, name_of
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, TooLarge
-from service.settings import Settings
 
 COOKIE = "obscura_session"
 Facts = ParamSpec("Facts")
@@ -40,11 +39,6 @@ class Dashboard:
     links: SignInLinks = field(default_factory=SignInLinks)
 
     @property
-    def settings(self) -> Settings:
-        """Of this process."""
-        return self.service.settings
-
-    @property
     def factory(self) -> SessionFactory:
         """Of sessions with the database."""
         return self.service.factory
@@ -53,11 +47,6 @@ class Dashboard:
     def clock(self) -> Callable[[], datetime]:
         """Returns the time, aware."""
         return self.service.clock
-
-    @property
-    def ring(self) -> Callable[[], None]:
-        """Sends what the outbox holds, after a commit."""
-        return self.service.ring
 
     def do(self, step: Callable[Concatenate[Session, Facts], Made], *args: Facts.args, **facts: Facts.kwargs) -> Made:
         """Take a step in a transaction of its own, and return what it made."""
@@ -100,7 +89,7 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
         SignInNeeded: Neither.
     """
     viewer = _signed_in(request, dashboard)
-    if viewer is None and dashboard.settings.dashboard_public:
+    if viewer is None and dashboard.service.settings.dashboard_public:
         viewer = Viewer(principal=None, form_token="")
     if viewer is None:
         raise SignInNeeded("Sign in with an API key to see this page.")

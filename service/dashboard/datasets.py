@@ -92,7 +92,7 @@ def declare(request: Request, dashboard: Running, uploader: Uploader, form: Form
                 uploader.id,
                 once,
                 body,
-                lambda: states.declare(session, dashboard.settings, **body, now=now).id,
+                lambda: states.declare(session, dashboard.service.settings, **body, now=now).id,
                 now,
             )
     except (ObscuraError, PrivacyError) as error:
@@ -124,7 +124,7 @@ def delete(dashboard: Running, form: Form, dataset_id: str) -> RedirectResponse:
     if form.get("sure") != "yes":
         raise InvalidInput("Confirm that the images are to be destroyed for ever.")
     deletion.delete(
-        dashboard.settings,
+        dashboard.service.settings,
         dashboard.factory,
         dataset_id,
         cancel_jobs=form.get("cancel_jobs") == "yes",
@@ -160,7 +160,7 @@ def post(request: Request, dashboard: Running, viewer: Reader, dataset_id: str) 
         uploader = require_acting(viewer, form.fields.get("token", ""), Scope.DATA)
         with dashboard.service.uploads.taken(uploader.id):
             sent = Sent(form.file(), form.fields.get("format", ""))
-            receiving.receive(dashboard.settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock)
+            receiving.receive(dashboard.service.settings, dashboard.factory, dataset_id, sent, clock=dashboard.clock)
     except UploadRefused as error:
         body.drain()
         return _refused_upload(request, dashboard, dataset_id, error)

@@ -81,7 +81,7 @@ def release(request: Request, dashboard: Running, release_id: str) -> HTMLRespon
         present=present,
         downloads=[name for name in DOWNLOADS if name in present],
         packings=formats.PACKINGS,
-        samples_max=dashboard.settings.samples_max,
+        samples_max=dashboard.service.settings.samples_max,
         url=str(request.base_url).rstrip("/"),
     )
 

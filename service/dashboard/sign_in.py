@@ -69,7 +69,7 @@ def use_link(request: Request, dashboard: Running, secret: str) -> Response:
     if not dashboard.links.use(secret, now_seconds=time.monotonic()):
         raise _over()
     try:
-        token = dashboard.settings.admin_key_path.read_text("ascii").strip()
+        token = dashboard.service.settings.admin_key_path.read_text("ascii").strip()
         with transaction(dashboard.factory, read_only=True) as session:
             principal = authenticate(session, token, now=dashboard.clock())
     except (OSError, UnicodeDecodeError, Unauthorized):

@@ -171,7 +171,7 @@ def _page(
                 values["free"], _ = releases.views(session, of_account, limit=FREE_RELEASES)
             elif payer.balance is not None and refused is None:
                 try:
-                    values["plan"] = plans.plan(session, dashboard.settings, _body(wish, JobRequest))
+                    values["plan"] = plans.plan(session, dashboard.service.settings, _body(wish, JobRequest))
                 except (ObscuraError, PrivacyError) as error:
                     refused = error
     wrong, message = problems_of(refused) if refused is not None else ({}, "")

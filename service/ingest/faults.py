@@ -7,6 +7,7 @@ cannot carry a file name, a label, a position or a count out of the upload.
 from __future__ import annotations
 
 from obscura.pictures.parts import SCANS_MAX
+from obscura.pictures.types import names_of
 from obscura.wire.faults import Fault
 from service.ingest.request import IngestRequest
 
@@ -57,8 +58,8 @@ def explain(fault: Fault, request: IngestRequest) -> str:
         f"{len(request.classes)} declared names, letter by letter.",
         Fault.RECORDS_TOO_MANY: f"The upload holds more records than it may: {request.records_max:,}. The declared "
         "number is an upper bound that the guarantee is computed from. Declare a new dataset with a larger number.",
-        Fault.IMAGE_FORMAT: "A file is not a picture in an accepted format. PNG, JPEG, WEBP and BMP are taken, judged "
-        "by content, not by name.",
+        Fault.IMAGE_FORMAT: "A file is not a picture in an accepted format. "
+        f"{names_of(taken=True, last='and')} are taken, judged by content, not by name.",
         Fault.IMAGE_PIXELS: f"A picture has more than {limits.pixels_max:,} pixels. It was not decoded.",
         Fault.IMAGE_SIZE: f"A picture is not {size}, as declared. Resize all pictures before the upload; "
         "`obscura datasets push` does it with --size.",

@@ -5,15 +5,13 @@ Of a picture its pixels survive, and nothing else of the file.
 
 from __future__ import annotations
 
-import io
 import unicodedata
 from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from obscura.pictures.header import picture_header
-from obscura.pictures.parts import require_few_parts
+from obscura.pictures.types import picture_header
 from obscura.wire.faults import Fault, Refused
 from service.ingest.array_files import require_count, store
 from service.ingest.request import IngestRequest
@@ -84,10 +82,12 @@ def decode_picture(data: bytes, request: IngestRequest) -> np.ndarray[Any, np.dt
         raise Refused(Fault.IMAGE_PIXELS)
     if (width, height) != (request.width, request.height):
         raise Refused(Fault.IMAGE_SIZE)
-    require_few_parts(data)
+    kind.require_few_parts(data)
     try:
-        image = Image.open(io.BytesIO(data), formats=[kind])
-        if getattr(image, "n_frames", 1) != 1 or image.format != kind:  # a JPEG with several pictures becomes "MPO"
+        image = kind.open(data)
+        if (
+            getattr(image, "n_frames", 1) != 1 or image.format != kind.name
+        ):  # a JPEG with several pictures becomes "MPO"
             raise Refused(Fault.IMAGE_FRAMES)
         if image.size != (width, height):
             raise Refused(Fault.IMAGE_BROKEN)

@@ -1,0 +1,81 @@
+"""A new type of pictures is a row of the table and its own file: prepared, sent and received like any other."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from obscura.pictures import types
+from obscura.preparing.choices import read_choices
+from obscura.preparing.pictures import Target, prepare_picture
+from obscura.preparing.preparation import prepare
+from obscura.wire.faults import Fault, Refused
+from service.ingest.pictures import decode_picture
+from service.ingest.request import IngestLimits, IngestRequest
+from tests.obscura.pictures.toy_type import TOY
+
+PIXELS = np.arange(64, dtype=np.uint8).reshape(8, 8)
+FILE = b"TOY!\x08\x08" + PIXELS.tobytes()
+REQUEST = IngestRequest(
+    dataset_id="ds_" + "a2" * 10,
+    classes=("cat",),
+    height=8,
+    width=8,
+    channels=1,
+    records_declared=10,
+    source=Path("source"),
+    target=Path("target"),
+    format="zip",
+    limits=IngestLimits(),
+    source_key=bytes(32),
+    target_key=bytes(32),
+)
+GREY = Target(8, 8, 1, "crop", (255, 255, 255))
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(types, "TYPES", (*types.TYPES, TOY))
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_new_type_is_sent_as_it_is_and_read_by_the_service():
+    suffix, content = prepare_picture(FILE, GREY)
+    assert (suffix, content) == (".toy", FILE)
+    np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
+    assert types.names_of(taken=True, last="and") == "PNG, JPEG, WEBP, BMP and TOY"
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_new_type_is_made_to_fit_and_found_in_folders(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "one.toy").write_bytes(FILE)
+    package = prepare(tmp_path, read_choices(size=16, grey=True))
+    assert (package.private_records, package.width, package.channels) == (1, 16, 1)
+    suffix, content = prepare_picture(FILE, replace(GREY, width=16, height=16))
+    assert (suffix, types.picture_header(content)[1:]) == (".png", (16, 16))
+
+
+def test_a_type_that_only_clients_read_becomes_a_png(monkeypatch):
+    monkeypatch.setattr(types, "TYPES", (*types.TYPES, replace(TOY, size=None)))
+    suffix, content = prepare_picture(FILE, GREY)
+    assert suffix == ".png"
+    np.testing.assert_array_equal(decode_picture(content, REQUEST), PIXELS)
+    with pytest.raises(Refused) as refused:
+        decode_picture(FILE, REQUEST)
+    assert refused.value.fault is Fault.IMAGE_FORMAT
+
+
+def test_without_its_row_it_is_no_picture():
+    assert TOY not in types.TYPES
+    assert ".toy" not in types.picture_suffixes()
+    with pytest.raises(Refused) as refused:
+        decode_picture(FILE, REQUEST)
+    assert refused.value.fault is Fault.IMAGE_FORMAT
+
+
+def test_pillow_knows_every_type_that_has_no_decoder_of_its_own():
+    Image.init()
+    assert {kind.name for kind in types.TYPES if kind.readable and kind.decode is None} <= set(Image.OPEN)
