@@ -23,7 +23,7 @@ from privacy.gradients import estimator as estimators
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
-from workers.recipes.interface import Means, TrainingData
+from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.recipes.units import Units
 
@@ -74,7 +74,7 @@ def train_steps(
     examples = setting.records(np.arange(setting.canaries))
     task = Task(model, inner_product, rows, lambda _stream: examples, units.count, units.rows_each)
     schedule = FreezeSchedule(config.freeze_rate, period=period)
-    PrivateSteps(task, config, event, schedule, estimator, Means(budget=budget, secret=secret)).make()
+    PrivateSteps(task, config, event, schedule, estimator, TrustedCurator(budget=budget, secret=secret)).make()
     moved = (setting.weight - model.weight.detach()).double() * (estimator.expected_batch / LEARNING_RATE)
     scores: Scores = (moved[setting.rows[:, None], setting.columns] * weights).sum(1).numpy()
     return scores

@@ -41,7 +41,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from workers.recipes.blocks import pass_size
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 from workers.train.process import keep_freed_memory
 
@@ -112,7 +112,7 @@ def private(make: Callable[[nn.Module], Estimator], device: torch.device, frozen
 
     config, event = StepsConfig(learning_rate=0.1, momentum=0.9), PoissonGaussianEvent(BATCH / UNITS, 1.0)
     task = Task(model, losses, rows, lambda _stream: batch(BATCH, device), UNITS)
-    means = Means(budget=NoLedger(), secret=b"a benchmark's noise is no secret", device=device)
+    means = TrustedCurator(budget=NoLedger(), secret=b"a benchmark's noise is no secret", device=device)
     return PrivateSteps(task, config, event, FreezeSchedule(0.0), estimator, means).step
 
 

@@ -32,7 +32,7 @@ from privacy.gradients.per_sample import trace_gradients
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.sampling import NOBODY
 from privacy.plans.private_steps import ESTIMATORS, FreezeSchedule, StepsConfig
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 
 FROZEN = "dpsgd, half frozen"
@@ -121,7 +121,7 @@ def step_sums(contestant: str, clip: float, units: Units, kind: str = "random") 
         return images[record], targets[record]
 
     task = Task(model, losses, rows, lambda _stream: (images, targets), len(units))
-    means = Means(budget=NoLedger(), secret=bytes(32))
+    means = TrustedCurator(budget=NoLedger(), secret=bytes(32))
     steps = PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0), FreezeSchedule(0.0), estimator, means)
     steps.step()
     return keeper.kept

@@ -19,7 +19,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig, poisson_event, steps_stage
 from workers.recipes.dp_classifier.loop import losses
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def make_steps(model: nn.Module, private: Labelled, anchors: Tensor, config: Ste
         anchors=lambda network, stream: trace_gradients(network, losses, *anchor_rows(stream)),
     )
     task = Task(model, losses, rows, anchor_rows, len(private.labels))
-    means = Means(budget=NoLedger(), secret=secrets.token_bytes(32))
+    means = TrustedCurator(budget=NoLedger(), secret=secrets.token_bytes(32))
     PrivateSteps(task, config, event, config.freeze_schedule(facts), estimator, means).make()
     return event.count
 

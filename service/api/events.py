@@ -59,7 +59,7 @@ class Snapshot:
 
 
 def stream_slots(limits: StreamLimits) -> Slots[StreamLimits]:
-    """Return the slots of event streams; where there is none left, TooManyStreams is raised."""
+    """Return the slots of event streams; where all are taken, TooManyStreams is raised."""
     return Slots(
         limits,
         limits.streams_max,

@@ -16,12 +16,18 @@ from service.failpoints import NAMES, VARIABLE
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def places_in(code: str) -> list[str]:
+    """The places that code names, and the two around the commit of an attempt's `end`."""
+    ends = [f"{name}.{side}" for name in re.findall(r'\bat="([a-z]+)"', code) for side in ("before", "after")]
+    return re.findall(r'^ *failpoint\("([^"]+)"\)', code, flags=re.MULTILINE) + ends
+
+
 def test_every_place_stands_in_the_code_once():
     found = Counter(
         name
         for folder in ("service", "workers")
         for path in (ROOT / folder).rglob("*.py")
-        for name in re.findall(r'^ *failpoint\("([^"]+)"\)', path.read_text("utf-8"), flags=re.MULTILINE)
+        for name in places_in(path.read_text("utf-8"))
     )
     assert found == dict.fromkeys(NAMES, 1)
 

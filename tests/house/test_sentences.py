@@ -8,7 +8,7 @@ FOLDERS = (
     "obscura", "service", "workers", "models", "privacy", "benchmarks", "tests", "scripts", "alembic", "docs",
 )  # fmt: skip
 WRITTEN = (".py", ".md", ".html", ".ipynb")
-RIDDLE = re.compile(r"\bis none\b|\bthat of which\b|\bAs (in )?every\b")
+RIDDLE = re.compile(r"(?<![Tt]here )\bis none\b|\bthat of which\b|\bAs (in )?every\b")
 CODE = re.compile(r"\{[{%].*?[%}]\}")  # of a template, where a value may be compared with none
 
 
@@ -30,4 +30,4 @@ def test_a_riddle_is_found_and_a_comparison_is_not_one():
         "As in every",
         "that of which",
     ]
-    assert riddles("{% if holds is none %}none of them{% endif %}{{ 'x' if it is none else it }}") == []
+    assert riddles("There is none. {% if holds is none %}none of them{% endif %}{{ 'x' if it is none else it }}") == []

@@ -38,7 +38,7 @@ UNIT_KEYS: Final = {
 
 
 @dataclass(frozen=True)
-class StageFacts:
+class PaidStage:
     """One stage of the plan: what was released, how often, with how much noise, at what price."""
 
     name: str
@@ -78,7 +78,7 @@ class ReleaseFacts:
     account_epsilon: float
     account_sure_at_most: float
     account_nano: int
-    stages: tuple[StageFacts, ...] = ()
+    stages: tuple[PaidStage, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     account_spent_nano: int | None = None

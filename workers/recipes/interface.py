@@ -149,7 +149,7 @@ def _tell_nobody(*, stage: str, step: int, steps: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Means:
+class TrustedCurator:
     """What a mechanism needs of its training: it pays, draws noise, releases and tells where it is.
 
     Where several processes train together (`workers.recipes.ranks`), it is they who do, once. Its text form shows
@@ -213,7 +213,7 @@ class Means:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run(Means):
+class Run(TrustedCurator):
     """One attempt at a training: all that a recipe is given.
 
     Attributes:
@@ -262,7 +262,7 @@ class Piece:
 
 
 @dataclass(frozen=True, repr=False)
-class Checkpoint:
+class TrainingCheckpoint:
     """A training's state after `step` steps. `state` may hold private values; `header` is JSON."""
 
     step: int
@@ -270,7 +270,7 @@ class Checkpoint:
     state: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"Checkpoint(step={self.step})"
+        return f"TrainingCheckpoint(step={self.step})"
 
 
 def save_checkpoint(
@@ -293,7 +293,7 @@ def save_checkpoint(
     folder.replace(lambda file: torch.save(document, file))
 
 
-def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> Checkpoint | None:
+def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "cpu") -> TrainingCheckpoint | None:
     """Read the checkpoint of a job, or None before the first one.
 
     Of several ranks, all call it and rank 0 reads: the others might find what it writes later.
@@ -309,7 +309,9 @@ def load_checkpoint(folder: CheckpointFolder, *, device: torch.device | str = "c
         return None
     with file:
         document = torch.load(file, map_location=device, weights_only=True)
-    return Checkpoint(step=int(document["step"]), header=json.loads(document["header"]), state=document["state"])
+    return TrainingCheckpoint(
+        step=int(document["step"]), header=json.loads(document["header"]), state=document["state"]
+    )
 
 
 def _read_whole(file: BinaryIO) -> bytes:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from privacy.plans.plan import Plan, PublicFacts
-    from workers.recipes.interface import Means, Run
+    from workers.recipes.interface import Run, TrustedCurator
 
 Rows = Callable[["npt.NDArray[np.int64]", SecureNoise], tuple[Tensor, Tensor]]
 _GROUP_PASSES = 16  # of a group of units, at the end of which a pass is half empty
@@ -108,7 +108,7 @@ class PrivateSteps:
         event: of the plan's stage; its count is the number of steps.
         schedule: of frozen coordinates.
         estimator: of the network's gradient.
-        means: pay, give noise and coins, and are told of each step.
+        curator: pays, gives noise and coins, and is told of each step.
     """
 
     task: Task
@@ -116,7 +116,7 @@ class PrivateSteps:
     event: PoissonGaussianEvent
     schedule: FreezeSchedule
     estimator: Estimator
-    means: Means
+    curator: TrustedCurator
     optimiser: torch.optim.Optimizer = field(init=False)
     state: StepsState = field(init=False)
 
@@ -139,21 +139,17 @@ class PrivateSteps:
         self.state = StepsState()
         if self.task.ema:
             self.state.average = {name: p.detach().clone() for name, p in trainable(self.task.model).items()}
-        self._freezing = Freezing(self.config, self.schedule, self.estimator, self.means.device)
+        self._freezing = Freezing(self.config, self.schedule, self.estimator, self.curator.device)
         self._size = 0  # of a pass, once that is known
         self._tried = -1  # which part of the training the last trial stood before
 
     def make(self, checkpoint: Callable[[], None] = lambda: None) -> StepsState:
-        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step.
-
-        Raises:
-            Cancelled: from `means.progress`.
-        """
+        """Make all steps that are left, or as many as the hold pays for. One that ends early stops after its step."""
         total, together = self.event.count, paid_together(self.event.count)
         while self.state.step < total and not self.state.exhausted:
             count = min(together, total - self.state.step)
             try:
-                self.means.pay(replace(self.event, count=count), STEPS)
+                self.curator.pay(replace(self.event, count=count), STEPS)
             except BudgetExceeded:  # steps were paid and lost in crashes: the training ends with what it has
                 self.state.exhausted = True
                 break
@@ -161,7 +157,7 @@ class PrivateSteps:
             for _ in range(count):
                 self.step()
                 if (
-                    self.means.tell(STEPS, self.state.step, total) and paid < total
+                    self.curator.tell(STEPS, self.state.step, total) and paid < total
                 ):  # what was paid for together and is not made is lost
                     self.state.exhausted = True
                     break
@@ -177,7 +173,7 @@ class PrivateSteps:
             estimator.begin_step(self.task.model)
             self._add_sample()
             self._add_public_rows()
-        released = estimator.release(self.means.noise("noise", step))
+        released = estimator.release(self.curator.noise("noise", step))
         self._freezing.remember(released, step)
         for name, parameter in trainable(self.task.model).items():
             parameter.grad = released[name].to(parameter)
@@ -196,14 +192,14 @@ class PrivateSteps:
         A unit's rank is that of its group, which its own coin chose: one more moves no other to another machine.
         """
         task, step = self.task, self.state.step
-        drawn = poisson_sample(task.units, self.event.sampling_probability, self.means.noise("sampling", step))
+        drawn = poisson_sample(task.units, self.event.sampling_probability, self.curator.noise("sampling", step))
         each = max(
             1, round(self.estimator.expected_batch / ranks()) // (_GROUP_PASSES * self._size)
         )  # groups of a rank
-        dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.means.noise("groups", step))
+        dealt = deal_passes(drawn, task.units, self._size, each * ranks(), self.curator.noise("groups", step))
         for group in range(rank(), len(dealt), ranks()):
             for number, units in enumerate(dealt[group]):
-                coins = self.means.noise("records", step, group, number)
+                coins = self.curator.noise("records", step, group, number)
                 self._add(*task.rows(units, coins), torch.from_numpy(units != NOBODY))
 
     def _add_public_rows(self) -> None:
@@ -223,10 +219,10 @@ class PrivateSteps:
         return trace_gradients(
             self.task.model if network is None else network,
             self.task.losses,
-            inputs.to(self.means.device),
-            targets.to(self.means.device),
+            inputs.to(self.curator.device),
+            targets.to(self.curator.device),
             repeats=self.task.repeats,
-            present=None if present is None else present.to(self.means.device),
+            present=None if present is None else present.to(self.curator.device),
         )
 
     def _try_places(self) -> None:
@@ -246,7 +242,7 @@ class PrivateSteps:
         networks, size = [self.task.model] if self.state.step else [], self._size
         if not size:
             networks.append(moved(self.task.model, torch.Generator().manual_seed(0)))
-            size = pass_size(self.estimator, self.task.repeats, self.means.device)
+            size = pass_size(self.estimator, self.task.repeats, self.curator.device)
         while size > 1 and not all(self._places_alike(network, size) for network in networks):
             size //= 2
         self._size, self._tried = size, part
@@ -264,7 +260,7 @@ class PrivateSteps:
         estimator.begin_step(network)
         alike = places_alike(estimator, trace, size, len(inputs))
         estimator.restore(before)
-        return self.means.all_agree(alike)
+        return self.curator.all_agree(alike)
 
     def _move_average(self) -> None:
         if not self.task.ema:
@@ -297,10 +293,10 @@ class PrivateSteps:
         self.task.model.load_state_dict(saved["model"])
         self.optimiser.load_state_dict(saved["optimiser"])
         self.estimator.restore(saved["estimator"])
-        self.estimator.active = None if saved["active"] is None else saved["active"].to(self.means.device)
+        self.estimator.active = None if saved["active"] is None else saved["active"].to(self.curator.device)
         self.state.step = int(saved["step"])
         self._freezing.released_sum = saved["released_sum"]
-        self.state.average = {name: value.to(self.means.device) for name, value in saved["average"].items()}
+        self.state.average = {name: value.to(self.curator.device) for name, value in saved["average"].items()}
 
 
 def planned_steps(run: Run, config: StepsConfig, task: Task) -> PrivateSteps:

@@ -33,7 +33,7 @@ from service.jobs import EarlyEnd
 from service.ledger.chain import body_hash
 from service.times import to_the_hour
 from workers.evaluation.grid import write_grid
-from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
+from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
 from workers.recipes.class_histogram.loop import read_histogram
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, device_of, draw_with_progress, drawing_work
@@ -130,7 +130,7 @@ def _show_generator(
         classes=classes,
         created_at=to_the_hour(datetime.now(UTC)).isoformat(timespec="minutes"),
         stages=tuple(
-            StageFacts(stage, event.count, event.noise_multiplier, description.charged[stage])
+            PaidStage(stage, event.count, event.noise_multiplier, description.charged[stage])
             for stage, event in description.ran.items()
         ),
         facts=training.plan.facts,

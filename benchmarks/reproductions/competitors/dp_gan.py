@@ -33,7 +33,7 @@ from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.dpgan.plan import DpGanConfig
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
-from workers.recipes.interface import Means, NothingUseful, Run, TrainingData
+from workers.recipes.interface import NothingUseful, Run, TrainingData, TrustedCurator
 from workers.recipes.private_steps import Task, planned_steps
 
 _BETAS = (0.0, 0.99)  # of Adam: RMSProp's average
@@ -85,7 +85,7 @@ def wasserstein(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def train_dp_gan(
-    folder: Folder, config: DpGan, privacy_filter: Filter, budget_nano: int, means: Means, seed: int
+    folder: Folder, config: DpGan, privacy_filter: Filter, budget_nano: int, means: TrustedCurator, seed: int
 ) -> DcganGenerator:
     """Train within a budget.
 

@@ -29,7 +29,7 @@ from benchmarks.reproductions.aggregators.release import Aggregator, release, us
 from benchmarks.reproductions.competitors.players import Player, Teachers, unit_pixels
 from benchmarks.small_data import Folder, facts_of
 from models.portable.dcgan import DcganGenerator
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 _FIRST_STEPS = 10  # of the teachers, before anything is asked
 
@@ -122,7 +122,7 @@ class GPate:
     rate: float = 1e-3
 
 
-def train_g_pate(folder: Folder, config: GPate, budget_nano: int, means: Means, seed: int) -> DcganGenerator:
+def train_g_pate(folder: Folder, config: GPate, budget_nano: int, means: TrustedCurator, seed: int) -> DcganGenerator:
     """Train within a budget, all of which the images take; arguments as in `train_pate_gan`."""
     facts = facts_of(folder)
     base = HistogramVotes(

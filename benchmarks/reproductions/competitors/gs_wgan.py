@@ -32,7 +32,7 @@ from benchmarks.small_data import Folder, channels_first, facts_of
 from models.portable.dcgan import DcganGenerator
 from models.portable.layers import initialise
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 CLIP = 1.0  # the norm that a critic's gradient has nearly everywhere, by its penalty
 _PENALTY = 10.0
@@ -116,7 +116,7 @@ def release_gradients(gradients: Tensor, clipped: ClippedSum, noise: SecureNoise
     return clipped.direction(shares + torch.from_numpy(drawn))
 
 
-def train_gs_wgan(folder: Folder, config: GsWgan, budget_nano: int, means: Means, seed: int) -> DcganGenerator:
+def train_gs_wgan(folder: Folder, config: GsWgan, budget_nano: int, means: TrustedCurator, seed: int) -> DcganGenerator:
     """Train within a budget, all of which the visits take; arguments as in `train_pate_gan`."""
     facts = facts_of(folder)
     clipped = ClippedSum(teachers=1, dimension=facts.pixels, stddev=1.0, clip=CLIP)

@@ -31,7 +31,7 @@ from models.teacher_ensemble import TeacherEnsemble
 from privacy.accounting.calibration import stddev_for
 from privacy.accounting.events import GaussianEvent
 from privacy.mechanisms.noise import SecureNoise
-from workers.recipes.interface import Budget, Means
+from workers.recipes.interface import Budget, TrustedCurator
 
 STAGE = "labelled images"
 SENSITIVITY = 1
@@ -90,7 +90,9 @@ def release_votes(counts: Tensor, stddev: float, budget: Budget, noise: SecureNo
     return counts + torch.from_numpy(noise.discrete_gaussian(len(counts), stddev))
 
 
-def train_pate_gan(folder: Folder, config: PateGan, budget_nano: int, means: Means, seed: int) -> DcganGenerator:
+def train_pate_gan(
+    folder: Folder, config: PateGan, budget_nano: int, means: TrustedCurator, seed: int
+) -> DcganGenerator:
     """Train within a budget, all of which the labelled images take.
 
     Args:

@@ -18,7 +18,7 @@ from privacy.mechanisms.noise import derive_key
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
 from privacy.plans.plan import PublicFacts
 from workers.recipes.datalens.teacher_stage import uniform_labels
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 BETAS = (0.5, 0.999)  # of Adam (Radford et al. 2016)
 _SHARD_BATCH = 15  # records of each teacher in one update
@@ -91,7 +91,7 @@ class Teachers:
         classes: int,
         count: int,
         hidden: int,
-        means: Means,
+        means: TrustedCurator,
     ) -> None:
         pixels = np.ascontiguousarray(np.moveaxis(images, 3, 1) if images.ndim == 4 else images)
         rows = torch.from_numpy(pixels).reshape(len(images), -1)

@@ -33,7 +33,7 @@ from models.portable.dcgan import DcganGenerator
 from privacy.accounting.filter import open_filter
 from privacy.mechanisms.noise import SecureNoise
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels (n,), public stream -> images (n, pixels) in [0, 1]
 Method = Callable[[Folder, float, int, str], Draw]  # private folder, epsilon, public seed, quick or full
@@ -122,8 +122,8 @@ def _of_teachers(method: str, train_it: Callable[..., DcganGenerator]) -> Method
     return made
 
 
-def _means() -> Means:
-    return Means(budget=NoLedger(), secret=secrets.token_bytes(32))
+def _means() -> TrustedCurator:
+    return TrustedCurator(budget=NoLedger(), secret=secrets.token_bytes(32))
 
 
 def _flat(generator: DcganGenerator) -> Draw:

@@ -24,7 +24,7 @@ from privacy.accounting.filter import open_filter
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.mechanisms.partition import record_units, shard_members, shard_of
 from workers.recipes.datalens.teacher_stage import Release, TeacherStageConfig, run_teacher_stage, start_teacher_stage
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 DELTA = 1e-5
 TEACHERS = 4000
@@ -82,6 +82,6 @@ def train_dense(folder: Folder, epsilon: float, seed: int) -> tuple[PixelStudent
     rows = torch.from_numpy(folder.images.reshape(len(folder.images), -1))
     shards = Shards(rows, torch.from_numpy(folder.labels), shard_members(dealt, TEACHERS))
     student = PixelStudent(classes)
-    means = Means(budget=NoLedger(), secret=secrets.token_bytes(32))
+    means = TrustedCurator(budget=NoLedger(), secret=secrets.token_bytes(32))
     run_teacher_stage(cfg, shards, student, start_teacher_stage(cfg, means), means)
     return student, cfg.releases

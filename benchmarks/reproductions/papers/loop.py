@@ -39,7 +39,7 @@ from benchmarks.reproductions.papers.rungs import (
 from benchmarks.small_data import Folder, channels_first
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from workers.evaluation.utility import train_and_test
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 
 FIRST_UPDATES, UPDATES = 10, 2
 RECORDS = 15  # of a published teacher
@@ -85,7 +85,7 @@ def _teachers(rung: Rung, folder: Folder, secret: bytes, seed: int) -> Taught:
     if rung.teachers == LINEAR:
         return _Linear(linear_teachers(rows, folder.images, folder.labels, CLASSES, rung.count, secret))
     if rung.teachers == DENSE:
-        means = Means(budget=NoLedger(), secret=secret)
+        means = TrustedCurator(budget=NoLedger(), secret=secret)
         return _Dense(Teachers(folder.images, folder.labels, CLASSES, rung.count, 32, means))
     own = _dealt(torch.from_numpy(folder.labels), rung.count, rung.balanced, seed)
     return PublishedTeachers(rows[own], torch.from_numpy(folder.labels)[own], seed, *rung.width)
@@ -152,7 +152,7 @@ def train(rung: Rung, folder: Folder, seed: int) -> LoopGenerator:
     """Run a rung's loop with a fresh secret and return its generator."""
     secret, public = secrets.token_bytes(32), torch.Generator().manual_seed(seed)
     teachers, generator = _teachers(rung, folder, secret, seed), LoopGenerator(rung.generator, seed)
-    coins = Means(budget=NoLedger(), secret=secret).generator("vote coins")
+    coins = TrustedCurator(budget=NoLedger(), secret=secret).generator("vote coins")
     for iteration in range(rung.iterations):
         latents = generator.latents(IMAGES)
         labels = (torch.arange(IMAGES) + 5 * iteration) % CLASSES

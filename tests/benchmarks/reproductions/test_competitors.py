@@ -35,7 +35,7 @@ from privacy.accounting.filter import open_filter
 from privacy.auditing.distinguishing import mu_lower_bound
 from privacy.errors import BudgetExceeded
 from tests.benchmarks.reproductions.test_orders import pictures
-from workers.recipes.interface import Means, NothingUseful
+from workers.recipes.interface import NothingUseful, TrustedCurator
 
 SURE, MU = 1 - 1e-7, 1.5
 SIZES: dict[str, Any] = {"features": 4, "latent": 4}
@@ -58,7 +58,7 @@ class Account:
 
 
 def trained(method: str, account: Any, secret: bytes = bytes(32)) -> DcganGenerator:
-    folder, means = pictures(True), Means(budget=account, secret=secret)
+    folder, means = pictures(True), TrustedCurator(budget=account, secret=secret)
     capacity = open_filter(10.0, 1e-5).capacity_nano
     if method == "pate_gan":
         config = PateGan(teachers=6, iterations=3, batch=4, student_steps=2, hidden=3, **SIZES)
@@ -206,14 +206,14 @@ def test_dp_gan_makes_the_steps_of_its_plan_and_keeps_weights_in_the_box(monkeyp
 
     monkeypatch.setattr(dp_gan, "Discriminator", remembered)
     budget, paid = account_filter.capacity_nano, Mock()
-    train_dp_gan(folder, config, account_filter, budget, Means(budget=paid, secret=bytes(32)), 0)
+    train_dp_gan(folder, config, account_filter, budget, TrustedCurator(budget=paid, secret=bytes(32)), 0)
     (stage,) = plan_dp_gan(folder, config, account_filter, budget, 0).stages
     assert sum(call.args[0].count for call in paid.charge.call_args_list) == stage.event.count == 4
     largest = max(float(weight.detach().abs().max()) for weight in critics[0].parameters())
     assert largest == pytest.approx(0.01)
     account.charge.side_effect = BudgetExceeded(1, 0)
     with pytest.raises(NothingUseful):
-        train_dp_gan(folder, config, account_filter, budget, Means(budget=account, secret=bytes(32)), 0)
+        train_dp_gan(folder, config, account_filter, budget, TrustedCurator(budget=account, secret=bytes(32)), 0)
 
 
 def test_dc_gan_learns_which_class_is_light() -> None:

@@ -62,12 +62,14 @@ def test_the_digest_depends_on_names_and_contents_only(tmp_path_factory, files):
 
 def test_what_is_kept_is_its_owners_alone(storage, tmp_path):
     publish(storage)
-    storage.write("receipts/a.json", b"1")
+    for name in ("a.json", "b.json"):
+        storage.write(f"receipts/{name}", b"1")
     storage.append("journals/job_a.jsonl", b"1")
     storage.move("receipts/a.json", "trash/a.json")
     for path in (*(tmp_path / "var").glob("*"), storage.open(KEY)):
         assert path.stat().st_mode & 0o777 == 0o700, path
-    for path in (storage.open("trash", "a.json"), storage.open("journals", "job_a.jsonl")):
+    for shelf, name in (("trash", "a.json"), ("receipts", "b.json"), ("journals", "job_a.jsonl")):
+        path = storage.open(shelf, name)
         assert path.stat().st_mode & 0o777 == 0o600, path
 
 

@@ -17,7 +17,7 @@ from privacy.accounting.filter import open_filter
 from privacy.accounting.odds import sure_at_most
 from workers.evaluation.grid import as_pixels, write_grid
 from workers.evaluation.panels import measure
-from workers.evaluation.report import ReleaseFacts, StageFacts, write_report
+from workers.evaluation.report import PaidStage, ReleaseFacts, write_report
 
 CLASSES = ("Shirt", "Bag", "Boot & <shoe>")
 CARD = {"epsilon": 0.99991, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
@@ -32,7 +32,7 @@ RELEASE = ReleaseFacts(
     recipe="datalens",
     classes=CLASSES,
     created_at="2026-01-02T05:04:59+02:00",
-    stages=(StageFacts("votes", 2245, 176.8, 71_800_000),),
+    stages=(PaidStage("votes", 2245, 176.8, 71_800_000),),
     facts={"teachers": 4000, "warm_start": True, "noise_stddev": {"class_means": 18008.4, "votes": 2584.68}},
     account_epsilon=3.0,
     account_sure_at_most=sure_at_most(open_filter(3.0, 1e-5)),

@@ -30,7 +30,7 @@ from workers.recipes import blocks, private_steps
 from workers.recipes.datalens import moment_votes
 from workers.recipes.dp_classifier import loop as dp_classifier
 from workers.recipes.dp_classifier.loop import FeaturesOf
-from workers.recipes.interface import Means, TrainingData
+from workers.recipes.interface import TrainingData, TrustedCurator
 from workers.recipes.moments import coefficients
 from workers.recipes.private_steps import PrivateSteps, Task
 
@@ -316,7 +316,7 @@ def toy_steps(count: int = 1, units: int = 100, expected: float = 100.0, **optio
         steps=count,
         anchors=lambda network, _stream: trace_gradients(network, squared, inputs[:40], targets[:40]),
     )
-    means = Means(budget=Purse(), secret=bytes(32))
+    means = TrustedCurator(budget=Purse(), secret=bytes(32))
     return PrivateSteps(task, config, PoissonGaussianEvent(1.0, 1.0, count), FreezeSchedule(0.0), estimator, means)
 
 
@@ -334,7 +334,7 @@ def test_a_fault_of_fixed_features_is_found(architecture: str, monkeypatch: pyte
     given = extractor() if architecture == "pretrained_linear" else None
     classifier = PrivateClassifier(ClassifierConfig(architecture, DIGITS, 1, 16, 16), 0, given)
     assert classifier.transform is not None
-    means = Means(budget=Purse(), secret=bytes(32))
+    means = TrustedCurator(budget=Purse(), secret=bytes(32))
     with torch.no_grad(), exact_arithmetic():
         alone = torch.cat([classifier.features(torch.from_numpy(one)[None, None] / 255).half() for one in pictures()])
     forward = classifier.transform.forward

@@ -21,7 +21,7 @@ from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.privacy.gradients.test_arithmetic import Uneven
 from tests.workers.small_trainings import Purse
 from workers.recipes.blocks import pass_size
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.private_steps import PrivateSteps, Task
 
 CPU = torch.device("cpu")
@@ -49,7 +49,7 @@ def steps(
         "units": units,
     }
     estimator = DpSgd(shapes_of(model), clip=1.0, noise_multiplier=1.0, expected_batch=expected, curator=curator)
-    means = Means(budget=Purse(), secret=bytes(32))
+    means = TrustedCurator(budget=Purse(), secret=bytes(32))
     task = Task(**{**given, **more})
     return PrivateSteps(
         task, StepsConfig(), PoissonGaussianEvent(probability, 1.0), FreezeSchedule(0.0), estimator, means
@@ -121,7 +121,7 @@ def test_rate_and_weights_decay_as_planned() -> None:
     made = steps(model, 10, 10.0, losses=lambda outputs, _targets: 0 * outputs.sum(dim=1))
     config = StepsConfig(learning_rate=0.5, momentum=0.0, weight_decay=0.1, rate_drops=1, rate_decay=0.2)
     made = PrivateSteps(
-        made.task, config, dataclasses.replace(made.event, count=4), made.schedule, made.estimator, made.means
+        made.task, config, dataclasses.replace(made.event, count=4), made.schedule, made.estimator, made.curator
     )
     made.estimator.noise_multiplier = 1e-6
     made.make()
@@ -133,7 +133,7 @@ def test_a_mask_stays_for_its_period(period: int) -> None:
     made = steps(nn.Linear(16, 16), 10, 10.0)
     schedule = FreezeSchedule(0.5, cooling_steps=3, period=period)
     config, event = StepsConfig(freeze="random"), dataclasses.replace(made.event, count=6)
-    made = PrivateSteps(made.task, config, event, schedule, made.estimator, made.means)
+    made = PrivateSteps(made.task, config, event, schedule, made.estimator, made.curator)
     masks = []
     for _ in range(6):
         made.step()

@@ -35,7 +35,7 @@ from workers.recipes.datalens.teacher_stage import (
     run_teacher_stage,
     start_teacher_stage,
 )
-from workers.recipes.interface import Means, Run, TrainingData, load_checkpoint, save_checkpoint
+from workers.recipes.interface import Run, TrainingData, TrustedCurator, load_checkpoint, save_checkpoint
 from workers.recipes.private_steps import PrivateSteps
 from workers.recipes.ranks import object_from_first, rank, release_once
 from workers.recipes.registry import TRAINERS
@@ -121,14 +121,14 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
     members = [np.flatnonzero(owner == i) for i in range(TEACHERS)]
     shards = Shards(records, torch.from_numpy(stream.integers(0, 3, 120)), members)
     purse, kept = Purse(left), list[dict[str, Any]]()
-    means = Means(budget=purse, secret=SECRET)
+    means = TrustedCurator(budget=purse, secret=SECRET)
     state = start_teacher_stage(cfg, means)
 
     def keep(reached: TeacherStageState) -> None:
         saved = reached.tensors()
         teachers = {name: value.clone() for name, value in saved["teachers"].items()}
         kept.append({"iteration": saved["iteration"], "teachers": teachers})
-        again = start_teacher_stage(cfg, Means(budget=purse, secret=SECRET, attempt=2))
+        again = start_teacher_stage(cfg, TrustedCurator(budget=purse, secret=SECRET, attempt=2))
         again.restore({**object_from_first(kept[-1]), "releases": []})
         restored = again.tensors()["teachers"]
         kept[-1]["survived"] = all(torch.equal(restored[name], value) for name, value in teachers.items())
@@ -157,7 +157,7 @@ def train_generator() -> dict[str, Any]:
 
 def release_noise() -> dict[str, Any]:
     """An empty sample: what is released is noise, with a fresh secret on rank 0 and others elsewhere."""
-    means = Means(budget=Purse(), secret=bytes(32))
+    means = TrustedCurator(budget=Purse(), secret=bytes(32))
     shapes = {"w": torch.Size([40_000])}
     estimator = DpSgd(shapes, clip=2.0, noise_multiplier=1.5, expected_batch=10.0, curator=means)
     return {"released": estimator.release(SecureNoise.derive(os.urandom(32), "noise"))["w"]}

@@ -91,8 +91,8 @@ def test_a_training_whose_time_is_over_publishes_what_was_paid_for(workshop, tin
     job_id = workshop.train()
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
     charged_nano = workshop.hold(job_id).charged_nano
-    # Its time is over before the second attempt has begun: the runner is told so, and is gone.
-    supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient, job_seconds_max=1)
+    # Its time is over before the second attempt has begun, which still imports: the runner is told so, and is gone.
+    supervise_here(workshop, workshop.claim(job_id), TINY_RUNNER, impatient, job_seconds_max=1)
     assert (workshop.job(job_id).state, workshop.job(job_id).ended_early) == (JobState.QUEUED, EarlyEnd.TIME_LIMIT)
     supervise_here(workshop, workshop.claim(job_id), tiny_runner, impatient)
     workshop.assert_settled(job_id, JobState.SUCCEEDED)

@@ -15,6 +15,7 @@ from service.db.dataset_tables import Dataset
 from service.db.job_tables import Release
 from service.db.session import transaction
 from service.errors import Conflict
+from service.jobs.kinds.evaluate import newest_evaluations, with_figures
 from service.reports import PAGE, read_report
 from service.storage import storage_of
 from service.storage.files import digest_directory
@@ -95,8 +96,8 @@ def test_it_can_be_asked_for_again_with_other_numbers(workshop):
     work(workshop, ask(workshop, release, samples=300, seed=5))
     second = workshop.evaluation(release.id).results
     assert (second["evaluation"]["train_images"], second["evaluation"]["seeds"]) == (300, [5])
-    newest = workshop.do(jobs.newest_evaluations, [release.id])[release.id]
-    assert jobs.with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
+    newest = workshop.do(newest_evaluations, [release.id])[release.id]
+    assert with_figures(release.summary, newest)["accuracy"] == second["accuracy"]
     assert first["evaluation"]["seeds"] == [0]
 
 

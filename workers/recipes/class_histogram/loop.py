@@ -86,7 +86,6 @@ def train(run: Run) -> ClassHistogram:
     Raises:
         BudgetExceeded: an attempt that was lost had paid already, and the hold does not pay twice.
         ContributionUnbounded: the account protects subjects, and nobody knows whose the records are.
-        Cancelled: from `run.progress`.
     """
     facts = run.facts
     run.progress(stage=COUNTS, step=0, steps=1)

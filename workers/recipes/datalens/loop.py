@@ -56,7 +56,6 @@ def train(run: Run) -> Generator:
             before it was kept, more often than the rest of the hold can make up for.
         NothingUseful: there is neither a start nor a vote.
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
-        Cancelled: from `run.progress`.
     """
     cfg = run.plan.config_of(DataLensConfig)
     saved = load_checkpoint(run.checkpoints)

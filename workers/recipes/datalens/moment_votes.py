@@ -111,7 +111,6 @@ def run_moment_votes(
     Raises:
         BudgetExceeded: a round on the means cannot be paid (again, after a crash between payment and `keep`): without
             them there is no generator. Later rounds refine one, and are left out when they cannot be paid.
-        Cancelled: from `run.progress`.
     """
     private = _by_teacher(features(run.data.private_images), run.data.private_labels, private_shard)
     classes, f = len(run.facts.classes), len(features.basis)

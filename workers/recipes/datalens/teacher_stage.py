@@ -22,7 +22,7 @@ from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import BudgetExceeded, InvalidParameter
-from workers.recipes.interface import Means
+from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, ranks, share
 
 
@@ -136,14 +136,14 @@ class TeacherStageState:
         self.iteration = int(state["iteration"])
 
 
-def start_teacher_stage(cfg: TeacherStageConfig, means: Means) -> TeacherStageState:
+def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> TeacherStageState:
     """Make untrained teachers; on several ranks, each its share of those that one process would make."""
-    device = means.device
-    generator = means.generator("teachers", on_device=True)
+    device = curator.device
+    generator = curator.generator("teachers", on_device=True)
     ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)
     if ranks() > 1:
         mine, weights = share(ensemble.teachers), ensemble.state_dict()
-        own = means.generator("teachers", *_apart(), on_device=True)
+        own = curator.generator("teachers", *_apart(), on_device=True)
         ensemble = TeacherEnsemble(cfg.teacher, mine.stop - mine.start, generator=own, device=device)
         ensemble.load_state_dict({name: value[mine] for name, value in weights.items()})
     return TeacherStageState(ensemble)
@@ -159,7 +159,7 @@ def run_teacher_stage(
     private_shards: Shards,
     student: Student,
     state: TeacherStageState,
-    means: Means,
+    curator: TrustedCurator,
     checkpoint: Callable[[TeacherStageState], None] = lambda _: None,
 ) -> list[Release]:
     """Run Algorithm 1 from `state.iteration` to the end, or to the end of the budget.
@@ -169,7 +169,7 @@ def run_teacher_stage(
         private_shards: each teacher's records, disjoint by keyed hash. Private.
         student: proposes images and learns; sees only releases.
         state: from `start_teacher_stage`, perhaps restored; advanced in place.
-        means: pays for up to `charge_iterations` iterations before the first of them draws noise, gives noise that no
+        curator: pays for up to `charge_iterations` iterations before the first of them draws noise, gives noise that no
             other attempt and iteration share, and is told once per iteration where this is.
         checkpoint: called after each paid group of iterations.
 
@@ -183,26 +183,25 @@ def run_teacher_stage(
 
     Raises:
         InvalidParameter: the shards are not as many as the teachers.
-        Cancelled: from `means.progress`.
     """
     agg, ensemble = cfg.aggregation, state.ensemble
     if private_shards.teachers != agg.teachers:
         raise InvalidParameter("shards", "(hidden)", f"there is one shard for each of the {agg.teachers} teachers")
-    labels = means.generator("labels")  # apart from the rest: labels are released
-    rows = means.generator("shard rows")
-    coins = means.generator("vote coins", *_apart())
+    labels = curator.generator("labels")  # apart from the rest: labels are released
+    rows = curator.generator("shard rows")
+    coins = curator.generator("vote coins", *_apart())
     mine = share(agg.teachers)  # the teachers of this rank: all of them where there is one
     active = private_shards.active[mine]
 
     def add_noise(votes: torch.Tensor) -> torch.Tensor:
-        return topagg.noisy_sum(votes, agg, means.noise("votes", cfg.stage, state.iteration))
+        return topagg.noisy_sum(votes, agg, curator.noise("votes", cfg.stage, state.iteration))
 
     paid_until = state.iteration
     while state.iteration < cfg.iterations:
         if state.iteration == paid_until:
             ahead = min(cfg.charge_iterations, cfg.iterations - paid_until)
             try:
-                means.pay(cfg.event(ahead), cfg.stage)
+                curator.pay(cfg.event(ahead), cfg.stage)
             except BudgetExceeded:
                 break
             paid_until += ahead
@@ -210,18 +209,18 @@ def run_teacher_stage(
         for _ in range(cfg.teacher_steps if state.iteration else cfg.first_steps):
             fake = student.propose(y).detach()  # (m, d)
             ensemble.update(private_shards.batch(cfg.shard_batch, rows, mine), fake, y)  # descend the loss of Gamma_i
-        x = means.agree(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
+        x = curator.agree(student.propose(y).detach())  # (m, d) = Psi(z, y); all vote on the same images
         votes = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
         for block, g in ensemble.image_gradients(x, y):  # (n, m, d), d log Gamma_i / d x_j
             votes += topagg.count_votes(g, agg, coins, active[block])  # TopkStoSignGrad, summed
-        g_star = means.release(votes, add_noise)  # Phase II, paid above
+        g_star = curator.release(votes, add_noise)  # Phase II, paid above
         g_bar = topagg.threshold(g_star, agg)
         state.releases.append(Release(x, y, g_star.float(), g_bar, x + cfg.gamma * g_bar))
         student.learn(state.releases)
         state.iteration += 1
         if state.iteration == paid_until:
             checkpoint(state)
-        means.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
+        curator.progress(stage=cfg.stage, step=state.iteration, steps=cfg.iterations)
     return state.releases
 
 

@@ -25,10 +25,10 @@ from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.anchors import anchor_images, require_anchors
 from workers.recipes.blocks import alike_block
 from workers.recipes.interface import (
-    Means,
     NothingUseful,
     Piece,
     Run,
+    TrustedCurator,
     load_checkpoint,
     save_checkpoint,
 )
@@ -57,7 +57,6 @@ def train(run: Run) -> PrivateClassifier:
             before anything is charged by this attempt.
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `run.progress`.
     """
     config, facts, data = run.plan.config_of(DpClassifierConfig), run.facts, run.data
     require_anchors(config, data)
@@ -139,7 +138,7 @@ class FeaturesOf:
         classifier: PrivateClassifier,
         private_images: npt.NDArray[np.uint8],
         facts: PublicFacts,
-        means: Means,
+        curator: TrustedCurator,
     ) -> None:
         self._images, self._classifier = private_images, classifier
         self._kept: Tensor | None = None
@@ -152,9 +151,9 @@ class FeaturesOf:
         def compute(images: npt.NDArray[np.uint8]) -> Tensor:
             return self._compute(images, np.arange(len(images)))
 
-        size = alike_block(compute, private_images.shape[1:], FEATURES_BLOCK, means.all_agree)
+        size = alike_block(compute, private_images.shape[1:], FEATURES_BLOCK, curator.all_agree)
         for block in range(blocks):
-            means.progress(stage=FEATURES, step=block, steps=blocks)
+            curator.progress(stage=FEATURES, step=block, steps=blocks)
             records = np.arange(block * FEATURES_BLOCK, (block + 1) * FEATURES_BLOCK)
             chosen = np.where(records < len(private_images), records, NOBODY)
             parts += [self._compute(private_images, some).half() for some in np.split(chosen, FEATURES_BLOCK // size)]

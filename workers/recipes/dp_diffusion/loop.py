@@ -76,7 +76,6 @@ def train(run: Run) -> EdmDenoiser:
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the denoiser; raised before its first step is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `run.progress`.
     """
     config, facts, data = run.plan.config_of(DpDiffusionConfig), run.facts, run.data
     require_anchors(config, data)
@@ -195,9 +194,6 @@ def drawn_examples(denoiser: EdmDenoiser, config: DpDiffusionConfig, progress: P
     """Draw what the warm-up learns from: images (n, c, h, w) uint8, and labels (n,), of all classes alike.
 
     Texture takes longer to draw than the warm-up takes to learn from an image, so each is learned more than once.
-
-    Raises:
-        Cancelled: from `progress`.
     """
     first, device = denoiser.first, next(denoiser.parameters()).device
     pixels, steps = first.config.pixels, config.moments_steps
@@ -268,9 +264,6 @@ def warm_up(
         images: (n, c, h, w) uint8, from releases alone; each step picks some at random.
         labels: (n,).
         progress: of the job.
-
-    Raises:
-        Cancelled: from `progress`.
     """
     device = next(denoiser.parameters()).device
     steps, batch = config.central_steps, WARM_UP_BATCH

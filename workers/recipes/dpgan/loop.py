@@ -51,7 +51,6 @@ def train(run: Run) -> DcganGenerator:
         AnchorsMissing: the public images of the plan's anchors are not there; raised before anything is charged.
         InvalidParameter: the estimator does not fit the discriminator; raised before anything is charged.
         NothingUseful: the budget ended before the first step.
-        Cancelled: from `run.progress`.
     """
     config, facts, data = run.plan.config_of(DpGanConfig), run.facts, run.data
     require_anchors(config, data)

@@ -271,7 +271,6 @@ def release_gaussians(
     Raises:
         BudgetExceeded: as `warm_start`.
         ContributionUnbounded: a unit could change a release by more than was priced.
-        Cancelled: from `run.progress`.
     """
     private_images, private_labels = records_to_sum(run.facts, run.data, run.secret)
     noise_stddev, steps = run.plan.noise_stddev, _releases(run.plan)

@@ -32,7 +32,7 @@ from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
-from workers.recipes.interface import Cancelled, Means, Run, TrainingData, load_checkpoint
+from workers.recipes.interface import Cancelled, Run, TrainingData, TrustedCurator, load_checkpoint
 from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
@@ -380,7 +380,7 @@ def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dic
     made = plan(**options)
     config = made.config_of(DataLensConfig)
     teachers = start_teacher_stage(
-        datalens._stage_config(made, config, FACTS), Means(budget=Purse(), secret=SECRET)
+        datalens._stage_config(made, config, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
     ).ensemble
     numbers = sum(value.numel() for value in teachers.state_dict().values())
     assert numbers == config.teachers * config.parameters_per_teacher(FACTS)

@@ -23,7 +23,7 @@ from workers.recipes.datalens.teacher_stage import (
     start_teacher_stage,
     uniform_labels,
 )
-from workers.recipes.interface import Cancelled, Means
+from workers.recipes.interface import Cancelled, TrustedCurator
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 INPUTS, CLASSES, TEACHERS = 9, 3, 20
@@ -77,7 +77,7 @@ def run(
     **options: Any,
 ) -> tuple[list[Release], TeacherStageState, Pupil]:
     pupil = Pupil()
-    means = Means(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
+    means = TrustedCurator(budget=purse or Purse(), secret=SECRET, attempt=attempt, progress=progress)
     state = state or start_teacher_stage(cfg, means)
     return run_teacher_stage(cfg, shards, pupil, state, means, **options), state, pupil
 
@@ -177,7 +177,7 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
         run(config(), shards, progress=stop, checkpoint=keep)
     assert [s["iteration"] for s in saved] == [2, 4]
     purse = Purse()
-    state = start_teacher_stage(config(), Means(budget=purse, secret=SECRET, attempt=2))
+    state = start_teacher_stage(config(), TrustedCurator(budget=purse, secret=SECRET, attempt=2))
     state.restore(saved[0])
     releases, _, _ = run(config(), shards, purse=purse, state=state, attempt=2)
     assert [event.count for event in purse.events] == [12, 6]  # iterations 2-3 again, then 4
@@ -190,7 +190,7 @@ def test_a_resumed_stage_pays_for_the_rest_with_fresh_noise(shards: Shards) -> N
 def test_the_checkpoint_survives_a_strict_reader(shards: Shards, tmp_path: Any) -> None:
     _, state, _ = run(config(), shards)
     torch.save(state.tensors(), tmp_path / "state.pt")
-    other = start_teacher_stage(config(), Means(budget=Purse(), secret=SECRET, attempt=3))
+    other = start_teacher_stage(config(), TrustedCurator(budget=Purse(), secret=SECRET, attempt=3))
     other.restore(torch.load(tmp_path / "state.pt", weights_only=True))
     assert other.iteration == 5
     assert torch.equal(other.ensemble.first, state.ensemble.first)
