@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from obscura.cli import accounts, admins, datasets, doctor, jobs, keys, profiles, recipes, releases, sweeps
+from obscura.cli import accounts, admins, datasets, doctor, jobs, keys, profiles, quickstart, recipes, releases, sweeps
 from obscura.cli.connection import Target
 from obscura.cli.console import reporting
 from obscura.cli.server_side import Commands, server_side
@@ -23,6 +23,7 @@ app = typer.Typer(
     help="Private synthetic images behind a budget that cannot be overspent. "
     "Exit codes: 2 usage, 3 budget, 4 key, 5 job failed, 1 anything else.",
 )
+app.command("quickstart")(quickstart.quickstart)
 app.command("login")(profiles.login)
 app.command("logout")(profiles.logout)
 app.command("doctor")(doctor.doctor)

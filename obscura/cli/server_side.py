@@ -14,12 +14,11 @@ from typing import Any, Literal, Protocol
 import typer
 from typer.core import TyperGroup
 
-from obscura.extras import MissingExtra
+from obscura.extras import SERVER, MissingExtra
 from obscura.wire.recipe_schemas import RecipeRecord
 
 COMMANDS = {  # which part of the installation brings each
     "up": "obscura-server[worker]",
-    "quickstart": "obscura-server[worker]",
     "demo": "obscura-server[worker]",
     "openapi": "obscura-server",
     "ledger": "obscura-server",
@@ -47,6 +46,9 @@ class ServerSide(Protocol):
     def installed_recipes(self) -> list[RecipeRecord]:
         """Describe the recipes that are installed, for `obscura recipes` where no service answers."""
 
+    def propose_bound(self, private_records: int, stddev: float) -> int:
+        """Return a bound that may be declared, from one noisy count, which was paid for before."""
+
 
 def server_side() -> ServerSide | None:
     """Load it; None where no server is installed.
@@ -67,6 +69,18 @@ def server_side() -> ServerSide | None:
             ) from error
         return joined
     return None
+
+
+def needed_to_count() -> ServerSide:
+    """Return what draws the noise of a count.
+
+    Raises:
+        MissingExtra: No server is installed here.
+    """
+    found = server_side()
+    if found is None:
+        raise MissingExtra("Without --at-most, counting the pictures with noise", "a server", SERVER)
+    return found
 
 
 class Commands(TyperGroup):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
+
 import typer
 
 from obscura.wire.recipe_schemas import RecipeRecord
-from service.cli import ledger, machine, quickstart, server
+from privacy.mechanisms import noise, record_count
+from service.cli import ledger, machine, server
 from service.cli.machine import look_around
 
-__all__ = ["add_commands", "installed_recipes", "look_around"]
+__all__ = ["add_commands", "installed_recipes", "look_around", "propose_bound"]
 
 
 def add_commands(app: typer.Typer, admins: typer.Typer) -> None:
     """Add the commands that run a service, or work on what it keeps."""
     app.command("up")(server.up)
-    app.command("quickstart")(quickstart.quickstart)
     app.command("demo")(server.demo)
     app.command("openapi")(server.openapi)
     app.add_typer(ledger.ledger, name="ledger")
@@ -27,3 +29,9 @@ def installed_recipes() -> list[RecipeRecord]:
     from service.api.routes.recipes import describe
 
     return [describe(recipe) for recipe in RECIPES.values()]
+
+
+def propose_bound(private_records: int, stddev: float) -> int:
+    """Return a bound that may be declared, from one noisy count, which was paid for before."""
+    key = secrets.token_bytes(noise.KEY_BYTES)  # no noise exists before this line
+    return record_count.propose_bound(private_records, stddev, noise.SecureNoise(key))

@@ -114,6 +114,12 @@ def run(place: Path, tmp_path: Path) -> Run:
     return run
 
 
+def test_both_wheels_bring_the_licence(place):
+    found = {path.parent.parent.name for path in site_packages(place / "server").glob("*.dist-info/licenses/LICENSE")}
+    version = metadata.version("obscura")
+    assert found == {f"obscura-{version}.dist-info", f"obscura_server-{version}.dist-info"}
+
+
 def test_the_library_is_one_package_and_needs_none_of_the_server(run, place):
     tops = {path.name for path in site_packages(place / "venv").iterdir() if path.suffix not in (".pth", ".dist-info")}
     assert tops == {"obscura"}
@@ -136,7 +142,6 @@ def test_every_module_of_the_repository_is_in_a_wheel(place, package):
     ("command", "part"),
     [
         (["up"], "obscura-server[worker]"),
-        (["quickstart", "pets"], "obscura-server[worker]"),
         (["ledger", "status"], "obscura-server"),
         (["openapi"], "obscura-server"),
     ],
@@ -147,6 +152,17 @@ def test_a_command_that_a_server_alone_has_names_what_brings_it(run, command, pa
     assert failed.stderr.count("\n") == 1
     assert failed.stdout == ""
     assert command[0] not in run("obscura", "--help").stdout.split()
+
+
+def test_a_quickstart_names_what_counts_and_what_serves(run, tmp_path):
+    picture = tmp_path / "empty" / "pets" / "cat" / "1.png"
+    picture.parent.mkdir(parents=True)
+    Image.new("L", (8, 8)).save(picture)
+    counted = run("obscura", "quickstart", "pets", "--yes", code=1)
+    assert "Without --at-most" in counted.stderr
+    assert "Run: pip install 'obscura-server'" in counted.stderr
+    stated = run("obscura", "quickstart", "pets", "--yes", "--at-most", "100", code=1)
+    assert "Run: pip install 'obscura-server[worker]'" in stated.stderr
 
 
 def test_a_service_of_ones_own_names_what_brings_it(run):

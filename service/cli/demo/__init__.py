@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import follow
+from obscura.cli.onboarding import Onboarding, quoted
 from obscura.client import Client, Release
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService, running_at
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import show_percent, show_words
 from service.cli.demo.images import DemoImages, find_images
-from service.cli.onboarding import Onboarding, quoted
 
 EPSILON = 1.0
 COUNT = 2000

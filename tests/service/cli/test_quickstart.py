@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+from obscura.cli import quickstart
 from obscura.cli.app import app
 from obscura.cli.console import CliError
 from obscura.client import Client
 from scripts.quickstart_transcript import PAGE, PROGRAM, SHOWN, run_command, run_program
-from service.cli import quickstart
 
 Start = Callable[..., Result]
 MEND = "python scripts/quickstart_transcript.py mends it"

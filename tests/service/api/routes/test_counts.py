@@ -2,16 +2,16 @@
 
 import pytest
 
+from obscura.cli.onboarding import counted_bound
 from obscura.client import Client
 from obscura.errors import BudgetError, RequestError
 from privacy.accounting.filter import open_filter
+from privacy.mechanisms import noise
 from privacy.mechanisms.noise import SecureNoise
 from privacy.mechanisms.record_count import STDDEV, count_event
 from service.audit.arming import stop_arming
 from service.audit.findings import Finding, FindingCode
 from service.audit.verify import verify
-from service.cli import onboarding
-from service.cli.onboarding import counted_bound
 from service.db.session import transaction
 from service.main import utc_now
 from tests.together import at_once
@@ -73,7 +73,7 @@ def test_nothing_is_drawn_where_nothing_was_paid(served, monkeypatch):
         drawn.append(served.balance(account_id)["spent_nano"])
         return SecureNoise(key)
 
-    monkeypatch.setattr(onboarding, "SecureNoise", watched)
+    monkeypatch.setattr(noise, "SecureNoise", watched)
     with Client(served.url, served.tokens["admin"]) as client:
         account_id = served.account(epsilon=0.001)["id"]
         with pytest.raises(BudgetError):

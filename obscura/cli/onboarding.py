@@ -5,7 +5,6 @@ Each says what it does, with the command that does it by itself.
 
 from __future__ import annotations
 
-import secrets
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
 from obscura.cli.jobs import LABELS, follow, show_preview
+from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.client import RECIPE
 from obscura.client.datasets import default_name
@@ -24,8 +24,6 @@ from obscura.preparing import Package
 from obscura.wire.budgets import UNIT_WORDS
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import odds_sentence, show_epsilon
-from privacy.mechanisms.noise import KEY_BYTES, SecureNoise
-from privacy.mechanisms.record_count import propose_bound
 
 COUNT_SHARE_MAX = 0.1  # of the epsilon that was asked for, which counts of records may have taken before a training
 
@@ -178,11 +176,13 @@ def counted_bound(client: Client, account_id: str, private_records: int) -> int:
     """Return an upper bound that may be declared. Each call costs the account a little, and draws anew.
 
     Raises:
+        MissingExtra: No server is installed here; nothing was paid or drawn.
         BudgetError: The account cannot pay; nothing was drawn.
         RequestError: The account is frozen, or protects subjects; nothing was drawn.
     """
+    counting = needed_to_count()
     paid = client.pay_for_count(account_id)  # in the ledger for good, before any noise exists
-    return propose_bound(private_records, paid.noise_stddev, SecureNoise(secrets.token_bytes(KEY_BYTES)))
+    return counting.propose_bound(private_records, paid.noise_stddev)
 
 
 def quoted(word: object) -> str:

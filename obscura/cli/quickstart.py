@@ -16,6 +16,8 @@ import typer
 from obscura.cli.connection import Target, Yes, address
 from obscura.cli.console import CliError, Exit, Output, reporting
 from obscura.cli.jobs import confirm, somebody_there
+from obscura.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
+from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client
 from obscura.client.contents import require_room
 from obscura.client.local_service import LocalService
@@ -23,7 +25,6 @@ from obscura.client.one_step import usual_delta
 from obscura.client.progress import preparation_progress
 from obscura.preparing import prepare, read_choices
 from obscura.preparing.choices import SIDE_USUAL
-from service.cli.onboarding import COUNTED_DELTA, Onboarding, quoted
 
 
 def quickstart(
@@ -53,8 +54,11 @@ def quickstart(
         if not yes and not somebody_there():
             raise CliError("Nobody is here to answer: repeat the command with --yes.", Exit.USAGE)
         require_room(out)
-        if at_most is None and not yes:
-            at_most = _asked()
+        if at_most is None:
+            if yes:
+                needed_to_count()
+            else:
+                at_most = _asked()
         with preparation_progress(output.err) as (on_picture, _):
             choices = read_choices(size=size, grey=grey, skip_broken=True)
             package = prepare(folder, choices, on_picture=on_picture)
