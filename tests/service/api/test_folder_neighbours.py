@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from obscura.cli.app import app
 from obscura.cli.console import CliError
-from obscura.client import Client, Dataset, Datasets, MoreThanStated, counting
+from obscura.client import Client, Dataset, Datasets, MoreThanStated
 from obscura.client.one_step import push_for
+from privacy.mechanisms import noise
 from privacy.mechanisms.noise import SecureNoise
 from tests.service.api.conftest import Served
 
@@ -115,7 +116,7 @@ def test_neighbouring_folders_are_declared_paid_for_and_planned_alike(
     monkeypatch.setattr(Client, "start_training", no_training)
     if bring is not push:  # what is sent is the same whichever way, and takes seconds each time
         monkeypatch.setattr(Datasets, "send", lambda _datasets, dataset, *_: dataset)
-    monkeypatch.setattr(counting, "SecureNoise", lambda key: SecureNoise(bytes(len(key))))
+    monkeypatch.setattr(noise, "SecureNoise", lambda key: SecureNoise(bytes(len(key))))
     few, many = [], []
     for folder in albums:
         found = public_facts(client, bring(served, client, folder))

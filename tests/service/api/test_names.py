@@ -1,11 +1,11 @@
 """Names in requests: what cannot be read is refused with the rule, and what has such a name already is still served."""
 
 import pytest
-from tests.service.test_names import REFUSED
 
 from obscura.wire.names import RULE
 from service.db.dataset_tables import Dataset
 from service.db.session import transaction
+from tests.obscura.wire.test_names import REFUSED
 from tests.service.api.conftest import ACCOUNT, DATASET, SMALL
 
 # What a body may carry through JSON, one of each kind.
