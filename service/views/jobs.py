@@ -192,6 +192,7 @@ class JobView:
 def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[JobView]:
     """Jobs as ON_PAGES finds them, for pages."""
     paid, drawn = payments_of(session, rows), samples_of(session, rows)
+    payers = {id: paid.payer(id) for id in {row.account_id for row in rows if row.hold_id is not None}}
     shown = []
     for row, job in zip(rows, _records(session, rows, paid, drawn), strict=True):
         view = JobView(
@@ -202,7 +203,7 @@ def views(session: Session, rows: Sequence[Row[Any]], now: datetime) -> list[Job
             account_name=row.account_name,
             dataset_name=row.dataset_name,
             took=_took(row, now),
-            payer=None if row.hold_id is None else paid.payer(row.account_id),
+            payer=None if row.hold_id is None else payers[row.account_id],
             hold=None if row.hold_id is None else paid.holds[row.hold_id],
         )
         shown.append(view)
