@@ -13,10 +13,11 @@ from workers.supervise.dispatch import Dispatcher
 
 
 @on_either_database
-def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impatient):
+def test_a_job_becomes_a_release_and_the_release_becomes_images(workshop, impatient, warm):
     evaluate = workshop.settings.database_url.startswith("sqlite")
     job_id = workshop.train(epsilon=7.0, evaluate=evaluate, evaluation_samples=1500)
-    dispatcher = Dispatcher(workshop.settings, workshop.factory, patience=impatient)
+    command = (warm, "-m", "workers.train.runner")
+    dispatcher = Dispatcher(workshop.settings, workshop.factory, command=command, patience=impatient)
     dispatcher.start()
     try:
         workshop.wait_for_end(job_id)
