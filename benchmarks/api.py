@@ -32,6 +32,7 @@ from benchmarks.api_stock import Stock, lay_in
 from benchmarks.ledger import machine
 from benchmarks.ledger_databases import database
 from service import dashboard
+from service.datasets import vault
 from service.db.session import make_engine, make_session_factory
 from service.main import create_app
 from service.settings import Settings
@@ -236,6 +237,7 @@ def measure_database(kind: str, options: argparse.Namespace, folder: Path) -> li
         sizes = {name: getattr(options, name) for name in STOCK}
         stock = lay_in(make_session_factory(engine), data_dir, **sizes)
         engine.dispose()
+        vault.make_fingerprint_key(Settings(data_dir=data_dir))  # no start makes one where the ledger has findings
         print(f"{kind}: laid in after {time.perf_counter() - started:.0f} s", flush=True)
         rows = []
         with service(url, data_dir, stock.token) as running:
