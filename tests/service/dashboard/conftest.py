@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,12 +29,7 @@ from service.settings import Settings
 from service.storage.interface import key_of
 from tests.service.holds import hold_at_present_rate
 from tests.service.people import make_key
-
-with warnings.catch_warnings():
-    # Starlette prefers a successor of httpx that is not among our dependencies; its client works with httpx.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    warnings.filterwarnings("ignore", message="Using `httpx`")
-    from fastapi.testclient import TestClient
+from tests.service.reading_routes import TestClient
 
 CARD = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "adjacency": "add_remove"}
 CARD |= {"accountant": "dp-accounting 1", "assumed_public": ["the class names"], "not_covered": ["other publications"]}

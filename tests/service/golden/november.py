@@ -13,7 +13,6 @@ import json
 import sqlite3
 import tarfile
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,12 +21,7 @@ from typing import Any
 
 from service.main import create_app
 from service.settings import Settings
-
-with warnings.catch_warnings():
-    # Starlette prefers a successor of httpx that is not among our dependencies; its client works with httpx.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    warnings.filterwarnings("ignore", message="Using `httpx`")
-    from fastapi.testclient import TestClient
+from tests.service.reading_routes import TestClient
 
 HERE = Path(__file__).parent
 ARCHIVE, ANSWERS = HERE / "november.tar.gz", HERE / "november.json"
