@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privacy.plans.datalens.options import PRESETS, DataLensConfig, config_from_options, suits_texture
-from privacy.plans.moments.detail import TEXTURE_FROM, clips_for, clusters_for, detail_for, power_of, signal
+from privacy.plans.moments.detail import TEXTURE_FROM, action_of, clips_for, clusters_for, detail_for, power_of, signal
 from privacy.plans.plan import PublicFacts
 
 UNITS_PER_TEACHER_MIN = 4
@@ -48,7 +48,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         follows |= _detail(config.with_values(**_without(follows, given)), given, q, facts)
         detailed = config.with_values(**_without(follows, given))
         power = power_of(detailed, facts)
-        follows |= clips_for(power, detailed.noise_shape, q, facts.size)
+        follows |= clips_for(power, detailed.noise_shape, q, facts.size, action_of(detailed, facts))
         follows["top_k"] = min(config.top_k, detailed.latent_size(facts))
     return config.with_values(**_without(follows, given))
 

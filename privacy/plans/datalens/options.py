@@ -39,6 +39,11 @@ class DataLensConfig(RecipeConfig):
         description="Share of the budget that pays for votes on latents, after a warm start or moment votes if there "
         "is one; 0 turns them off.",
     )
+    symmetry: Literal["none", "mirror", "square"] = Field(
+        "none",
+        description="Changes of a picture that its owner declares to be as likely as the picture: left and right "
+        "swapped, or all eight symmetries of a square. Means and covariances that must then be zero are not released.",
+    )
     frequencies: int = Field(
         16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
     )

@@ -37,6 +37,10 @@ from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
+DECLARED = {
+    "mirror": "You declare that an image is as likely as its mirror image.",
+    "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
+}
 VOTES = "votes"  # the stage of votes on latents
 
 
@@ -178,6 +182,13 @@ def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
             f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
             f"{facts.width} x {facts.height} have {texture_size(facts.height, facts.width):,}",
         )
+    if config.symmetry == "square" and facts.height != facts.width:
+        raise InvalidParameter(
+            "symmetry",
+            config.symmetry,
+            f"its rows and columns can be swapped: images of {facts.width} x {facts.height} have other sides; declare "
+            "mirror, or none",
+        )
     latent = config.latent_size(facts)
     if config.vote_share > 0 and config.top_k > latent:
         raise InvalidParameter(
@@ -236,6 +247,8 @@ def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str
         what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
         what += " of pixels and texture" if config.texture else ""
         notes.append(f"Noisy class {what} are released first; the generator starts from them.")
+        if config.symmetry != "none":
+            notes.append(f"{DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
         if config.clusters > 1:
             notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
         if facts.unit == "subject":

@@ -23,6 +23,7 @@ from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens.moment_votes import planned_rounds
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES, planned_iterations
+from privacy.plans.moments.symmetry import ORDER
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
 from workers.recipes.datalens.student import LatentStudent, vote_stddev
@@ -91,7 +92,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
     features = 0 if cfg.texture else cfg.features  # there are no votes on texture
-    return new_generator(GeneratorConfig(*sizes, features=features, clusters=cfg.clusters), cfg.texture)
+    clusters = cfg.clusters * ORDER[cfg.symmetry] if cfg.clusters > 1 else 1  # and their twins
+    return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), cfg.texture)
 
 
 def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:
