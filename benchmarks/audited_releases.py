@@ -148,7 +148,7 @@ def audited_scatter(stage: str, stddev: float, mirrored: bool = False) -> Audite
         return np.array([float((one * adds * weight).sum()) for one in released])
 
     names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}
-    name = f"{names[stage]}, mirror symmetry declared" if mirrored else names[stage]
+    name = "warm start: covariance, mirror declared" if mirrored else names[stage]
     return Audited(name, warm_start_event(stage, stddev), draw)
 
 

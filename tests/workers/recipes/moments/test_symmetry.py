@@ -123,7 +123,7 @@ STAGES = (MEANS, POOLED, f"{CLUSTERS} 2", BY_CLASS)
 
 def change_by_one(symmetry: Symmetry, stage: str, images: Images) -> tuple[float, int]:
     """Return by how much the last image changes the integers of a stage, and to how many numbers noise is added."""
-    small = {name: 1e-3 for name in ("mean_clip", "deviation_clip", "component_clip")}  # every record is beyond
+    small = dict.fromkeys(("mean_clip", "deviation_clip", "component_clip"), 0.001)  # every record is beyond
     config = CONFIG.with_values(symmetry=symmetry, **small)
     size, above = math.sqrt(FACTS.pixels / 784), 1 << 40  # keeps counts away from their lower bound
     counting = stage == MEANS or stage.startswith(CLUSTERS)
