@@ -203,7 +203,9 @@ def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial() -> None:
     assert set(first.tolist()) == {0, 1, 2, 3}
     assert len(set(second.tolist()) - {0, 1, 2, 3}) > 10
     assert set(third.tolist()) == {0}
-    assert all(int((first == record).sum()) == 16 and bool((second == record).any()) for record in range(4))
+    assert all(int((first == record).sum()) == 16 for record in range(4))
+    assert [bool((second == record).any()) for record in range(4)] == [False, True, True, True]
+    assert [chosen.tolist() for chosen in places.trial_passes(2, 1, stream)] == [[0, 0]] * 3
 
 
 def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_on() -> None:
