@@ -18,7 +18,7 @@ from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
 from privacy.plans.moments.symmetry import Action, Waves, together
 
 if TYPE_CHECKING:
-    from privacy.plans.datalens.options import DataLensConfig
+    from privacy.plans.moments.options import MomentsConfig
     from privacy.plans.plan import PublicFacts
 
 Array = npt.NDArray[np.float64]
@@ -73,7 +73,7 @@ class Coefficients:
         return Waves(self.row, self.column, np.zeros_like(self.row), self.plane)
 
 
-def coefficients_of(config: DataLensConfig, facts: PublicFacts) -> Coefficients:
+def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
     """Return the coefficients that a configuration names: a grid of each plane's, or the strongest of the grids."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
@@ -88,7 +88,7 @@ def coefficients_of(config: DataLensConfig, facts: PublicFacts) -> Coefficients:
     return Coefficients(found.plane[kept], found.row[kept], found.column[kept], found.power[kept])
 
 
-def _closed(waves: Waves, config: DataLensConfig) -> npt.NDArray[np.int64]:
+def _closed(waves: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
     """Return the places of waves that stay among them whatever symmetry is applied."""
     partner = waves.partners() if config.symmetry == "square" else np.arange(len(waves.row))
     return np.flatnonzero(partner >= 0)
@@ -110,7 +110,7 @@ class TextureWaves:
         return Waves(self.row, self.column, self.turn, self.length)
 
 
-def texture_waves(config: DataLensConfig, facts: PublicFacts) -> TextureWaves:
+def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
     """Return the waves of texture that a configuration names: the strongest, or all; none where it has no texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
@@ -121,14 +121,14 @@ def texture_waves(config: DataLensConfig, facts: PublicFacts) -> TextureWaves:
     return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
 
 
-def action_of(config: DataLensConfig, facts: PublicFacts) -> Action:
+def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
     """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
     seen = coefficients_of(config, facts).waves, texture_waves(config, facts).waves
     one, two = (waves.action(config.symmetry) for waves in seen)
     return together(one, two)
 
 
-def power_of(config: DataLensConfig, facts: PublicFacts) -> Array:
+def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
     return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
 
@@ -149,7 +149,7 @@ def signal(facts: PublicFacts, mu: float) -> float:
     return facts.units_declared * mu / len(facts.classes)
 
 
-def share_above_noise(config: DataLensConfig, facts: PublicFacts, stddev: float) -> float:
+def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> float:
     """Return how much of what sets the classes' means apart survives, by the public prior, in [0, 1].
 
     The prior says how strong a wave is; what is left of it after the best linear shrinkage against the known noise is

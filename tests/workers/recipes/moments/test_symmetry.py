@@ -16,8 +16,8 @@ import torch
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.detail import action_of
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.symmetry import ORDER, Action, Symmetry
 from privacy.plans.moments.warm_start import (
     BY_CLASS,
@@ -30,18 +30,18 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes.datalens import loop as datalens
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments.clusters import KMeans, release_clusters
 from workers.recipes.moments.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
+from workers.recipes.moments.loop import train
 from workers.recipes.moments.released_sums import Kept
 from workers.recipes.moments.warm_start import ClassGaussians, NoiseScales, warm_start
 
 Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 3, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
-CONFIG = DataLensConfig(
-    frequencies=8, components=12, vote_share=0.0, clusters=2, texture=True, colour="luma_chroma", centre=0.5, **SHARES
+CONFIG = MomentsConfig(
+    frequencies=8, components=12, clusters=2, texture=True, colour="luma_chroma", centre=0.5, **SHARES
 )
 BOTH: list[Symmetry] = ["mirror", "square"]
 Numbers = npt.NDArray[np.float64]
@@ -233,12 +233,12 @@ def test_a_cluster_and_its_twin_are_found_together() -> None:
 
 def plan(options: Mapping[str, Any], facts: PublicFacts = FACTS) -> Plan:
     account = open_filter(10.0, 1e-5)
-    return build_plan("datalens", options, account, account.capacity_nano, facts)
+    return build_plan("moments", options, account, account.capacity_nano, facts)
 
 
 @pytest.mark.parametrize("symmetry", BOTH)
 def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(symmetry: Symmetry) -> None:
-    options = {"vote_share": 0.0, "clusters": 2, "components": 12, **SHARES}
+    options = {"clusters": 2, "components": 12, **SHARES}
     declared, plain = (plan({**options, "symmetry": each}) for each in (symmetry, "none"))
     assert [(stage.name, stage.event) for stage in declared.stages] == [
         (stage.name, stage.event) for stage in plain.stages
@@ -253,14 +253,14 @@ def test_a_training_pays_what_one_without_a_declaration_pays_and_draws_twins(sym
 
     labels = np.arange(600) % 3
     data = TrainingData(pictures(600), labels, FACTS.classes)
-    generator = datalens.train(Run(plan=declared, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
+    generator = train(Run(plan=declared, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
     assert generator.config.clusters == 2 * ORDER[symmetry]
     assert torch.isfinite(generator.sample(torch.arange(30) % 3, torch.Generator().manual_seed(0))).all()
 
 
 def test_a_square_has_equal_sides() -> None:
     facts = dataclasses.replace(FACTS, width=12)
-    assert plan({"symmetry": "mirror"}, facts).config_of(DataLensConfig).symmetry == "mirror"
+    assert plan({"symmetry": "mirror"}, facts).config_of(MomentsConfig).symmetry == "mirror"
     with pytest.raises(InvalidParameter) as refused:
         plan({"symmetry": "square"}, facts)
     assert refused.value.name == "symmetry"
