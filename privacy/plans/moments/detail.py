@@ -161,13 +161,21 @@ def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) 
         stddev: of the noise in a class's sum, in units of one clipped record.
     """
     shape = noise_shape(power_of(config, facts), config.noise_shape)
-    power = coefficients_of(config, facts).power
+    seen = coefficients_of(config, facts)
+    may_differ = _with_a_mean(seen, config)
+    shape, power = shape[may_differ], seen.power[may_differ]
     per_class = facts.units_declared / len(facts.classes)
     clip = config.mean_clip * math.sqrt(facts.size)
-    noise = (stddev * clip / per_class * shape[: len(power)]) ** 2
+    noise = (stddev * clip / per_class * shape) ** 2
     apart = (1.0 - WITHIN) * power
-    whole = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts).power
-    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole.sum()))
+    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
+    whole = float(every.power[_with_a_mean(every, config)].sum())
+    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole))
+
+
+def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:
+    """Return the places of coefficients whose mean no declared symmetry makes zero."""
+    return seen.waves.action(config.symmetry).blocks()[0][0]
 
 
 def shares_for(q: float) -> tuple[float, float, float]:

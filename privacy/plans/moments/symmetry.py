@@ -113,10 +113,15 @@ class Waves:
 
     def partners(self) -> Places:
         """Return the place of the wave that each becomes when rows and columns are swapped; -1: it is not there."""
-        waves = zip(self.row, self.column, self.turn, self.other, strict=True)
-        place = {wave: at for at, wave in enumerate(waves)}
-        swapped = zip(self.column, self.row, self.turn, self.other, strict=True)
-        return np.array([place.get(wave, -1) for wave in swapped], dtype=np.int64)
+        apart = 1 + max(int(side.max(initial=0)) for side in (self.row, self.column, self.turn))
+        kind = self.other * apart + self.turn
+        number = (kind * apart + self.row) * apart + self.column
+        wanted = (kind * apart + self.column) * apart + self.row
+        order = np.argsort(number)
+        if len(order) == 0:
+            return order
+        found = order[np.minimum(np.searchsorted(number, wanted, sorter=order), len(order) - 1)]
+        return np.where(number[found] == wanted, found, -1)
 
     def action(self, symmetry: Symmetry) -> Action:
         """Return how symmetries act on these waves' numbers, in the basis that `paired` returns."""

@@ -31,6 +31,7 @@ from privacy.plans.moments.warm_start import (
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.moments.blocks import principal_components
 from workers.recipes.moments.clusters import KMeans, release_clusters
 from workers.recipes.moments.coefficients import coefficients, image_basis, texture_basis, texture_coefficients
 from workers.recipes.moments.loop import train
@@ -105,6 +106,19 @@ def test_what_is_not_released_is_zero_over_all_symmetries_and_nothing_else_is(sy
     assert np.abs(products[within]).min() > 0
     for pair in action.blocks():
         np.testing.assert_allclose(*[products[np.ix_(places, places)] for places in (pair[0], pair[-1])])
+
+
+def test_pairs_of_components_stay_together() -> None:
+    """Of five numbers two are a pair: where one place is left, a component alone takes it, or nothing does."""
+    pair, alone = np.array([1, 0, 2, 3, 4]), np.array([-1.0, 1.0, 1.0, 1.0, 1.0])
+    action = Action("square", alone, np.array([1.0, -1.0, 1.0, 1.0, 1.0]), pair, np.ones(5))
+    covariance = np.diag([9.0, 9.0, 5.0, 3.0, 1.0])
+    found = principal_components(covariance, action, leading=1, size=4)
+    assert found.variances.tolist() == [5.0, 9.0, 9.0, 3.0]
+    assert found.leading == 1
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(4), atol=1e-12)
+    only = Action("square", alone[:2], action.down[:2], pair[:2], np.ones(2))
+    assert principal_components(covariance[:2, :2], only, leading=3, size=3).variances.tolist() == [9.0, 9.0, 0.0]
 
 
 class Constant:
