@@ -58,7 +58,7 @@ def row_of(
     for seed in seeds:
         made, plan, seconds = select(folder, public, epsilon, options)
         accuracy = accuracy_of(*draw(made, samples_of(folder), seed), folder, seed)  # type: ignore[arg-type]
-        runs.append({"seed": seed, "seconds": round(seconds, 1), "accuracy": accuracy, "pictures": made.config.pictures})
+        runs.append({"seed": seed, "seconds": round(seconds, 1), "accuracy": accuracy})
         print(f"  epsilon {epsilon:g} {dict(options)}: {accuracy:.4f} ({seconds:.0f} s)", flush=True)
     return {
         "dataset": "emoji",
@@ -70,7 +70,7 @@ def row_of(
         "options": dict(options),
         "accuracy": statistics.median(run["accuracy"] for run in runs),
         "runs": runs,
-        "plan": {name: plan.facts[name] for name in ("iterations", "choices", "standard_error", "release_bytes_max")},
+        "plan": {name: plan.facts[name] for name in ("iterations", "choices", "standard_error", "release_bytes")},
     }
 
 

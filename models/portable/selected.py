@@ -22,8 +22,7 @@ class SelectedConfig:
         channels: 1 or 3.
         height: pixels.
         width: pixels.
-        pictures: rows of the table of pictures.
-        choices: among which a class draws.
+        choices: pictures among which a class draws.
         shift: largest shift along each side, as a part of that side; the border is repeated.
         colour: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
         mirror: whether half of the images are mirrored, left and right.
@@ -33,7 +32,6 @@ class SelectedConfig:
     channels: int
     height: int
     width: int
-    pictures: int
     choices: int
     shift: float = 0.0
     colour: float = 0.0
@@ -43,21 +41,21 @@ class SelectedConfig:
 class SelectedPictures(nn.Module):
     """Draws labelled images; see the module.
 
-    Buffers: `pictures` (pictures, c, h, w) uint8, public; `rows` (classes, choices), which of them a class may draw;
-    `weights` (classes, choices), released, 0 where a class has fewer choices.
+    Attributes:
+        pictures: (classes, choices, c, h, w) uint8, public pictures or variations of them.
+        weights: (classes, choices), released, how often each is drawn; those of a class add up to 1.
     """
 
     pictures: Tensor
-    rows: Tensor
     weights: Tensor
 
     def __init__(self, config: SelectedConfig) -> None:
         super().__init__()
         self.config = config
-        shape = (config.pictures, config.channels, config.height, config.width)
-        self.register_buffer("pictures", torch.zeros(shape, dtype=torch.uint8))
-        self.register_buffer("rows", torch.zeros(config.classes, config.choices, dtype=torch.int64))
-        self.register_buffer("weights", torch.full((config.classes, config.choices), 1 / config.choices))
+        shape = (config.classes, config.choices)
+        picture = (config.channels, config.height, config.width)
+        self.register_buffer("pictures", torch.zeros(*shape, *picture, dtype=torch.uint8))
+        self.register_buffer("weights", torch.full(shape, 1 / config.choices))
 
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
@@ -72,13 +70,16 @@ class SelectedPictures(nn.Module):
         """
         up_to = self.weights.cumsum(1)[labels]  # (n, choices)
         drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
-        chosen = self.rows[labels, (drawn >= up_to[:, :-1]).sum(1)]
-        blocks = [vary(self.pictures[rows], self.config, stream) for rows in torch.split(chosen, _BLOCK)]
-        return torch.cat([torch.zeros(0, *self.pictures.shape[1:], device=labels.device), *blocks])
+        chosen = (drawn >= up_to[:, :-1]).sum(1)
+        images = torch.empty(len(labels), *self.pictures.shape[2:], device=labels.device)
+        for at in range(0, len(labels), _BLOCK):
+            rows = slice(at, at + _BLOCK)
+            images[rows] = vary(self.pictures[labels[rows], chosen[rows]], self.config, stream)
+        return images
 
 
 def vary(pictures: Tensor, config: SelectedConfig, stream: torch.Generator) -> Tensor:
-    """Return pictures (n, c, h, w) uint8, each mirrored, shifted and recoloured at random, float32 in [0, 1]."""
+    """Return pictures (n, c, h, w) uint8, each shifted, recoloured and maybe mirrored at random, float32 in [0, 1]."""
     n, channels, height, width = pictures.shape
     random = torch.rand(n, 3 + channels, generator=stream).to(pictures.device) * 2 - 1  # in [-1, 1)
     down, right = (random[:, [0]] * config.shift * height).round(), (random[:, [1]] * config.shift * width).round()

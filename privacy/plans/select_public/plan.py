@@ -165,7 +165,7 @@ def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget
             "choices": config.choices,
             "votes_expected": facts.units_declared / len(facts.classes) / config.choices,
             "standard_error": stddev,
-            "release_bytes_max": config.choices * len(facts.classes) * facts.pixels,
+            "release_bytes": config.choices * len(facts.classes) * facts.pixels,
             "noise_stddev": {VOTES: stddev},
         },
     )

@@ -33,7 +33,9 @@ from privacy.plans.moments.warm_start import POOLED
 
 SURE = 1 - 1e-7
 DELTA = 1e-5
-VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT = audited_mechanisms(1.5)
+VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT, PUBLIC, TWICE = (
+    audited_mechanisms(1.5)
+)
 
 
 def measure(audited: Audited) -> Errors:
@@ -42,7 +44,7 @@ def measure(audited: Audited) -> Errors:
 
 @pytest.mark.parametrize(
     "audited",
-    [VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT],
+    [VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT, PUBLIC, TWICE],
     ids=lambda audited: audited.name,
 )
 def test_a_correct_mechanism_stays_below_its_claim_and_comes_near(audited: Audited) -> None:
@@ -79,6 +81,10 @@ BROKEN: list[tuple[Audited, Callable[[], AbstractContextManager[object]]]] = [
     (SUBJECTS, broken.subjects_by_record),
     (COUNT, broken.no_noise),
     (COUNT, broken.half_the_noise),
+    (PUBLIC, broken.half_the_noise),
+    (PUBLIC, broken.two_votes_each),
+    (TWICE, broken.no_noise),
+    (TWICE, broken.noise_once),
 ]
 
 
@@ -151,9 +157,9 @@ def test_one_run_without_noise_is_flagged() -> None:
 def test_the_claims_are_what_accounts_are_charged() -> None:
     """An easier claim would make an easier audit: sensitivities and noise are what is charged and drawn."""
     assert [audited.claim.sensitivity for audited in audited_mechanisms(1.5)] == pytest.approx(
-        [16.0, 16.0, math.sqrt(17) / 4 * 1024, 1024**2, 1024**2, 1.0, 1.0, 1.0], rel=1e-12
+        [16.0, 16.0, math.sqrt(17) / 4 * 1024, 1024**2, 1024**2, 1.0, 1.0, 1.0, 1.0, 1.0], rel=1e-12
     )
     for audited in (VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE):
         assert 1.5 <= audited.mu < 1.54  # the difference is the price of discreteness
-    for audited in (HISTOGRAM, SUBJECTS, COUNT):
+    for audited in (HISTOGRAM, SUBJECTS, COUNT, PUBLIC):
         assert audited.mu == pytest.approx(0.25, rel=1e-6)

@@ -74,6 +74,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("dp_diffusion", "record", DIFFUSION),
     ("dp_diffusion", "record", {**DIFFUSION, "central_images": 0, "moments_share": 0.3, "moments_steps": 3}),
     ("dpgan", "record", {**NETWORKS, "latent": 4, "generator_batch": 16, "discriminator_steps": 2}),
+    ("select_public", "record", {"choices": 3}),
+    ("select_public", "subject", {"choices": 3, "iterations": 1}),
 ]
 # Every case on SQLite; what the database could change does not depend on the recipe, so two on PostgreSQL.
 EVERYWHERE = [

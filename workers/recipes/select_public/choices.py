@@ -20,7 +20,7 @@ class Clusters:
     """Clusters of the public pictures from which a class may select.
 
     Attributes:
-        centres: (k, axes).
+        centres: (k, axes) int64, in the units of `workers.recipes.select_public.space`.
         members: of each cluster, rows of public pictures; those nearest to its centre come first.
     """
 
@@ -32,7 +32,7 @@ def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters
     """Return k-means clusters of some public pictures, at most `count`, none of them empty.
 
     Args:
-        places: (n, axes), of all public pictures.
+        places: (n, axes) int64, of all public pictures.
         rows: those that are clustered, at least one.
         count: that are wished.
     """
@@ -46,7 +46,7 @@ def cluster(places: Tensor, rows: npt.NDArray[np.int64], count: int) -> Clusters
         there = np.flatnonzero(nearest == number)
         distance = ((own[there] - centres[number]) ** 2).sum(1)
         members.append(rows[there[np.argsort(distance, kind="stable")]])
-    return Clusters(torch.from_numpy(centres[found]).float(), tuple(members))
+    return Clusters(torch.from_numpy(centres[found]).round().long(), tuple(members))
 
 
 def shares_of(noisy_votes: Tensor, least: float) -> Tensor:

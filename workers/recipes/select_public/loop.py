@@ -22,7 +22,7 @@ from workers.recipes.blocks import alike_block, in_blocks
 from workers.recipes.interface import Piece, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import share
 from workers.recipes.select_public.choices import Clusters, cluster, shares_of, winners
-from workers.recipes.select_public.space import Space, describe_with
+from workers.recipes.select_public.space import FAR, Space, describe_with
 from workers.recipes.units import pixels_of, records_to_sum
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Candidates:
     """What one class draws. Public pictures, selected and weighted by what was released.
 
     Attributes:
-        pictures: (m, c, h, w) uint8.
-        weights: (m,), adding up to 1.
+        pictures: (choices, c, h, w) uint8.
+        weights: (choices,), adding up to 1.
     """
 
     pictures: Tensor
@@ -67,7 +67,7 @@ def train(run: Run) -> SelectedPictures:
     space, clusters = run.on_first(lambda: _clusters(config, facts, run, pools))
     checkpoint = load_checkpoint(run.checkpoints)
     released: list[Tensor] = [] if checkpoint is None else list(checkpoint.state["votes"])
-    centres = [each.centres for each in clusters]
+    centres = _padded([each.centres for each in clusters], config)
     candidates: list[Candidates] = []
     for iteration in range(config.iterations):
         run.progress(stage=VOTES, step=iteration, steps=config.iterations)
@@ -81,7 +81,9 @@ def train(run: Run) -> SelectedPictures:
                 break  # ended early: the first iteration's winners are drawn
             save_checkpoint(run.checkpoints, step=iteration + 1, state={"votes": released})
         candidates = run.on_first(lambda at=iteration: _selected(run, clusters, candidates, released[at], at))  # type: ignore[misc]
-        centres = [space.place(each.pictures.float() / 255) for each in candidates] if iteration == 0 else []
+        if iteration + 1 < config.iterations:
+            places = [space.place(each.pictures.float() / 255) for each in candidates]
+            centres = run.agree(torch.stack(places))
     return _generator(config, facts, candidates)
 
 
@@ -105,37 +107,34 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
     return pools
 
 
-def count_votes(run: Run, space: Space, centres: list[Tensor]) -> Tensor:
+def count_votes(run: Run, space: Space, centres: Tensor) -> Tensor:
     """Return how many of this rank's records vote for each choice of each class, (classes, choices) int64. Private.
 
     Privacy:
-        A record votes once, for that choice of its own class which is nearest to it. It is described by itself, in
-        blocks in which this machine computes every picture alike wherever it stands.
+        A record votes once, for that choice of its own class which is nearest to it. It is placed by itself, in blocks
+        in which this machine places every picture alike wherever it stands, and distances are exact integers.
 
     Args:
+        run: whose records vote.
         space: public.
-        centres: of each class, (k, axes): public, or of what was released before.
+        centres: (classes, choices, axes) int64: public, or of what was released before.
     """
     images, labels = records_to_sum(run.facts, run.data, run.secret)
     own = share(len(labels))
-    classes, most = len(centres), max(map(len, centres))
 
-    def distances(block: npt.NDArray[np.uint8]) -> Tensor:
-        places = space.place(pixels_of(block, np.arange(len(block))))[:, None]  # (n, 1, axes)
-        return torch.cat([(places - each).square().sum(2) for each in centres], dim=1)  # (n, choices of all classes)
+    def place(block: npt.NDArray[np.uint8]) -> Tensor:
+        return space.place(pixels_of(block, np.arange(len(block))))
 
-    def nearest(block: npt.NDArray[np.uint8]) -> Tensor:
-        by_class = torch.split(distances(block), [len(each) for each in centres], dim=1)
-        return torch.stack([each.argmin(1) for each in by_class], dim=1)  # (n, classes)
-
-    size = alike_block(distances, images.shape[1:], _BLOCK, run.all_agree)
-    private_choices = in_blocks(images[own], nearest, size).numpy()  # (n, classes)
-    private_labels = np.asarray(labels[own])
-    declared = (private_labels >= 0) & (private_labels < classes)
-    votes = np.zeros((classes, most), dtype=np.int64)
-    voters = private_labels[declared]
-    np.add.at(votes, (voters, private_choices[declared, voters]), 1)
-    return torch.from_numpy(votes)
+    places = in_blocks(images[own], place, alike_block(place, images.shape[1:], _BLOCK, run.all_agree))
+    labels_there = torch.from_numpy(np.array(labels[own], dtype=np.int64))
+    declared = (labels_there >= 0) & (labels_there < len(centres))
+    private_votes = torch.zeros(centres.shape[:2], dtype=torch.int64)
+    blocks = zip(*(torch.split(values[declared], _BLOCK) for values in (places, labels_there)), strict=True)
+    for private_places, private_labels in blocks:
+        apart = (private_places[:, None] - centres[private_labels]).square().sum(2)  # (b, choices)
+        votes = torch.ones(len(apart), dtype=torch.int64)
+        private_votes.index_put_((private_labels, apart.argmin(1)), votes, accumulate=True)
+    return private_votes
 
 
 def release_votes(run: Run, private_votes: Tensor, iteration: int) -> Tensor:
@@ -169,12 +168,21 @@ def _clusters(
     rows = np.unique(np.concatenate(pools))
     parts = [describe(public_images(run.data, rows[at : at + _BLOCK], facts)) for at in range(0, len(rows), _BLOCK)]
     space = Space([torch.cat(group) for group in zip(*parts, strict=True)], describe)
-    places = torch.zeros(int(rows.max()) + 1, space.public.shape[1])
+    places = space.public.new_zeros(int(rows.max()) + 1, space.public.shape[1])
     places[torch.from_numpy(rows)] = space.public
     assert config.choices is not None
     if not config.public_labels:
         return space, [cluster(places, pools[0], config.choices)] * len(pools)
     return space, [cluster(places, pool, config.choices) for pool in pools]
+
+
+def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
+    """Return (classes, choices, axes): where a class has fewer centres, others follow that are nearest to nothing."""
+    assert config.choices is not None
+    padded = torch.full((len(centres), config.choices, centres[0].shape[1]), FAR)
+    for row, each in zip(padded, centres, strict=True):
+        row[: len(each)] = each
+    return padded
 
 
 def _selected(
@@ -186,7 +194,7 @@ def _selected(
     least = config.threshold * run.plan.noise_stddev[VOTES]
     if iteration:
         return [
-            replace(each, weights=shares_of(votes[: len(each.weights)], least))
+            replace(each, weights=shares_of(votes, least))
             for each, votes in zip(candidates, noisy_votes, strict=True)
         ]
     stream = torch.Generator().manual_seed(_SEED)
@@ -196,38 +204,28 @@ def _selected(
         pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
         again = torch.tensor(repeats) > 0
         if bool(again.any()):
-            varied = vary(pictures[again], replace(_shape(config, run.facts, 1, 1), **_VARIED), stream)  # type: ignore[arg-type]
+            varied = vary(pictures[again], replace(_shape(config, run.facts), **_VARIED), stream)  # type: ignore[arg-type]
             pictures[again] = (varied * 255).round().byte()
         found.append(Candidates(pictures, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)))
     return found
 
 
 def _generator(config: SelectPublicConfig, facts: PublicFacts, candidates: list[Candidates]) -> SelectedPictures:
-    """Return the selection, with no picture twice and none that is never drawn."""
-    kept = [each.weights > 0 for each in candidates]
-    every = torch.cat([each.pictures[drawn] for each, drawn in zip(candidates, kept, strict=True)])
-    pictures, places = torch.unique(every.flatten(1), dim=0, return_inverse=True)
-    most = max(int(drawn.sum()) for drawn in kept)
-    generator = SelectedPictures(_shape(config, facts, len(pictures), most))
-    generator.pictures.copy_(pictures.view(-1, *every.shape[1:]))
-    generator.weights.zero_()
-    at = 0
-    for label, (each, drawn) in enumerate(zip(candidates, kept, strict=True)):
-        count = int(drawn.sum())
-        generator.rows[label, :count] = places[at : at + count]
-        generator.weights[label, :count] = each.weights[drawn].float()
-        at += count
+    """Return the selection. Its size follows from the plan alone."""
+    generator = SelectedPictures(_shape(config, facts))
+    generator.pictures.copy_(torch.stack([each.pictures for each in candidates]))
+    generator.weights.copy_(torch.stack([each.weights for each in candidates]))
     return generator.eval()
 
 
-def _shape(config: SelectPublicConfig, facts: PublicFacts, pictures: int, choices: int) -> SelectedConfig:
+def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
+    assert config.choices is not None
     return SelectedConfig(
         classes=len(facts.classes),
         channels=facts.channels,
         height=facts.height,
         width=facts.width,
-        pictures=pictures,
-        choices=choices,
+        choices=config.choices,
         shift=config.shift,
         colour=config.colour,
         mirror=config.mirror,

@@ -1,12 +1,14 @@
 """Where pictures stand in a public space, in which a private record votes for what is nearest to it.
 
 Without an extractor the space is made of colours and texture, at 32 x 32 pixels: means of 8 x 8 cells, and the waves of
-`models.portable.textured` in 4 x 4 cells. Everything here is a function of one picture and of public ones.
+`models.portable.textured` in 4 x 4 cells. Everything here is a function of one picture and of public ones, and places are
+integers, so that distances are exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +24,8 @@ Describe = Callable[[Tensor], Sequence[Tensor]]  # pictures (n, c, h, w) in [0, 
 _SIDE, _COLOUR_CELLS, _TEXTURE_CELLS = 32, 8, 4  # pixels and cells to a side
 _AXES = 64
 _FLOOR = 1e-12
+_UNIT = 2.0**-12  # of a place
+FAR = 2**20  # in units: further out than any place
 
 
 class Space:
@@ -40,11 +44,14 @@ class Space:
         rows = self._standard(public)
         _, axes = torch.linalg.eigh((rows.T @ rows).double())  # ascending
         self._axes = axes[:, -_AXES:].float()
-        self.public = rows @ self._axes  # (n, axes)
+        self.public = self._on_grid(rows)  # (n, axes)
 
     def place(self, pictures: Tensor) -> Tensor:
-        """Return where pictures (n, c, h, w) in [0, 1] stand, (n, axes)."""
-        return self._standard(self._describe(pictures)) @ self._axes
+        """Return where pictures (n, c, h, w) in [0, 1] stand, (n, axes) int64, below half of FAR."""
+        return self._on_grid(self._standard(self._describe(pictures)))
+
+    def _on_grid(self, rows: Tensor) -> Tensor:
+        return (rows @ self._axes / _UNIT).round().clamp(-FAR / 2, FAR / 2).long()
 
     def _standard(self, groups: Sequence[Tensor]) -> Tensor:
         parts = zip(groups, self._means, self._scales, strict=True)
@@ -55,7 +62,11 @@ def describe_with(extractor: Extractor | None) -> Describe:
     """Return what describes pictures: an operator's network, or without one colours and texture."""
     if extractor is None:
         return colours_and_texture
-    return lambda pictures: [extractor(pictures)]
+    return partial(_features, extractor)
+
+
+def _features(extractor: Extractor, pictures: Tensor) -> Sequence[Tensor]:
+    return [extractor(pictures)]
 
 
 def colours_and_texture(pictures: Tensor) -> Sequence[Tensor]:
