@@ -59,10 +59,8 @@ def generator(request: pytest.FixtureRequest) -> ReleasedGenerator:
     made: ReleasedGenerator = request.param()
     with torch.no_grad():
         for value in made.state_dict().values():  # type: ignore[attr-defined]
-            if value.is_floating_point():
-                value += 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
-            else:
-                value += torch.randint(256, value.shape, generator=stream(value.numel())).to(value.dtype)
+            filled = 0.1 * torch.randn(value.shape, generator=stream(value.numel()))
+            value += filled if value.is_floating_point() else (1000 * filled.abs()).byte()
     return made
 
 

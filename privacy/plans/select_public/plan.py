@@ -84,7 +84,9 @@ class SelectPublicConfig(RecipeConfig):
         """
         if images < _CHOICES[0]:
             raise InvalidParameter(
-                "public_dataset_id", self.public_dataset_id, "one picture leaves nothing to select: name a dataset of more"
+                "public_dataset_id",
+                self.public_dataset_id,
+                "one picture leaves nothing to select: name a dataset of more",
             )
         missing = [name for name in classes if name not in public_classes] if self.public_labels else []
         if missing:

@@ -100,7 +100,9 @@ def public_pools(config: SelectPublicConfig, facts: PublicFacts, run: Run) -> li
     pools = [rows] * len(facts.classes)
     if config.public_labels and labels is not None:
         names = run.data.public_anchor_classes
-        pools = [rows[np.isin(labels[rows], [at for at, each in enumerate(names) if each == name])] for name in facts.classes]
+        pools = [
+            rows[np.isin(labels[rows], [at for at, each in enumerate(names) if each == name])] for name in facts.classes
+        ]
     for name, pool in zip(facts.classes, pools, strict=True):
         if not len(pool) or len(rows) < 2:
             raise AnchorsMissing(f"there are no public pictures from which the class {name} can select")
@@ -194,8 +196,7 @@ def _selected(
     least = config.threshold * run.plan.noise_stddev[VOTES]
     if iteration:
         return [
-            replace(each, weights=shares_of(votes, least))
-            for each, votes in zip(candidates, noisy_votes, strict=True)
+            replace(each, weights=shares_of(votes, least)) for each, votes in zip(candidates, noisy_votes, strict=True)
         ]
     stream = torch.Generator().manual_seed(_SEED)
     found = []

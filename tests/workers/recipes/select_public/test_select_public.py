@@ -51,7 +51,9 @@ def plan_of(epsilon: float = 8.0, facts: PublicFacts = FACTS, **options: Any) ->
 
 
 def run_of(plan: Plan, given: TrainingData, **changes: Any) -> Run:
-    return Run(plan=plan, facts=changes.pop("facts", FACTS), data=given, **{"budget": Purse(), "secret": SECRET, **changes})
+    return Run(
+        plan=plan, facts=changes.pop("facts", FACTS), data=given, **{"budget": Purse(), "secret": SECRET, **changes}
+    )
 
 
 def levels_drawn(generator: SelectedPictures, label: int) -> torch.Tensor:
