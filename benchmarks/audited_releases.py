@@ -185,7 +185,7 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
     Args:
         mu: of the game's releases together.
         both: the canary votes for the light one in the first iteration and for the dark one in the second, because the
-            choices have changed places, and the auditor looks at the difference: what noise of one key hides in neither.
+            choices have changed places, and the auditor looks at the difference, in which noise of one key is gone.
     """
     account = open_filter(100.0, 1e-5)
     options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}

@@ -1,7 +1,7 @@
 """Public pictures from a source of their own: Debian's package openclipart-png, or a folder of PNGs.
 
-Clip art is drawn on white or on nothing. For GEP's anchors it stands on black, as light as the ink is dark, which is how
-the images of the MNIST family stand; for `select_public` it stays in colour on white.
+Clip art is drawn on white or on nothing. For GEP's anchors it stands on black, as light as the ink is dark, which is
+how the images of the MNIST family stand; for `select_public` it stays in colour on white.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
-
 PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
 
 

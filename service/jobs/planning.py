@@ -76,7 +76,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     Raises:
         NotFound: no such dataset.
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
-            contributes, the dataset cannot be trained on, or the public dataset that the options name is private or of no use.
+            contributes, the dataset cannot be trained on, or the public one that the options name is of no use.
     """
     return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 

@@ -1,4 +1,4 @@
-"""What records vote among: clusters of public pictures, then pictures of those that won. All of it is public or released."""
+"""What records vote among: clusters of public pictures, then pictures of those that won. Public, or released."""
 
 from __future__ import annotations
 

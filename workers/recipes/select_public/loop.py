@@ -1,13 +1,14 @@
 """select_public: every private record votes for the public pictures that are nearest to it, and those are drawn.
 
 Private Evolution (Lin et al. 2024, arXiv:2305.15560) over a folder of public pictures in the place of what a foundation
-model draws. The first iteration votes over clusters of them, the second over pictures of the clusters that won, and over
-variations of these where a cluster has too few.
+model draws. The first iteration votes over clusters of them, the second over pictures of the clusters that won, and
+over variations of these where a cluster has too few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _SEED = 0  # public
 _BLOCK = 256  # pictures described at once
-_VARIED = {"shift": 0.1, "colour": 0.3}  # how a picture varies that is voted for a second time
+_VARIED_SHIFT, _VARIED_COLOUR = 0.1, 0.3  # of a picture that comes again, as one more choice
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,10 @@ def train(run: Run) -> SelectedPictures:
                     raise
                 break  # ended early: the first iteration's winners are drawn
             save_checkpoint(run.checkpoints, step=iteration + 1, state={"votes": released})
-        candidates = run.on_first(lambda at=iteration: _selected(run, clusters, candidates, released[at], at))  # type: ignore[misc]
+        if iteration == 0:
+            candidates = run.on_first(partial(_winners, run, clusters, released[0]))
+        else:
+            candidates = _weighted(run, candidates, released[iteration])
         if iteration + 1 < config.iterations:
             places = [space.place(each.pictures.float() / 255) for each in candidates]
             centres = run.agree(torch.stack(places))
@@ -187,28 +191,31 @@ def _padded(centres: list[Tensor], config: SelectPublicConfig) -> Tensor:
     return padded
 
 
-def _selected(
-    run: Run, clusters: list[Clusters], candidates: list[Candidates], noisy_votes: Tensor, iteration: int
-) -> list[Candidates]:
-    """Return what each class draws after an iteration: pictures of the clusters that won, then those with new weights."""
+def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor) -> list[Candidates]:
+    """Return what each class draws after the first iteration: pictures of the clusters that won, all as often."""
     config = run.plan.config_of(SelectPublicConfig)
     assert config.choices is not None
-    least = config.threshold * run.plan.noise_stddev[VOTES]
-    if iteration:
-        return [
-            replace(each, weights=shares_of(votes, least)) for each, votes in zip(candidates, noisy_votes, strict=True)
-        ]
+    variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, colour=_VARIED_COLOUR)
     stream = torch.Generator().manual_seed(_SEED)
     found = []
     for own, votes in zip(clusters, noisy_votes, strict=True):
-        rows, repeats = winners(shares_of(votes[: len(own.members)], least), own, config.choices)
+        rows, repeats = winners(shares_of(votes[: len(own.members)], _least(run)), own, config.choices)
         pictures = (public_images(run.data, np.array(rows), run.facts) * 255).round().byte()
         again = torch.tensor(repeats) > 0
-        if bool(again.any()):
-            varied = vary(pictures[again], replace(_shape(config, run.facts), **_VARIED), stream)  # type: ignore[arg-type]
-            pictures[again] = (varied * 255).round().byte()
+        pictures[again] = (vary(pictures[again], variation, stream) * 255).round().byte()
         found.append(Candidates(pictures, torch.full((len(rows),), 1 / len(rows), dtype=torch.float64)))
     return found
+
+
+def _weighted(run: Run, candidates: list[Candidates], noisy_votes: Tensor) -> list[Candidates]:
+    """Return the same pictures, drawn as often as the second iteration's votes say."""
+    pairs = zip(candidates, noisy_votes, strict=True)
+    return [replace(each, weights=shares_of(votes, _least(run))) for each, votes in pairs]
+
+
+def _least(run: Run) -> float:
+    """Return how many votes count as more than noise."""
+    return run.plan.config_of(SelectPublicConfig).threshold * run.plan.noise_stddev[VOTES]
 
 
 def _generator(config: SelectPublicConfig, facts: PublicFacts, candidates: list[Candidates]) -> SelectedPictures:

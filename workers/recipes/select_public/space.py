@@ -1,8 +1,8 @@
 """Where pictures stand in a public space, in which a private record votes for what is nearest to it.
 
 Without an extractor the space is made of colours and texture, at 32 x 32 pixels: means of 8 x 8 cells, and the waves of
-`models.portable.textured` in 4 x 4 cells. Everything here is a function of one picture and of public ones, and places are
-integers, so that distances are exact.
+`models.portable.textured` in 4 x 4 cells. Everything here is a function of one picture and of public ones, and places
+are integers, so that distances are exact.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Space:
         return self._on_grid(self._standard(self._describe(pictures)))
 
     def _on_grid(self, rows: Tensor) -> Tensor:
-        return (rows @ self._axes / _UNIT).round().clamp(-FAR / 2, FAR / 2).long()
+        places: Tensor = rows @ self._axes / _UNIT
+        return places.round().clamp(-FAR / 2, FAR / 2).long()
 
     def _standard(self, groups: Sequence[Tensor]) -> Tensor:
         parts = zip(groups, self._means, self._scales, strict=True)
