@@ -34,7 +34,7 @@ from workers.recipes.dp_diffusion.central_images import CentralConfig, release_c
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import released_sums
 from workers.recipes.select_public import loop as select_public
-from workers.recipes.select_public.space import Space, colours_and_texture
+from workers.recipes.select_public.space import Space
 from workers.recipes.units import Units
 
 _CLIP = 1.0
@@ -195,7 +195,11 @@ def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
 
     plan = build_plan("select_public", options, account, int(mu**2 * NANO), facts(1))
     public = torch.stack([torch.full((1, 8, 8), level) for level in (1.0, 0.0)])
-    space = Space(colours_and_texture(public), colours_and_texture)
+
+    def pixels(pictures: torch.Tensor) -> list[torch.Tensor]:
+        return [pictures.flatten(1)]
+
+    space = Space(pixels(public), pixels)
 
     def draw(present: bool, draws: int, secret: bytes) -> Scores:
         labels = np.arange(draws if present else 0)

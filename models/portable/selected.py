@@ -24,7 +24,7 @@ class SelectedConfig:
         width: pixels.
         choices: pictures among which a class draws.
         shift: largest shift along each side, as a part of that side; the border is repeated.
-        colour: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
+        tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
         mirror: whether half of the images are mirrored, left and right.
     """
 
@@ -34,7 +34,7 @@ class SelectedConfig:
     width: int
     choices: int
     shift: float = 0.0
-    colour: float = 0.0
+    tint: float = 0.0
     mirror: bool = False
 
 
@@ -89,5 +89,5 @@ def vary(pictures: Tensor, config: SelectedConfig, stream: torch.Generator) -> T
         x = torch.where(random[:, [2]] < 0, width - 1 - x, x)
     picture = torch.arange(n, device=pictures.device)[:, None, None]
     moved = pictures.permute(0, 2, 3, 1)[picture, y[:, :, None], x[:, None, :]]  # (n, h, w, c)
-    exponents = torch.exp(random[:, None, None, 3:] * config.colour)
+    exponents = torch.exp(random[:, None, None, 3:] * config.tint)
     return ((moved.float() / 255) ** exponents).permute(0, 3, 1, 2)

@@ -26,7 +26,7 @@ def textured() -> TexturedGenerator:
 
 def selected() -> SelectedPictures:
     shape = {"classes": 2, "channels": 3, "height": 8, "width": 12, "choices": 4}
-    return SelectedPictures(SelectedConfig(**shape, shift=0.25, colour=0.3, mirror=True))
+    return SelectedPictures(SelectedConfig(**shape, shift=0.25, tint=0.3, mirror=True))
 
 
 def dcgan() -> DcganGenerator:

@@ -44,7 +44,7 @@ def measure(audited: Audited) -> Errors:
 
 @pytest.mark.parametrize(
     "audited",
-    [VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT, PUBLIC, TWICE],
+    [VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT, PUBLIC],
     ids=lambda audited: audited.name,
 )
 def test_a_correct_mechanism_stays_below_its_claim_and_comes_near(audited: Audited) -> None:
@@ -57,6 +57,11 @@ def test_a_correct_mechanism_stays_below_its_claim_and_comes_near(audited: Audit
     assert mu_lower_bound(errors, SURE) <= mu
     assert epsilon_lower_bound(errors, DELTA, SURE) <= gaussian_epsilon(mu, DELTA)
     assert mu_lower_bound(errors, 0.95) > 0.5 * mu
+
+
+def test_two_iterations_of_votes_stay_below_their_claim() -> None:
+    """Their game looks for noise that was drawn once, so honest noise leaves it seven tenths of the claim."""
+    assert mu_lower_bound(measure(TWICE), SURE) <= TWICE.mu
 
 
 BROKEN: list[tuple[Audited, Callable[[], AbstractContextManager[object]]]] = [

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SEED = 0  # public
 _BLOCK = 256  # pictures described at once
-_VARIED_SHIFT, _VARIED_COLOUR = 0.1, 0.3  # of a picture that comes again, as one more choice
+_VARIED_SHIFT, _VARIED_TINT = 0.1, 0.3  # of a picture that comes again, as one more choice
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ def train(run: Run) -> SelectedPictures:
         if iteration + 1 < config.iterations:
             places = [space.place(each.pictures.float() / 255) for each in candidates]
             centres = run.agree(torch.stack(places))
+    run.progress(stage=VOTES, step=config.iterations, steps=config.iterations)
     return _generator(config, facts, candidates)
 
 
@@ -195,7 +196,7 @@ def _winners(run: Run, clusters: list[Clusters], noisy_votes: Tensor) -> list[Ca
     """Return what each class draws after the first iteration: pictures of the clusters that won, all as often."""
     config = run.plan.config_of(SelectPublicConfig)
     assert config.choices is not None
-    variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, colour=_VARIED_COLOUR)
+    variation = replace(_shape(config, run.facts), shift=_VARIED_SHIFT, tint=_VARIED_TINT)
     stream = torch.Generator().manual_seed(_SEED)
     found = []
     for own, votes in zip(clusters, noisy_votes, strict=True):
@@ -235,6 +236,6 @@ def _shape(config: SelectPublicConfig, facts: PublicFacts) -> SelectedConfig:
         width=facts.width,
         choices=config.choices,
         shift=config.shift,
-        colour=config.colour,
+        tint=config.colour,
         mirror=config.mirror,
     )
