@@ -39,6 +39,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "previews": (("--datasets", "digits"), ()),
     "select_public": (("--epsilons", "3", *_ONE), ()),
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
+    "symmetry": (("--datasets", "digits", "--epsilons", "10", "--secrets", "1"), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),
     "uploads": (("--repeats", "1"), ()),
     # What papers, competitors and aggregators claim.
