@@ -38,6 +38,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
     "previews": (("--datasets", "digits"), ()),
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
+    "symmetry": (("--datasets", "digits", "--epsilons", "10", "--secrets", "1"), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),
     "uploads": (("--repeats", "1"), ()),
     # What papers, competitors and aggregators claim.

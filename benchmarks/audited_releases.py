@@ -126,8 +126,12 @@ def audited_means(stddev: float) -> Audited:
     return Audited("warm start: counts and means", warm_start_event(MEANS, stddev), draw)
 
 
-def audited_scatter(stage: str, stddev: float) -> Audited:
-    """A covariance: the canary is a row at the clip, spread over four coordinates."""
+def audited_scatter(stage: str, stddev: float, mirrored: bool = False) -> Audited:
+    """A covariance: the canary is a row at the clip, spread over four coordinates.
+
+    Two of them change their sign in the mirror, where that is declared, and products with the others are not released.
+    """
+    parts = [np.arange(2), np.arange(2, 4)] if mirrored else [np.arange(4)]
     direction = np.full((1, 4), 10 * _CLIP)
     other = np.tile([[0.3, -0.2, 0.1, 0.0]], (_BASE, 1))
     noise_stddev = np.full((4, 4), released_sums.off_diagonal_stddev(stddev))
@@ -139,12 +143,13 @@ def audited_scatter(stage: str, stddev: float) -> Audited:
         rows = np.concatenate([other, direction]) if present else other
         noise = SecureNoise.derive(secret, "warm start")
         with no_noise():
-            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise)
-        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise) for _ in range(draws)]
+            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise, parts)
+        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise, parts) for _ in range(draws)]
         return np.array([float((one * adds * weight).sum()) for one in released])
 
     names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}
-    return Audited(names[stage], warm_start_event(stage, stddev), draw)
+    name = "warm start: covariance, mirror declared" if mirrored else names[stage]
+    return Audited(name, warm_start_event(stage, stddev), draw)
 
 
 def audited_histogram(unit: Unit, mu: float) -> Audited:
@@ -216,6 +221,7 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
         audited_means(warm_start_event(MEANS, 9.0).sensitivity / mu),
         audited_scatter(POOLED, q * q / mu),
         audited_scatter(BY_CLASS, q * q / mu),
+        audited_scatter(POOLED, q * q / mu, mirrored=True),
         audited_histogram("record", 0.25),
         audited_histogram("subject", 0.25),
         audited_count(0.25),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
-from obscura.cli.jobs import LABELS, follow, show_preview
+from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
 from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.client import RECIPE
@@ -129,17 +129,15 @@ class Onboarding:
             self.output.notice(note)
         return plan
 
-    def preview(self, dataset: Dataset, epsilon: float) -> None:
+    def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show what the training would make of public images; where that fails, go on without."""
-        command = f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --preview"
+        command = f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} {TRY_FIRST}"
         self.say("Trying it on public images, which costs nothing", command)
-        asked = self.client.preview(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        wish = {"recipe": RECIPE, "epsilon": epsilon, "options": dict(self.options)}
         try:
-            follow(self.output, asked.job(), LABELS["preview"])
+            try_first(self.output, self.client, PICTURE, dataset.id, **wish)
         except JobFailed as error:
             self.output.notice(str(error))
-        else:
-            show_preview(self.output, asked.refresh(), Path("preview.png"))
 
     def send(self, dataset: Dataset) -> Dataset:
         """Send the pictures."""

@@ -15,11 +15,12 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
 from service import jobs
+from service.access import find, visible
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.session import SessionFactory, among, find, transaction
+from service.db.session import SessionFactory, among, transaction
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -92,7 +93,8 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
     """Return the ids of jobs that have not ended and read this dataset, oldest first."""
-    return session.scalars(select(Job.id).where(_needs(dataset_id)).order_by(Job.created_at)).all()
+    needing = visible(session, Job, select(Job.id)).where(_needs(dataset_id))
+    return session.scalars(needing.order_by(Job.created_at)).all()
 
 
 def finish(session: Session, dataset_id: str) -> Dataset:

@@ -15,7 +15,7 @@ from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, momen
 from privacy.plans.datalens.options import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
 from privacy.plans.moments.plan import (
     LAST_NOTES,
-    check_texture,
+    check_images,
     moment_notes,
     mu_of,
     unit_notes,
@@ -121,7 +121,7 @@ def start_releases(plan: Plan) -> Mapping[str, int]:
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
-    check_texture(config, facts)
+    check_images(config, facts)
     latent = config.latent_size(facts)
     if config.vote_share > 0 and config.top_k > latent:
         raise InvalidParameter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any, TypeVar
 
-from privacy.plans.moments.detail import TEXTURE_FROM, clips_for, clusters_for, detail_for, power_of, signal
+from privacy.plans.moments.detail import TEXTURE_FROM, action_of, clips_for, clusters_for, detail_for, power_of, signal
 from privacy.plans.moments.options import PRESETS, MomentsConfig, suits_texture
 from privacy.plans.options import read_options
 from privacy.plans.plan import PublicFacts
@@ -49,7 +49,7 @@ def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts) -> C:
         config = config.with_values(texture=True)
     q *= config.start_share**0.5
     config = config.with_values(**without(_detail(config, given, q, facts), given))
-    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size)
+    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
     return config.with_values(**without(clips, given))
 
 

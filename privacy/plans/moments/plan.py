@@ -29,6 +29,10 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 
+DECLARED = {
+    "mirror": "You declare that an image is as likely as its mirror image.",
+    "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
+}
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 LAST_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
@@ -63,7 +67,7 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     Raises:
         InvalidParameter: images that have no texture, or a budget that buys nothing.
     """
-    check_texture(config, facts)
+    check_images(config, facts)
     noise = warm_start_noise(config, budget_nano)
     return Plan(
         recipe="moments",
@@ -75,8 +79,8 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     )
 
 
-def check_texture(config: MomentsConfig, facts: PublicFacts) -> None:
-    """Refuse texture of images that are not whole cells, or too many.
+def check_images(config: MomentsConfig, facts: PublicFacts) -> None:
+    """Refuse texture of images that are not whole cells, or too many, and symmetries of a square of others.
 
     Raises:
         InvalidParameter: they are.
@@ -87,6 +91,13 @@ def check_texture(config: MomentsConfig, facts: PublicFacts) -> None:
             True,
             f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
             f"{facts.width} x {facts.height} have {texture_size(facts.height, facts.width):,}",
+        )
+    if config.symmetry == "square" and facts.height != facts.width:
+        raise InvalidParameter(
+            "symmetry",
+            config.symmetry,
+            f"images of {facts.width} x {facts.height} are no squares, of which rows and columns could be swapped: "
+            "declare mirror, or none",
         )
 
 
@@ -102,6 +113,8 @@ def moment_notes(config: MomentsConfig, facts: PublicFacts) -> list[str]:
     what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
     what += " of pixels and texture" if config.texture else ""
     notes = [f"Noisy class {what} are released first; the generator starts from them."]
+    if config.symmetry != "none":
+        notes.append(f"{DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
     if config.clusters > 1:
         notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
     if facts.unit == "subject":

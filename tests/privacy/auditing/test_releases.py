@@ -33,18 +33,15 @@ from privacy.plans.moments.warm_start import POOLED
 
 SURE = 1 - 1e-7
 DELTA = 1e-5
-VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT = audited_mechanisms(1.5)
+KINDS = audited_mechanisms(1.5)
+VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, MIRRORED_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT = KINDS
 
 
 def measure(audited: Audited) -> Errors:
     return audited.test((secrets.token_bytes(32), secrets.token_bytes(32)))
 
 
-@pytest.mark.parametrize(
-    "audited",
-    [VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, HISTOGRAM, SUBJECTS, COUNT],
-    ids=lambda audited: audited.name,
-)
+@pytest.mark.parametrize("audited", KINDS, ids=lambda audited: audited.name)
 def test_a_correct_mechanism_stays_below_its_claim_and_comes_near(audited: Audited) -> None:
     """Near, or the neighbours were not the worst case and the audit would see nothing.
 
@@ -74,6 +71,9 @@ BROKEN: list[tuple[Audited, Callable[[], AbstractContextManager[object]]]] = [
     (POOLED_COVARIANCE, broken.half_the_noise),
     (POOLED_COVARIANCE, broken.sums_beyond_clip),
     (CLASS_COVARIANCE, broken.half_the_noise),
+    (MIRRORED_COVARIANCE, broken.half_the_noise),
+    (MIRRORED_COVARIANCE, broken.mirrored_beside),
+    (MEANS, broken.mirrored_beside),
     (HISTOGRAM, broken.no_noise),
     (HISTOGRAM, broken.half_the_noise),
     (SUBJECTS, broken.subjects_by_record),
@@ -151,9 +151,9 @@ def test_one_run_without_noise_is_flagged() -> None:
 def test_the_claims_are_what_accounts_are_charged() -> None:
     """An easier claim would make an easier audit: sensitivities and noise are what is charged and drawn."""
     assert [audited.claim.sensitivity for audited in audited_mechanisms(1.5)] == pytest.approx(
-        [16.0, 16.0, math.sqrt(17) / 4 * 1024, 1024**2, 1024**2, 1.0, 1.0, 1.0], rel=1e-12
+        [16.0, 16.0, math.sqrt(17) / 4 * 1024, 1024**2, 1024**2, 1024**2, 1.0, 1.0, 1.0], rel=1e-12
     )
-    for audited in (VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE):
+    for audited in (VOTES, MOMENTS, MEANS, POOLED_COVARIANCE, CLASS_COVARIANCE, MIRRORED_COVARIANCE):
         assert 1.5 <= audited.mu < 1.54  # the difference is the price of discreteness
     for audited in (HISTOGRAM, SUBJECTS, COUNT):
         assert audited.mu == pytest.approx(0.25, rel=1e-6)
