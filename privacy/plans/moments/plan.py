@@ -16,8 +16,9 @@ from obscura.wire.wording import show_epsilon
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
+from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
-from privacy.plans.moments.detail import share_above_noise
+from privacy.plans.moments.detail import share_above_noise, signal
 from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
@@ -128,7 +129,7 @@ def with_share_above_noise(
     privacy_filter: Filter,
     facts: PublicFacts,
 ) -> Plan:
-    """Tell how much of what sets classes apart survives the noise, and warn where that is little.
+    """Tell how much of what sets classes apart survives the noise, and what people will see; warn where that is little.
 
     Args:
         plan: with class moments.
@@ -140,7 +141,8 @@ def with_share_above_noise(
     share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share >= VISIBLE:
-        return plan
+        seen = what_people_see(facts, signal(facts, mu_of(plan.budget_nano * config.start_share)))
+        return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(SEEN[seen], *plan.notes))
     return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
 
 
