@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import nn
-from torchvision.models import get_model
 
 from models.extractor import Extractor, ExtractorConfig
 from models.public_patterns import public_patterns
@@ -25,6 +24,8 @@ SPEC: dict[str, Any] = {
 @functools.cache
 def network(seed: int = 0, kind: str = "shufflenet_v2_x0_5") -> nn.Module:
     """Return the whole network, whose batch normalisation has seen patterns: untouched averages would silence it."""
+    from torchvision.models import get_model  # here, for it takes seconds that most tests need not spend
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = get_model(kind, weights=None)

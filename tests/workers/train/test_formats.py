@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.datasets import ImageFolder
 
 from models.portable.generator import Generator, GeneratorConfig
 from obscura.wire.words import SampleFormat
@@ -66,6 +65,8 @@ def same(pictures: list[Any], pixels: Any) -> bool:
 
 
 def test_torchvision_reads_image_folders(tmp_path, generator, expected):
+    from torchvision.datasets import ImageFolder  # here, for it takes seconds that most tests need not spend
+
     pixels, labels = expected
     images = ImageFolder(unpacked(tmp_path, generator, SampleFormat.IMAGEFOLDER))
     assert images.classes == ["0_T-shirt_top", "1_eclair_quoted_1", "2_Ankle_boot"]
