@@ -37,6 +37,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
     "previews": (("--datasets", "digits"), ()),
+    "select_public": (("--epsilons", "3", *_ONE), ()),
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
     "symmetry": (("--datasets", "digits", "--epsilons", "10", "--secrets", "1"), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),

@@ -33,6 +33,8 @@ from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import released_sums
+from workers.recipes.select_public import loop as select_public
+from workers.recipes.select_public.space import Space
 from workers.recipes.units import Units
 
 _CLIP = 1.0
@@ -180,6 +182,50 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
     return Audited(f"class histogram ({unit}s)", claim, draw, draws=20_000)
 
 
+def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
+    """The votes for public pictures, by the recipe's own counting and releasing; each class is an independent draw.
+
+    There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
+
+    Args:
+        mu: of the game's releases together.
+        both: the canary votes for the light one in the first iteration and for the dark one in the second, because the
+            choices have changed places, and the auditor looks at the difference, in which noise of one key is gone.
+    """
+    account = open_filter(100.0, 1e-5)
+    options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}
+
+    def facts(classes: int) -> PublicFacts:
+        return PublicFacts(tuple(map(str, range(classes))), 8, 8, 1, classes, "record")
+
+    plan = build_plan("select_public", options, account, int(mu**2 * NANO), facts(1))
+    public = torch.stack([torch.full((1, 8, 8), level) for level in (1.0, 0.0)])
+
+    def pixels(pictures: torch.Tensor) -> list[torch.Tensor]:
+        return [pictures.flatten(1)]
+
+    space = Space(pixels(public), pixels)
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        labels = np.arange(draws if present else 0)
+        data = TrainingData(np.full((len(labels), 8, 8), 255, dtype=np.uint8), labels, facts(draws).classes)
+        run = Run(plan=plan, facts=facts(draws), data=data, budget=PlanBudget(plan.stages), secret=secret)
+        released = []
+        for iteration in range(1 + both):
+            centres = (space.public.flip(0) if iteration else space.public).expand(draws, -1, -1)
+            votes = select_public.count_votes(run, space, centres)  # (draws, 2)
+            released.append(select_public.release_votes(run, votes, iteration).double().numpy())
+        scores: Scores = released[0][:, 0]
+        if both:
+            scores = (released[0] - released[1]) @ np.array([0.5, -0.5])
+        return scores
+
+    claim = plan.stages[0].event
+    assert isinstance(claim, GaussianEvent)
+    name = "two iterations of votes for public pictures" if both else "votes for public pictures"
+    return Audited(name, claim, draw, draws=2000 if both else 20_000)
+
+
 def audited_count(mu: float) -> Audited:
     """The noisy count of records before one is declared; as for the histogram, mu must be small."""
     stddev = stddev_for(1.0, int(mu**2 * NANO), discrete=True)
@@ -225,4 +271,6 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
         audited_histogram("record", 0.25),
         audited_histogram("subject", 0.25),
         audited_count(0.25),
+        audited_public_votes(0.25),
+        audited_public_votes(0.35, both=True),
     )

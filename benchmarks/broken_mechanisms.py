@@ -25,6 +25,7 @@ from privacy.mechanisms.noise import SecureNoise
 from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.interface import TrainingData
 from workers.recipes.moments import released_sums
+from workers.recipes.select_public import loop as select_public
 
 Numbers = npt.NDArray[np.float64]
 BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums
@@ -134,6 +135,26 @@ def subjects_by_record() -> AbstractContextManager[object]:
     return mock.patch.object(class_histogram, "records_to_sum", every_record)
 
 
+def two_votes_each() -> AbstractContextManager[object]:
+    """Let every record vote twice for a public picture."""
+    count = select_public.count_votes
+
+    def doubled(*arguments: Any) -> torch.Tensor:
+        return 2 * count(*arguments)
+
+    return mock.patch.object(select_public, "count_votes", doubled)
+
+
+def noise_once() -> AbstractContextManager[object]:
+    """Draw the noise of both iterations of votes for public pictures from one key."""
+    release = select_public.release_votes
+
+    def again(run: Any, private_votes: torch.Tensor, _iteration: int) -> torch.Tensor:
+        return release(run, private_votes, 0)
+
+    return mock.patch.object(select_public, "release_votes", again)
+
+
 BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "correct": nullcontext,
     "no noise": no_noise,
@@ -144,6 +165,8 @@ BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "mirrored beside": mirrored_beside,
     "shared shards": shared_shards,
     "subjects by record": subjects_by_record,
+    "two votes each": two_votes_each,
+    "noise once": noise_once,
 }
 
 

@@ -19,6 +19,7 @@ PROGRAMS: Mapping[str | None, tuple[str, str, str]] = {
     None: ("portable.generator", "Generator", "GeneratorConfig"),
     "dcgan": ("portable.dcgan", "DcganGenerator", "DcganConfig"),
     "edm": ("portable.edm", "EdmDenoiser", "EdmConfig"),
+    "selected": ("portable.selected", "SelectedPictures", "SelectedConfig"),
     "textured": ("portable.textured", "TexturedGenerator", "TexturedConfig"),
 }
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
+from models.portable.selected import SelectedConfig, SelectedPictures
 from models.portable.textured import TexturedConfig, TexturedGenerator
 
 WEIGHTS_FILE = "generator.safetensors"
@@ -56,6 +57,7 @@ NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] =
     None: (Generator, GeneratorConfig),
     "dcgan": (DcganGenerator, DcganConfig),
     "edm": (EdmDenoiser, EdmConfig),
+    "selected": (SelectedPictures, SelectedConfig),
     "textured": (TexturedGenerator, TexturedConfig),
 }
 
