@@ -10,10 +10,7 @@ from privacy.plans.moments import defaults as moments
 from privacy.plans.plan import PublicFacts
 
 UNITS_PER_TEACHER_MIN = 4
-FOLLOWING_OPTIONS = (moments.FOLLOWING_OPTIONS - {"texture", "texture_waves", "clusters", "cluster_share"}) | {
-    "teachers",
-    "top_k",
-}
+FOLLOWING_OPTIONS = moments.FOLLOWING_OPTIONS | {"teachers", "top_k"}
 
 
 def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> DataLensConfig:
@@ -34,6 +31,6 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     config = config.with_values(**moments.without({"teachers": teachers}, given))
     if preset not in moments.FOLLOWING or not config.warm_start:
         return config
-    config = moments.with_detail(config, given, mu, facts, texture=False)
+    config = moments.with_detail(config, given, mu, facts)
     top_k = min(config.top_k, config.latent_size(facts))
     return config.with_values(**moments.without({"top_k": top_k}, given))

@@ -86,12 +86,8 @@ class DataLensConfig(MomentsConfig):
         if self.warm_start and self.moment_votes:
             raise InvalidParameter("moment_votes", True, "they take the place of the warm start: turn that off")
         for name, given in (("clusters", self.clusters > 1), ("texture", self.texture)):
-            if given and (not self.warm_start or self.vote_share > 0):
-                raise InvalidParameter(
-                    name,
-                    getattr(self, name),
-                    "votes know nothing of it: the recipe `moments` has it, or set warm_start and a vote_share of 0",
-                )
+            if given and not self.warm_start:
+                raise InvalidParameter(name, getattr(self, name), "it is part of the warm start: set warm_start")
         if not self.has_start and self.vote_share == 0:
             raise InvalidParameter("vote_share", 0.0, "without a warm start the votes are all there is")
         if self.has_start and self.vote_share == 1:
@@ -143,10 +139,10 @@ class DataLensConfig(MomentsConfig):
         )
 
 
-# The first is completed by `privacy.plans.datalens.defaults`; "fixed" is what was once chosen on the 60,000 images of
-# Fashion-MNIST, whatever is declared.
+# The first is completed by `privacy.plans.datalens.defaults`, and pays little for votes, since moments are worth more;
+# "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
+    "default": {"vote_share": 0.05},
     "fixed": {},
     "votes_only": {"warm_start": False, "moment_votes": True, "vote_share": 0.0},
     "votes_only_detailed": {"warm_start": False, "moment_votes": True, "moment_detail": True, "vote_share": 0.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         config=config,
         stages=tuple(stages),
         budget_nano=budget_nano,
-        notes=_notes(config, facts, images),
+        notes=_notes(config, facts, images, noise.get(VOTES)),
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
@@ -171,12 +172,19 @@ def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) ->
     return config.stddev, iterations
 
 
-def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
+def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: float | None) -> tuple[str, ...]:
     notes = unit_notes(facts)
     notes += moment_notes(config, facts) if config.warm_start else []
     if images:
         shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
+    if config.warm_start and stddev is not None:
+        notes.append(f"Moments cost {config.start_share:.0%} of the budget, votes {config.vote_share:.0%}.")
+        loudest = config.teachers * config.top_k / config.latent_size(facts)  # mean vote on a number, were all agreed
+        if stddev / math.sqrt(images) > loudest:
+            notes.append(
+                "So few teachers cannot be heard above the noise: `moments` has the whole budget for its start."
+            )
     return (*notes, *LAST_NOTES)
 
 
