@@ -35,11 +35,13 @@ class KMeans:
         clusters: of each class.
         clip: norm to which a record's row is clipped.
         stddev: of a round's discrete Gaussian noise, for integers of norm QUANTISATION.
+        action: of the declared symmetries on the components.
     """
 
     clusters: int
     clip: float
     stddev: float
+    action: Action
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ def release_clusters(
     pooled: Array,
     counts: Array,
     rounds: KMeans,
-    action: Action,
     releases: Kept,
 ) -> Clusters | None:
     """Run the rounds of k-means.
@@ -86,7 +87,6 @@ def release_clusters(
         pooled: (d,) variances of the components, released.
         counts: (classes,), released.
         rounds: their public numbers.
-        action: of the declared symmetries on the components.
         releases: makes each round once, and keeps it at once.
 
     Returns:
@@ -98,7 +98,7 @@ def release_clusters(
         twin is turned, as the twin is turned back to the cluster, and added to that one: a change of signs and places
         leaves its norm as it is.
     """
-    classes, clusters, d = len(counts), rounds.clusters, len(pooled)
+    classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
     stream = np.random.Generator(np.random.PCG64(_SEED))
     spread = np.sqrt(pooled)
     first = stream.normal(size=(classes, clusters, d)) * spread * _APART

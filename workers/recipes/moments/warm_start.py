@@ -184,8 +184,8 @@ def warm_start(
         private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
-            rounds = KMeans(config.clusters, clip, scales.clusters)
-            clusters = release_clusters(private, private_labels, middle, counts, rounds, found.action, releases)
+            rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
+            clusters = release_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]

@@ -135,7 +135,7 @@ def blobs(n: int = 3000) -> tuple[Numbers, npt.NDArray[np.int64], Numbers]:
 def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
     rows, labels, _ = blobs()
     pooled = (rows**2).mean(0)
-    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev), NONE, releases)
+    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev, NONE), releases)
 
 
 @pytest.mark.parametrize("stddev", [3.0, 3e3])

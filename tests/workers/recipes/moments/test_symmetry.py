@@ -235,8 +235,8 @@ def test_a_cluster_and_its_twin_are_found_together() -> None:
     rows[::2, 1:] *= -1  # mirrored
     action = Action("mirror", np.array([1.0, -1.0, -1.0]), np.ones(3), np.arange(3), np.ones(3))
     noise = partial(SecureNoise.derive, b"a fixed secret for the tests....")
-    labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4)
-    found = release_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, action, Kept({}, noise))
+    labels, counts, rounds = np.zeros(4000, dtype=np.int64), np.array([4000.0]), KMeans(2, 8.0, 1e4, action)
+    found = release_clusters(rows, labels, (rows**2).mean(axis=0), counts, rounds, Kept({}, noise))
     assert found is not None
     assert found.centres.shape == (1, 4, 3)
     expected = np.concatenate([centres, action.turned(centres, 1)])
