@@ -76,15 +76,8 @@ def run(context: Context) -> None:
         else:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
             warm_start = plan.config.changes_its_start
-            measured = measure_generator(
-                directory,
-                test,
-                request,
-                warm_start=warm_start,
-                extractor=extractor,
-                device=context.device,
-                progress=progress,
-            )
+            by = Yardsticks(test, extractor, context.device)
+            measured = measure_generator(directory, by, request, warm_start=warm_start, progress=progress)
     except (NotFound, FileNotFoundError, ValueError):
         if release.id in context.storage.list("releases"):
             raise
@@ -153,26 +146,34 @@ class Measured:
     likeness: Likeness | None = None
 
 
+@dataclass(frozen=True)
+class Yardsticks:
+    """What a generator is measured by.
+
+    Attributes:
+        test: public images that classifiers are tested on.
+        extractor: by which synthetic and public images are compared.
+        device: where all of it is computed.
+    """
+
+    test: Images
+    extractor: NamedExtractor
+    device: torch.device
+
+
 def measure_generator(
-    directory: Path,
-    test: Images,
-    request: SampleRequest,
-    *,
-    warm_start: bool,
-    extractor: NamedExtractor,
-    device: torch.device,
-    progress: Progress,
+    directory: Path, by: Yardsticks, request: SampleRequest, *, warm_start: bool, progress: Progress
 ) -> Measured:
     """Train classifiers on a released generator's samples, and test them once.
 
     Args:
         request: the samples to train on; its seed is that of the classifiers, too.
         warm_start: measure what the generator was before its first vote as well.
-        extractor: by which synthetic and public images are compared.
 
     Raises:
         FileNotFoundError: the release's files are gone (ValueError: damaged).
     """
+    test, device = by.test, by.device
     generators: dict[str, ReleasedGenerator] = {}
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
@@ -209,7 +210,7 @@ def measure_generator(
     def compared(done: int, steps: int) -> None:
         progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
 
-    likeness = measure_likeness(synthetic.images, test.images, extractor, seed=request.seed, look=compared)
+    likeness = measure_likeness(synthetic.images, test.images, by.extractor, seed=request.seed, look=compared)
     real = _measure_reference(test, len(request.names), request.seed, device, progress)
     confusion = results["final"]["cnn"].confusion
     return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness)
