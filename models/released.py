@@ -76,7 +76,7 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
 
     Args:
         directory: of the release.
-        which: "warm_start" leaves out what came after the start; only the affine generator keeps that apart.
+        which: "warm_start" leaves out what came after the start; only generators with a bend keep that apart.
 
     Raises:
         ValueError: the files are damaged, of another format, of an unknown network or do not fit each other.
@@ -89,9 +89,9 @@ def load_released(directory: Path, which: Literal["final", "warm_start"] = "fina
     kind = document.get("network")
     if kind not in NETWORKS:
         raise ValueError(f"the generator is a {kind!r}; this program reads {', '.join(filter(None, NETWORKS))}")
-    if kind is not None and which != "final":
-        raise ValueError(f"a {kind} generator has no warm start of its own")
     network, shape = NETWORKS[kind]
+    if which != "final" and network not in (Generator, TexturedGenerator):
+        raise ValueError(f"a {kind} generator has no warm start of its own")
     if not isinstance(document.get("config"), dict):
         raise ValueError("the generator's description has no configuration")
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-SMALL = {"teachers": 10, "top_k": 4, "images": 20}
+SMALL = {"components": 10}
 LONG = {"rounds": 400}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.datasets.reading import Upload, UploadFailed, sweep
+from service.datasets.reading import Upload, UploadsStopped, sweep
 from service.datasets.vault import (
     SealedArray,
     destroy_file,
@@ -238,7 +238,7 @@ def test_a_refused_upload_leaves_no_key(settings):
 
 def test_images_are_not_taken_without_the_secret_of_the_fingerprints(settings):
     destroy_file(fingerprint_key_path(settings))
-    with pytest.raises(UploadFailed):
+    with pytest.raises(UploadsStopped):
         store(settings)
     assert below(settings.data_dir) == []
 

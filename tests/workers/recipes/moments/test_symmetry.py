@@ -201,7 +201,7 @@ def moments_of(found: ClassGaussians) -> tuple[Numbers, Numbers]:
 
 
 @pytest.mark.parametrize("stddev", [10.0, 1e5])
-@pytest.mark.parametrize("components", [3, 12, 250])
+@pytest.mark.parametrize("components", [3, 30])
 @pytest.mark.parametrize("symmetry", BOTH)
 def test_images_are_as_likely_as_their_mirror_images_whatever_the_noise(
     symmetry: Symmetry, components: int, stddev: float
