@@ -1,4 +1,4 @@
-"""What DataLens' images are worth on Fashion-MNIST or CIFAR-10: without a warm start, the warm start alone, and both.
+"""What images of `moments` and DataLens are worth on Fashion-MNIST or CIFAR-10: moments alone, votes alone, and both.
 
 Run `python -m benchmarks.datalens_utility --json FILE`. Every row trains on all training images with a fresh
 secret, draws synthetic images, trains three classifiers on them to the last step of a fixed protocol and tests them
@@ -26,7 +26,6 @@ from benchmarks.small_data import SETS, Folder, channels_first, facts_of
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
 from models.portable.generator import Generator
 from privacy.accounting.filter import open_filter
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES
 from privacy.plans.plan import Plan
 from privacy.plans.registry import build_plan
@@ -35,11 +34,12 @@ from workers.recipes.interface import Run, TrainingData
 from workers.recipes.registry import TRAINERS
 
 DELTA = 1e-5
-VARIANTS: dict[str, dict[str, Any]] = {
-    "votes_alone": {"preset": "votes_only"},
-    "warm_start_alone": {"preset": "fixed", "vote_share": 0.0},
-    "both": {"preset": "fixed"},
-    "default": {},  # follows from the budget: texture instead of votes
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # recipe and options
+    "votes_alone": ("datalens", {"preset": "votes_only"}),
+    "warm_start_alone": ("moments", {"preset": "fixed"}),
+    "both": ("datalens", {"preset": "fixed"}),
+    "moments": ("moments", {}),
+    "datalens": ("datalens", {}),
 }
 DETAILED_EPSILON_MIN = 5.0  # from here on votes alone use the preset with more detail
 Draw = Callable[[torch.Tensor, torch.Generator], torch.Tensor]  # labels, public stream -> images (n, c, h, w)
@@ -53,26 +53,25 @@ def train(folder: Folder, variant: str, epsilon: float, device: torch.device) ->
     """
     started = time.monotonic()
     generator, plan = _train_recipe(folder, variant, epsilon, device)
-    config = plan.config_of(DataLensConfig)
     facts = {
         "images_aggregated": sum(stage.event.count for stage in plan.stages if stage.name.startswith(VOTES)),
-        "warm_start": config.warm_start,
-        "vote_share": config.vote_share if config.warm_start else 1.0,
-        "config": config.model_dump(),
+        "warm_start": plan.facts.get("warm_start", True),
+        "vote_share": plan.facts.get("vote_share", 0.0),
+        "config": plan.config.model_dump(),
     }
     return generator.sample, facts, time.monotonic() - started
 
 
 def _train_recipe(folder: Folder, variant: str, epsilon: float, device: torch.device) -> tuple[Generator, Plan]:
-    options = dict(VARIANTS[variant])
+    recipe, options = VARIANTS[variant]
     if variant == "votes_alone" and epsilon >= DETAILED_EPSILON_MIN:
-        options["preset"] = "votes_only_detailed"
+        options = {**options, "preset": "votes_only_detailed"}
     declared = facts_of(folder)
     privacy_filter = open_filter(epsilon, DELTA)
-    plan = build_plan("datalens", options, privacy_filter, privacy_filter.capacity_nano, declared)
+    plan = build_plan(recipe, options, privacy_filter, privacy_filter.capacity_nano, declared)
     budget = CountedBudget()
     data = TrainingData(folder.images, folder.labels, declared.classes)
-    generator = TRAINERS["datalens"](
+    generator = TRAINERS[recipe](
         Run(plan=plan, facts=declared, data=data, budget=budget, secret=secrets.token_bytes(32), device=device)
     )
     if budget.releases != {stage.name: stage.event.count for stage in plan.stages}:

@@ -51,9 +51,9 @@ def row_of(
     """
     started = time.monotonic()
     declared, privacy_filter = facts_of(folder), open_filter(epsilon, DELTA)
-    plan = build_plan("datalens", {}, privacy_filter, privacy_filter.capacity_nano, declared)
+    plan = build_plan("moments", {}, privacy_filter, privacy_filter.capacity_nano, declared)
     data = TrainingData(folder.images, folder.labels, declared.classes)
-    generator = TRAINERS["datalens"](
+    generator = TRAINERS["moments"](
         Run(plan=plan, facts=declared, data=data, budget=CountedBudget(), secret=secrets.token_bytes(32), device=device)
     )
     seconds = {"training": round(time.monotonic() - started, 1)}

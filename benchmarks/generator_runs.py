@@ -1,4 +1,4 @@
-"""One training of DataLens on a labelled folder, with its default or another variant, and what its images are worth."""
+"""One training on a labelled folder, by the default or another variant, and what its images are worth."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SAMPLES, SAMPLES_LARGE, LARGE, EPOCHS = 8000, 2500, 2000, 10  # fewer samples of
 TODAY, PRIOR, OURS = "today", "prior", "ours"
 
 
-def options_of(variant: str, declared: PublicFacts) -> dict[str, Any]:
-    """Return a variant's options.
+def request_of(variant: str, declared: PublicFacts) -> tuple[str, dict[str, Any]]:
+    """Return a variant's recipe and options.
 
     The former default is refused where few records are declared, so it gets as many teachers as it may have at most.
     The public-prior baseline releases class means alone, in the rule's coefficients; the prior says how pictures vary.
     """
     if variant == TODAY:
-        return {"preset": "fixed", "teachers": min(4000, declared.units_declared // UNITS_PER_TEACHER_MIN)}
+        return "datalens", {"preset": "fixed", "teachers": min(4000, declared.units_declared // UNITS_PER_TEACHER_MIN)}
     if variant == PRIOR:
-        return {"vote_share": 0.0, "mean_share": 1.0, "pooled_share": 0.0, "class_share": 0.0}
-    return {}
+        return "moments", {"mean_share": 1.0, "pooled_share": 0.0, "class_share": 0.0}
+    return "moments", {}
 
 
 def samples_of(folder: Folder) -> int:
@@ -49,7 +49,7 @@ def train(folder: Folder, variant: str, epsilon: float) -> tuple[Generator, Plan
     """Train one generator with a fresh secret; returns it, its plan and the seconds."""
     declared = facts_of(folder)
     privacy_filter = open_filter(epsilon, DELTA)
-    plan = build_plan("datalens", options_of(variant, declared), privacy_filter, privacy_filter.capacity_nano, declared)
+    plan = build_plan(*request_of(variant, declared), privacy_filter, privacy_filter.capacity_nano, declared)
     run = Run(
         plan=plan,
         facts=declared,
@@ -58,7 +58,7 @@ def train(folder: Folder, variant: str, epsilon: float) -> tuple[Generator, Plan
         secret=secrets.token_bytes(32),
     )
     started = time.monotonic()
-    generator = TRAINERS["datalens"](run)
+    generator = TRAINERS[plan.recipe](run)
     return generator, plan, time.monotonic() - started
 
 

@@ -60,9 +60,9 @@ NAMED: Mapping[str, Callable[[], Folder]] = {"digits": mnist, "emoji": cifar10} 
 def measure(folder: Folder, stand_in: StandIn, epsilon: float) -> dict[str, Any]:
     """Make one forecast."""
     facts, privacy_filter = facts_of(folder), open_filter(epsilon, DELTA)
-    plan = build_plan("datalens", {}, privacy_filter, privacy_filter.capacity_nano, facts)
+    plan = build_plan("moments", {}, privacy_filter, privacy_filter.capacity_nano, facts)
     started = time.monotonic()
-    found = forecast(Rehearsal(plan, facts, stand_in), TRAINERS["datalens"])
+    found = forecast(Rehearsal(plan, facts, stand_in), TRAINERS["moments"])
     return {
         "stand_in": found.stand_in,
         "accuracy": found.accuracy,

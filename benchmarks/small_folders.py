@@ -1,4 +1,4 @@
-"""What DataLens' defaults are worth on small folders, in grey and in colour, beside what they were before.
+"""What the default recipe, `moments`, is worth on small folders, in grey and in colour, beside what they were before.
 
 Run `python -m benchmarks.small_folders --json FILE`. Every row trains on a folder with a fresh secret, draws 8,000
 synthetic images (2,500 of 64 x 64), trains the evaluation's small CNN on them for ten epochs to the last step, and
@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.generator_runs import DELTA, OURS, PRIOR, TODAY, accuracy_of, draw, samples_of, tiled, train
 from benchmarks.small_data import DEVELOPMENT, SETS, Folder, channels_first
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.options import MomentsConfig
 
 REAL = "real"
 ROWS: Mapping[str, tuple[float, ...]] = {
@@ -43,7 +43,7 @@ def row_of(name: str, folder: Folder, variant: str, epsilon: float | None, seeds
             images, labels, seconds = channels_first(folder.images), torch.from_numpy(folder.labels), 0.0
         else:
             generator, plan, seconds = train(folder, variant, epsilon)
-            config = plan.config_of(DataLensConfig).model_dump()
+            config = plan.config_of(MomentsConfig).model_dump()
             images, labels = draw(generator, samples_of(folder), seed)
         accuracy = accuracy_of(images, labels, folder, seed)
         runs.append({"seed": seed, "train_seconds": round(seconds, 1), "accuracy": accuracy})

@@ -14,7 +14,8 @@ from privacy.plans.private_steps import StepsConfig
 from privacy.plans.registry import RECIPES
 
 PAGES = [
-    Path(__file__).parents[1] / "docs" / f"{name}.md" for name in ("recipes", "datalens", "classifiers", "generators")
+    Path(__file__).parents[1] / "docs" / f"{name}.md"
+    for name in ("recipes", "moments", "datalens", "classifiers", "generators")
 ]
 _MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

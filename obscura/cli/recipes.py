@@ -25,7 +25,7 @@ def recipes(
         known = {recipe.name: recipe for recipe in _ask(context.obj, output)}
         if name is None:
             output.rows(list(known.values()), ("name", "title", "publishes", "units", "releases"), "recipes")
-            output.notice("To see the options of one: obscura recipes datalens")
+            output.notice("To see the options of one: obscura recipes moments")
         elif name not in known:
             raise CliError(f"There is no recipe {name!r}. To see those that there are: obscura recipes", Exit.USAGE)
         elif as_json:

@@ -18,7 +18,11 @@ from obscura.wire.formats import PACKINGS, SampleFormat
 
 releases = typer.Typer(no_args_is_help=True, help="Published generators; sampling them is free.")
 COLUMNS = ("name", "id", "kind", "made=incomplete.share", "cnn=summary.accuracy.cnn", "account_id", "created_at")
-EVALUATION_COLUMNS = ("id", "state", "dataset_id", "samples", "seed", "accuracy", "job_id", "finished_at")
+EVALUATION_COLUMNS = (
+    "id", "state", "dataset_id", "samples", "seed", "balanced=balanced_accuracy", "accuracy",
+    "frechet=likeness.frechet_distance", "recall=likeness.recall", "extractor=likeness.extractor", "job_id",
+    "finished_at",
+)  # fmt: skip
 
 ReleaseId = Annotated[str, typer.Argument(metavar="RELEASE", help="rel_...")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Synthetic images to draw.")]

@@ -2,7 +2,7 @@
 
 with Client("http://127.0.0.1:8420", token) as client:
     dataset = client.datasets.push("images/", account_id=account_id, at_most=2000, size=64, say=print)
-    job = client.start_training(dataset.id, recipe="datalens", epsilon=1.0).wait()
+    job = client.start_training(dataset.id, recipe="moments", epsilon=1.0).wait()
     job.release().sample(1000).to_imagefolder("synthetic")
 """
 

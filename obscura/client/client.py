@@ -18,7 +18,7 @@ from obscura.client.transport import Transport
 from obscura.wire import job_schemas, recipe_schemas, schemas
 from obscura.wire.budgets import Unit
 
-RECIPE = "datalens"  # where none is named
+RECIPE = "moments"  # where none is named
 
 
 class Client(AdminClient):

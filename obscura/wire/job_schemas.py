@@ -325,6 +325,19 @@ class EvaluationRequest(ApiRequest):
     seed: int | None = Field(default=None, ge=0, lt=2**63, description="Public; of the samples and the classifiers.")
 
 
+class LikenessFacts(ApiRecord):
+    """How alike synthetic and public images are, as one named extractor sees them."""
+
+    extractor: str = Field(
+        description="What described the images. Distances compare only where it, the dataset and the number of images "
+        "are the same; only those of the usual Inception network are FIDs."
+    )
+    frechet_distance: float = Field(description="Between the Gaussians of both sets of features; 0 of equal sets.")
+    precision: float = Field(description="Share of the synthetic images that lie where real ones do.")
+    recall: float = Field(description="Share of the real images that lie where synthetic ones do.")
+    images: int = Field(description="So many of each side were compared.")
+
+
 class EvaluationRecord(ApiRecord):
     """One measurement of a release on a public dataset; its state is its job's."""
 
@@ -336,6 +349,13 @@ class EvaluationRecord(ApiRecord):
     samples: int | None = Field(description="Synthetic images that were measured; null for what is no generator.")
     seed: int = Field(description="Public: the same request gives the same result.")
     accuracy: dict[str, float] | None = Field(description="In [0, 1], by classifier; null until it has ended.")
+    balanced_accuracy: dict[str, float] | None = Field(
+        description="Mean over the classes of what is recognised of each, by classifier: rare classes count as much."
+    )
+    accuracy_by_class: dict[str, float] | None = Field(
+        description="What is recognised of each class with images, by the CNN or the released classifier."
+    )
+    likeness: LikenessFacts | None = Field(description="Of a generator: how alike its images and the public ones are.")
     accuracy_warm_start_only: dict[str, float] | None = Field(
         description="In [0, 1], by the warm start alone, where a recipe has one."
     )

@@ -3,10 +3,11 @@
 That is what `privacy.gradients.arithmetic` assumes. Everything here is public: records of a public stream, released
 weights, and neighbours drawn at random from a public seed. So is the answer, and what follows from it.
 
-Three passes are compared: of a few records, mixed at random over all places; of these in half of the places beside
-random others; and of one alone in all places. What a layer saw of a record, what came back and the gradient made of
-both have to be equal to the last bit, in every place. So has what an estimator adds: integers of some places together
-have to be the sum of those that their records add from one place.
+Three passes are compared: of a few records, mixed at random over all places; of all of these but the first, in half of
+the places beside random others; and of the first alone in all places. Each record is missing from one pass at least, so
+a machine that lets the largest of a pass change the rest is found, whichever that is. What a layer saw of a record,
+what came back and the gradient made of both have to be equal to the last bit, in every place. So has what an estimator
+adds: integers of some places together have to be the sum of those that their records add from one place.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def trial_passes(size: int, records: int, generator: torch.Generator) -> Iterato
     """
     tried = min(_TRIED, size, records)
     yield torch.arange(size)[torch.randperm(size, generator=generator)] % tried
-    beside = torch.randint(records, (size,), generator=generator)
-    mixed = torch.randint(tried, (size,), generator=generator)
+    beside = torch.randint(min(1, records - 1), records, (size,), generator=generator)
+    mixed = torch.randint(min(1, tried - 1), tried, (size,), generator=generator)
     yield torch.where(torch.rand(size, generator=generator) < 0.5, mixed, beside)
     yield torch.zeros(size, dtype=torch.int64)
 

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import generator_runs, small_folders
-from benchmarks.generator_runs import OURS, PRIOR, TODAY, options_of
+from benchmarks.generator_runs import OURS, PRIOR, TODAY, request_of
 from benchmarks.small_data import EMOJI, Folder, digits, emoji, facts_of
 from benchmarks.small_folders import REAL, main
 
@@ -75,8 +75,8 @@ def test_no_tested_emoji_has_a_twin_among_the_private_ones(tmp_path: Path, monke
 
 @pytest.mark.parametrize("variant", [TODAY, PRIOR, OURS])
 def test_each_variant_can_be_planned_and_today_is_what_it_was(variant: str) -> None:
-    options = options_of(variant, facts_of(digits()))
-    assert options.get("teachers", 359) == 359
+    recipe, options = request_of(variant, facts_of(digits()))
+    assert (recipe == "datalens") == (options.get("teachers") == 359) == (variant == TODAY)
     assert (options.get("preset") == "fixed") == (variant == TODAY)
 
 

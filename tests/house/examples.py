@@ -73,7 +73,8 @@ _TINY_JSON = ", ".join(f'"{name}": {value}' for name, value in TINY.items())
 _TINY_FLAGS = " ".join(f"-o {name}={value}" for name, value in TINY.items())
 SMALLER = [
     (r"--recipe datalens", f"--recipe datalens {_TINY_FLAGS}"),
-    (r'("recipe": "datalens", "epsilon": 1)\b', rf'\1, "options": {{{_TINY_JSON}}}'),
+    (r"--recipe moments", "--recipe moments -o evaluation_samples=100"),
+    (r'("recipe": "moments", "epsilon": 1)\b', r'\1, "options": {"evaluation_samples": 100}'),
     (r'\{"options": \{', f'{{"options": {{{_TINY_JSON}, '),
     (r'("count"|--count|"samples"):? (10000|30000)', lambda found: found[0].replace(found[2], "100")),
     (r'"records_declared": 60000', '"records_declared": 300'),  # a preview draws so many stand-ins

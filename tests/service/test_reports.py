@@ -59,3 +59,22 @@ def test_accuracy_stands_beside_guessing_real_images_and_each_class():
         ("dog", "10", "70%"),
     ]
     assert "cat (30%)" in page, "what dogs are taken for"
+
+
+def test_where_classes_are_uneven_the_balanced_accuracy_comes_first():
+    measured = {**EVALUATION, "balanced_accuracy": {"classifier": 0.805}}
+    for uneven, order in ((False, ["Accuracy", "Balanced accuracy"]), (True, ["Balanced accuracy", "Accuracy"])):
+        page = _page(OLD, [{**measured, "evaluation": {**FACTS, "uneven_classes": uneven}}], ["a", "b"]).decode()
+        assert re.findall(r">((?:Balanced a|A)ccuracy)</th>", page) == order
+        (shown,) = re.findall(r'Classifier</th><td class="n">([^<]+)</td>\s*<td class="n">([^<]+)</td>', page)
+        assert shown == (("80.5%", "82.1%") if uneven else ("82.1%", "80.5%"))
+        assert ("rare ones count as much" in page) == uneven
+
+
+def test_a_distance_is_told_with_its_extractor():
+    alike = {"extractor": "<named>", "frechet_distance": 12.3456, "precision": 0.7, "recall": 0.25, "images": 5000}
+    page = _page(OLD, [{**EVALUATION, "likeness": alike}], ["a", "b"]).decode()
+    assert "<dt>Fréchet distance</dt><dd>12.35</dd>" in page
+    assert "<dd>25% of the real images lie where synthetic ones do</dd>" in page
+    assert "<dt>Extractor</dt><dd>&lt;named&gt;</dd>" in page
+    assert "not comparable with published FIDs" in page

@@ -6,7 +6,8 @@ one-cycle schedule, the last step's weights, no selection on the test set, no lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +34,7 @@ class ClassifierTraining:
         return steps if epochs is not None else min(steps, self.images_seen // min(self.batch, n))
 
 
+UNEVEN_FROM = 1.5  # classes of the test images; beyond, accuracy is mostly that of the large ones
 EPOCHS_MAX = 20  # a small synthetic set is not seen more often than this
 
 TRAINING: dict[ClassifierKind, ClassifierTraining] = {
@@ -48,6 +50,31 @@ class Utility:
 
     accuracy: float
     confusion: tuple[tuple[int, ...], ...]
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean over the classes of the share of their images that is recognised, so that rare classes count as much."""
+        return balanced_accuracy(self.confusion)
+
+
+def accuracy_by_class(confusion: Sequence[Sequence[int]]) -> list[float | None]:
+    """Return the share of each class's images that is recognised; None of a class without images.
+
+    Args:
+        confusion: counts (classes, classes), a row for each true class.
+    """
+    return [row[index] / sum(row) if sum(row) else None for index, row in enumerate(confusion)]
+
+
+def balanced_accuracy(confusion: Sequence[Sequence[int]]) -> float:
+    """Return the mean of `accuracy_by_class` over the classes that have images."""
+    return statistics.mean(share for share in accuracy_by_class(confusion) if share is not None)
+
+
+def are_uneven(confusion: Sequence[Sequence[int]]) -> bool:
+    """Whether the largest class has more than UNEVEN_FROM times the images of the smallest, of those that have any."""
+    counts = [sum(row) for row in confusion if sum(row)]
+    return max(counts) > UNEVEN_FROM * min(counts)
 
 
 def train_and_test(

@@ -39,11 +39,12 @@ from benchmarks.reproductions.papers.datalens import (
 from benchmarks.reproductions.papers.rows import Row, row_of, since, spread
 from benchmarks.small_data import Folder, channels_first
 from models.classifiers import CLASSIFIER_KINDS, build_classifier
+from workers.evaluation.likeness import frechet_distance, precision_and_recall
 from workers.evaluation.utility import train_and_test
 
 _SAMPLES = {"quick": 5_000, "full": 10_000}
 _EPOCHS, _BATCH, _RATE, _DECAY = 20, 100, 3e-3, 1e-3  # of the extractor
-_NEIGHBOURS, _COMPARED = 3, 2_000  # images of a side whose neighbours are looked for
+_COMPARED = 2_000  # images of a side whose neighbours are looked for
 REAL = "real images"
 PUBLISHED_METHODS = (REAL, DP_GAN, PATE_GAN, G_PATE, GS_WGAN, PAPER)
 # Table 12 at epsilon 1 and 10; Table 3 is its Inception Score. By measure, in the order above.
@@ -144,32 +145,6 @@ def inception_score(probabilities: Tensor) -> float:
     return math.exp(float((probabilities * ratio).sum(dim=1).mean()))
 
 
-def frechet(left: Tensor, right: Tensor) -> float:
-    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as is usual."""
-    root = _root(left.T.cov())
-    cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()
-    means = (left.mean(dim=0) - right.mean(dim=0)).square().sum()
-    return float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross)
-
-
-def _root(matrix: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp(min=0).sqrt() @ vectors.T
-
-
-def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int = _NEIGHBOURS) -> tuple[float, float]:
-    """Return the share of fake features that lie where real ones do, and of real ones that lie where fake ones do.
-
-    A feature lies where a set does if it is as near to one of its points as that point's n-th neighbour in the set.
-    """
-    return _covered(fake, real, neighbours), _covered(real, fake, neighbours)
-
-
-def _covered(points: Tensor, by: Tensor, neighbours: int) -> float:
-    radius = torch.cdist(by, by).kthvalue(neighbours + 1, dim=1).values  # a point is its own nearest
-    return float((torch.cdist(points, by) <= radius).any(dim=1).double().mean())
-
-
 def second_half(folder: Folder) -> tuple[Tensor, Tensor]:
     """Return the test images (n, c, h, w) uint8 and labels (n,) that no extractor has learned."""
     half = len(folder.test_labels) // 2
@@ -192,7 +167,7 @@ def measures(
     test, truth = second_half(folder)
     fake = extractor.features(images)
     precision, recall = precision_and_recall(real[:_COMPARED], fake[:_COMPARED])
-    found = {"IS": inception_score(extractor.probabilities(images)), "FID": frechet(real, fake)}
+    found = {"IS": inception_score(extractor.probabilities(images)), "FID": frechet_distance(real, fake)}
     found |= {"precision": precision, "recall": recall}
     for kind in CLASSIFIER_KINDS:
         told = train_and_test(kind, images, labels, test, truth, classes=len(folder.classes), seed=seed)

@@ -2,92 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from models.sizes import TEXTURE_CELL, texture_size
 from obscura.wire.budgets import UNITS
-from obscura.wire.wording import show_epsilon
 from privacy.accounting.calibration import affordable_releases, stddev_for
-from privacy.accounting.filter import NANO, Filter
-from privacy.accounting.gaussian import gaussian_epsilon
+from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens.defaults import FOLLOWING_OPTIONS, UNITS_PER_TEACHER_MIN, config_that_follows
 from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, moment_rounds
-from privacy.plans.datalens.options import (
-    IMAGES_MAX,
-    PRESETS,
-    TEACHER_PARAMETERS_MAX,
-    TEXTURE_MAX,
-    DataLensConfig,
-    suits_texture,
+from privacy.plans.datalens.options import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
+from privacy.plans.moments.plan import (
+    LAST_NOTES,
+    check_texture,
+    moment_notes,
+    mu_of,
+    unit_notes,
+    with_share_above_noise,
 )
-from privacy.plans.moments.detail import share_above_noise
-from privacy.plans.moments.warm_start import (
-    MEANS,
-    POOLED,
-    QUANTISATION,
-    warm_start_event,
-    warm_start_noise,
-    warm_start_stages,
-)
+from privacy.plans.moments.plan import start_releases as moments_needed
+from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
-VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 VOTES = "votes"  # the stage of votes on latents
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
     """Plan a training from the options of a request; see `config_that_follows` and `plan_datalens`."""
-    mu = math.sqrt(max(0, budget_nano) / NANO)  # of one Gaussian release that takes the whole budget
-    config = config_that_follows(options, mu, facts)
-    plan = plan_datalens(config, privacy_filter, budget_nano, facts)
-    if not config.warm_start:
+
+    def config_at(mu: float, declared: PublicFacts) -> DataLensConfig:
+        return config_that_follows(options, mu, declared)
+
+    plan = plan_datalens(config_at(mu_of(budget_nano), facts), privacy_filter, budget_nano, facts)
+    if not plan.config_of(DataLensConfig).warm_start:
         return plan
-    share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
-    plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
-    if share >= VISIBLE:
-        return plan
-    return dataclasses.replace(plan, notes=(_drowned(options, plan, privacy_filter, facts), *plan.notes))
-
-
-def _drowned(options: Mapping[str, Any], plan: Plan, privacy_filter: Filter, facts: PublicFacts) -> str:
-    """Return a warning that noise drowns the warm start, with the smallest epsilon or number of units that mends it.
-
-    It follows from the public prior of `privacy.plans.moments.detail`, not from any image.
-    """
-    sensitivity = warm_start_event(MEANS, 1e9).sensitivity / QUANTISATION
-
-    def visible(budget_nano: int, declared: PublicFacts) -> bool:
-        config = config_that_follows(options, math.sqrt(budget_nano / NANO), declared)
-        share = (1.0 - config.vote_share) * config.mean_share  # a forecast: the plan's own noise is calibrated exactly
-        noise = sensitivity / math.sqrt(share * budget_nano / NANO)
-        return share_above_noise(config, declared, noise) >= VISIBLE
-
-    mends = []
-    more = _smallest(lambda factor: visible(round(plan.budget_nano * factor), facts))
-    if more is not None:
-        epsilon = gaussian_epsilon(math.sqrt(plan.budget_nano * more / NANO), privacy_filter.delta)
-        mends.append(f"epsilon {show_epsilon(epsilon, up=True)}")
-    more = _smallest(lambda factor: visible(plan.budget_nano, _times(facts, factor)))
-    if more is not None:
-        mends.append(f"{_times(facts, more).units_declared:,} {facts.unit}s")
-    says = "Noise drowns most of what sets the classes apart: expect static, or blurs that look alike."
-    return f"{says} From about {' or '.join(mends)} on it would not." if mends else says
-
-
-def _smallest(holds: Callable[[float], bool]) -> float | None:
-    """Return the smallest factor, to a tenth, that suffices; None where none up to a million does."""
-    return next((1.1**power for power in range(1, 146) if holds(1.1**power)), None)
-
-
-def _times(facts: PublicFacts, factor: float) -> PublicFacts:
-    subjects = None if facts.subjects_declared is None else math.ceil(facts.subjects_declared * factor)
-    records = math.ceil(facts.records_declared * factor)
-    return dataclasses.replace(facts, records_declared=records, subjects_declared=subjects)
+    return with_share_above_noise(plan, config_at, privacy_filter, facts)
 
 
 def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -164,20 +114,13 @@ def planned_iterations(plan: Plan) -> int:
 def start_releases(plan: Plan) -> Mapping[str, int]:
     """Return the releases, by stage, without which there is no generator worth publishing."""
     if plan.config_of(DataLensConfig).warm_start:
-        # Where the classes' own covariances are missing, the pooled one stands in.
-        return {name: 1 for name in (MEANS, POOLED) if plan.stage(name) is not None}
+        return moments_needed(plan)
     means = {stage.name: stage.event.count for stage in plan.stages if stage.name.startswith(MEANS_ROUNDS)}
     return means or {VOTES: 1}
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
-    if config.texture and not suits_texture(facts):
-        raise InvalidParameter(
-            "texture",
-            True,
-            f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
-            f"{facts.width} x {facts.height} have {texture_size(facts.height, facts.width):,}",
-        )
+    check_texture(config, facts)
     latent = config.latent_size(facts)
     if config.vote_share > 0 and config.top_k > latent:
         raise InvalidParameter(
@@ -229,25 +172,12 @@ def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) ->
 
 
 def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
-    notes = []
-    if facts.unit == "subject":
-        notes.append("The guarantee hides all records of one subject, however many there are.")
-    if config.warm_start:
-        what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
-        what += " of pixels and texture" if config.texture else ""
-        notes.append(f"Noisy class {what} are released first; the generator starts from them.")
-        if config.clusters > 1:
-            notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
-        if facts.unit == "subject":
-            notes.append(
-                "They are taken over one record of each subject, so that nobody adds more than one record does."
-            )
+    notes = unit_notes(facts)
+    notes += moment_notes(config, facts) if config.warm_start else []
     if images:
         shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
-    notes.append("Labels of synthetic images are uniform over the declared classes.")
-    notes.append("If a classifier is all that is wanted, dp_classifier buys a better one (docs/choosing.md).")
-    return tuple(notes)
+    return (*notes, *LAST_NOTES)
 
 
 RECIPE = Recipe(

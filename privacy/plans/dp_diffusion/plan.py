@@ -1,7 +1,7 @@
 """Plan of the dp_diffusion recipe: a diffusion model whose every gradient step is private.
 
-Optionally, something is released first, paid from the same budget: class Gaussians (the warm start of DataLens), or
-noisy mean images of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of
+Optionally, something is released first, paid from the same budget: class Gaussians (the recipe `moments`), or noisy
+mean images of the classes (Gong et al. 2025, DP-FETA). One release of the latter is a Poisson sample's sum of
 clipped half-size images, class by class, so a unit moves one sum of the release by at most the clip.
 """
 
@@ -17,8 +17,8 @@ from models.sizes import denoiser_layers
 from obscura.wire.budgets import UNITS
 from privacy.accounting.filter import NANO, Filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.defaults import config_that_follows
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.defaults import config_that_follows
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
 from privacy.plans.options import read_options
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
@@ -62,7 +62,10 @@ class DpDiffusionConfig(StepsConfig):
         3e-4, ge=1e-8, le=1, description="Learning rate of Adam on central images, and on those drawn from moments."
     )
     moments_share: float = Field(
-        0.0, ge=0, le=0.9, description="Budget's share for DataLens' warm start, in place of central images; 0: none."
+        0.0,
+        ge=0,
+        le=0.9,
+        description="Budget's share for the recipe `moments` as a start, in place of central images; 0: none.",
     )
     moments_steps: int = Field(
         2000, ge=1, le=1_000_000, description="Steps of the denoiser on images that the moments draw, without privacy."
@@ -103,11 +106,11 @@ class DpDiffusionConfig(StepsConfig):
     def drawing_seconds(self) -> float:
         return 5e-3 * self.sampling_steps
 
-    def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[DataLensConfig, int]:
+    def moments(self, budget_nano: int, facts: PublicFacts) -> tuple[MomentsConfig, int]:
         """Return the warm start that the moments' share of a budget buys, and that share in nano-units."""
         share_nano = math.floor(self.moments_share * budget_nano)
         mu = math.sqrt(share_nano / NANO)
-        return config_that_follows({"preset": "warm_start_only"}, mu, facts), share_nano
+        return config_that_follows({}, mu, facts), share_nano
 
     def inner_size(self, facts: PublicFacts) -> tuple[int, int]:
         """Return height and width of what the U-Net works on."""

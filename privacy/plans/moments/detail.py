@@ -17,7 +17,7 @@ import numpy.typing as npt
 from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
 
 if TYPE_CHECKING:
-    from privacy.plans.datalens.options import DataLensConfig
+    from privacy.plans.moments.options import MomentsConfig
     from privacy.plans.plan import PublicFacts
 
 Array = npt.NDArray[np.float64]
@@ -67,7 +67,7 @@ class Coefficients:
         return len(self.power)
 
 
-def coefficients_of(config: DataLensConfig, facts: PublicFacts) -> Coefficients:
+def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
     """Return the coefficients that a configuration names: a grid of each plane's, or the strongest of the grids."""
     rows, columns = config.grid(facts)
     plane, row, column = (axis.ravel() for axis in np.indices((facts.channels, rows, columns)))
@@ -91,7 +91,7 @@ class TextureWaves:
     power: Array  # mean square that the public prior expects
 
 
-def texture_waves(config: DataLensConfig, facts: PublicFacts) -> TextureWaves:
+def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
     """Return the waves of texture that a configuration names: the strongest, or all; none where it has no texture."""
     rows, columns = facts.height // TEXTURE_CELL, facts.width // TEXTURE_CELL
     length, turn, row, column = (axis.ravel() for axis in np.indices((2, TEXTURE_MAPS // 2, rows, columns)))
@@ -101,7 +101,7 @@ def texture_waves(config: DataLensConfig, facts: PublicFacts) -> TextureWaves:
     return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
 
 
-def power_of(config: DataLensConfig, facts: PublicFacts) -> Array:
+def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the mean square that the public prior expects of each number of a record: coefficients, then texture."""
     return np.concatenate([coefficients_of(config, facts).power, texture_waves(config, facts).power])
 
@@ -122,7 +122,7 @@ def signal(facts: PublicFacts, mu: float) -> float:
     return facts.units_declared * mu / len(facts.classes)
 
 
-def share_above_noise(config: DataLensConfig, facts: PublicFacts, stddev: float) -> float:
+def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) -> float:
     """Return how much of what sets the classes' means apart survives, by the public prior, in [0, 1].
 
     The prior says how strong a wave is; what is left of it after the best linear shrinkage against the known noise is

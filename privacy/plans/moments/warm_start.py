@@ -1,6 +1,7 @@
 """What the warm start releases and costs: noisy sums from which each class's Gaussian is fitted, or its clusters'.
 
-Shared by the recipes that start from class moments: `datalens`, and `dp_diffusion` with a `moments_share`.
+Shared by the recipes that start from class moments: `moments`, `datalens`, and `dp_diffusion` with a
+`moments_share`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from privacy.errors import InvalidParameter
 from privacy.plans.plan import Stage
 
 if TYPE_CHECKING:
-    from privacy.plans.datalens.options import DataLensConfig
+    from privacy.plans.moments.options import MomentsConfig
 
 QUANTISATION = 1024  # a clipped record is rounded to integers of norm at most this: discrete noise needs integers
 COUNT_WEIGHT = QUANTISATION // 4  # of one record in its class's count: counts bear more noise than means
@@ -44,7 +45,7 @@ def warm_start_stages(noise: Mapping[str, float], privacy_filter: Filter) -> lis
     return [Stage(name, event, privacy_filter.price_nano(event), noise[name]) for name, event in events.items()]
 
 
-def warm_start_noise(config: DataLensConfig, budget_nano: int) -> dict[str, float]:
+def warm_start_noise(config: MomentsConfig, budget_nano: int) -> dict[str, float]:
     """Divide a budget by the warm start's shares; return each release's noise, by stage.
 
     Raises:

@@ -26,7 +26,15 @@ from service.ledger.commitments import columns_of, evaluation_digest, keyed_dige
 
 LISTED_MAX = 50
 # Of a release's summary, what comes from evaluations.
-_FIGURES = ("accuracy", "accuracy_warm_start_only", "accuracy_real", "evaluation")
+_FIGURES = (
+    "accuracy",
+    "balanced_accuracy",
+    "accuracy_by_class",
+    "accuracy_warm_start_only",
+    "accuracy_real",
+    "likeness",
+    "evaluation",
+)
 
 
 def accept(

@@ -28,10 +28,10 @@ def test_the_inception_score_counts_the_classes_that_are_told_apart() -> None:
 
 def test_the_frechet_distance_of_gaussians_is_that_of_their_formula() -> None:
     points = torch.randn(500, 3, generator=torch.Generator().manual_seed(0)).double()
-    assert scores.frechet(points, points) == pytest.approx(0, abs=1e-9)
-    assert scores.frechet(points, points + torch.tensor([3.0, 4.0, 0.0])) == pytest.approx(25)
+    assert scores.frechet_distance(points, points) == pytest.approx(0, abs=1e-9)
+    assert scores.frechet_distance(points, points + torch.tensor([3.0, 4.0, 0.0])) == pytest.approx(25)
     doubled = points.mean(dim=0) + 2 * (points - points.mean(dim=0))  # (2 s - s)^2 in each direction
-    assert scores.frechet(points, doubled) == pytest.approx(float(points.var(dim=0).sum()))
+    assert scores.frechet_distance(points, doubled) == pytest.approx(float(points.var(dim=0).sum()))
 
 
 def test_precision_falls_where_images_are_elsewhere_and_recall_where_they_are_all_alike() -> None:

@@ -164,10 +164,14 @@ class Mixing(nn.Module):
         return found * (1 + 2.0**-20 * found.detach().abs().max())
 
 
-@pytest.mark.parametrize(("model", "alike"), [(nn.Linear(16, 16), True), (Uneven(31), False), (Mixing(), False)])
-def test_a_trial_finds_places_that_are_not_alike(model: nn.Module, alike: bool) -> None:
+@pytest.mark.parametrize("largest", [0, 1, 30])
+@pytest.mark.parametrize(
+    ("make", "alike"), [(lambda: nn.Linear(16, 16), True), (lambda: Uneven(31), False), (Mixing, False)]
+)
+def test_a_trial_finds_places_that_are_not_alike(make: Callable[[], nn.Module], alike: bool, largest: int) -> None:
     torch.manual_seed(0)
-    inputs, targets = torch.randn(40, 16), torch.randn(40, 16)
+    model, inputs, targets = make(), torch.randn(40, 16), torch.randn(40, 16)
+    inputs[largest] *= 8
     estimator = DpSgd(shapes_of(model), clip=1e3, noise_multiplier=1.0, expected_batch=1.0)
 
     def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

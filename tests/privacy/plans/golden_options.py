@@ -35,7 +35,8 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3, "colour": "luma_chroma", "texture": False},
         {"frequencies": 9, "components": 20, "class_components": 4, "evaluation_seed": 3},
         {"preset": "votes_only", "vote_share": 0.2, "use_top_k": False, "use_threshold": True, "teachers": 300},
-        {"preset": "warm_start_only", "texture": True, "clusters": 3, "cluster_share": 0.1, "shrink": True},
+        {"preset": "warm_start_only", "texture": True},
+        {"vote_share": 0},
         {"preset": "fixed", "colour": "rgb", "coefficients": None, "images": 77},
     ),
     "dp_classifier": (
@@ -50,6 +51,18 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"patch": 2, "multiplicity": 2, "guidance": 1, "sampling_steps": 9, "churn": 0},
         {"central_images": 3, "central_share": 0.2, "central_batch": 300, "central_clip": 0.5},
         {"moments_share": 0.3, "moments_steps": 10, "start_sigma": 2, "ema": 0},
+    ),
+    "moments": (
+        {"mean_share": 0.4, "pooled_share": 0.3, "class_share": 0.3, "colour": "luma_chroma", "texture": False},
+        {
+            "texture": True,
+            "clusters": 3,
+            "cluster_share": 0.1,
+            "mean_share": 0.2,
+            "pooled_share": 0.3,
+            "class_share": 0.4,
+        },
+        {"preset": "fixed", "shrink": True, "evaluation_seed": 3},
     ),
     "dpgan": (
         {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
@@ -97,6 +110,13 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"central_images": 1, "moments_share": 0.1},
         {"start_sigma": 1},
     ),
+    "moments": (
+        {"preset": "warm_start_only"},
+        {"vote_share": 0.1},
+        {"teachers": 9},
+        {"clusters": 3},
+        {"mean_share": 0.5},
+    ),
     "dpgan": ({"multiplicity": 2}, {"discriminator_steps": 5, "discriminator_steps_max": 4}),
 }
 VALUES: tuple[Any, ...] = (
@@ -112,7 +132,7 @@ def planned() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The options, facts and epsilon of each valid case, with the document of its plan or its refusal."""
     for recipe, known in RECIPES.items():
         for options in [{}, *({"preset": preset} for preset in known.presets), *ASKED[recipe]]:
-            quick = recipe in ("class_histogram", "datalens")  # to find the others' noise takes a second
+            quick = recipe in ("class_histogram", "datalens", "moments")  # to find the others' noise takes a second
             for facts_name, epsilon in PLACES if quick else PLACES[:1]:
                 asked = f"{recipe} {json.dumps(options)}"
                 yield asked, f"{facts_name} {epsilon}", _planned(recipe, options, epsilon, FACTS[facts_name])
@@ -198,13 +218,13 @@ def _ranges(indices: list[int]) -> str:
 def whole() -> dict[str, Any]:
     """Everything that the file holds."""
     plans: dict[str, dict[str, str]] = {}
-    documents = []
+    documents = json.loads(FILE.read_text("utf-8"))["documents"]  # what was once stored is read for ever
     names: dict[str, list[str]] = {}
     for asked, of, document in planned():
         plans.setdefault(asked, {})[of] = summary(document)
         recipe, _, options = asked.partition(" ")
         if of == "grey 1.0" and options == json.dumps(ASKED[recipe][-1]):
-            documents.append(document)
+            documents += [document] if recipe not in names and document not in documents else []
             names[recipe] = list(document["config"])
     values = {recipe: {name: verdicts(recipe, name) for name in fields} for recipe, fields in names.items()}
     return {"plans": plans, "documents": documents, "together": refused_together(), "values": values}

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.defaults import config_that_follows
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.datalens import defaults as datalens
+from privacy.plans.moments import defaults as moments
 from privacy.plans.options import RecipeConfig, options_schema, read_options
 from privacy.plans.registry import RECIPES
 from tests.privacy.plans.golden_options import FACTS, VALUES
@@ -93,10 +93,11 @@ def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
     }
 
 
-def test_the_options_that_follow_from_facts_and_budget_are_named():
-    fixed, found = DataLensConfig(), set()
+@pytest.mark.parametrize(("recipe", "follows"), [("datalens", datalens), ("moments", moments)])
+def test_the_options_that_follow_from_facts_and_budget_are_named(recipe, follows):
+    fixed, found = RECIPES[recipe].config(), set()
     for facts in FACTS.values():
         for mu in (0.001, 0.1, 1.0, 10.0):
-            made = config_that_follows({}, mu, facts)
+            made = follows.config_that_follows({}, mu, facts)
             found |= {name for name, value in made if value != getattr(fixed, name)}
-    assert found == RECIPES["datalens"].follows
+    assert found == RECIPES[recipe].follows

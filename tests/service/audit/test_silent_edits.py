@@ -111,7 +111,7 @@ class World(LedgerBook):
         self.do(jobs.request_cancel, job_id=self.cancelled)
         self.attempt(self.running)
         with transaction(self.factory) as session:
-            trials = [jobs.Trial(0.2, {"vote_share": share}) for share in (0.0, 0.1)]
+            trials = [jobs.Trial(0.2, {"vote_share": share}) for share in (0.2, 0.1)]
             jobs.submit_sweep(session, name="shares", trials=trials, **self.asked(), now=self.tick())
         self.evaluate(release_id)
         self.drawn, _waiting = (self.draw(release_id) for _ in range(2))

@@ -84,11 +84,11 @@ class LedgerModel:
     ) -> str:
         before = self.accounts[account_id]["epsilon"]
         require(epsilon > before, "invalid_input")
+        require(asked_with in self.people, "forbidden")
         require(
             not any(self._waits(row, now) and row["account"] == account_id for row in self.requests.values()),
             "conflict",
         )
-        require(asked_with in self.people, "forbidden")
         self.requests[made] = {
             "account": account_id,
             "before": before,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
-from workers.evaluation.utility import TRAINING, Utility, train_and_test
+from workers.evaluation.utility import TRAINING, Utility, accuracy_by_class, are_uneven, train_and_test
 
 CLASSES = 3
 
@@ -129,3 +129,12 @@ def test_colour_images_are_judged():
 def test_every_kind_is_trained_and_tested_alike_each_time(kind, monkeypatch):
     monkeypatch.setitem(TRAINING, kind, dataclasses.replace(TRAINING[kind], images_seen=2000))
     assert judged(kind) == judged(kind)
+
+
+def test_a_classifier_that_knows_only_the_large_class_is_not_balanced():
+    """Ninety of a hundred are right, and nothing was learnt."""
+    large = Utility(0.9, ((90, 0, 0), (10, 0, 0), (0, 0, 0)))
+    assert large.balanced_accuracy == 0.5  # of the two classes that have images
+    assert accuracy_by_class(large.confusion) == [1.0, 0.0, None]
+    assert are_uneven(large.confusion)
+    assert not are_uneven(((7, 3), (9, 6)))

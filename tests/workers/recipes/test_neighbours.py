@@ -68,6 +68,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("datalens", "record", OPTIONS),
     ("datalens", "subject", {**OPTIONS, "teachers": 15}),
     ("datalens", "record", WITHOUT_WARM_START),
+    ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 10}),
     ("dp_classifier", "record", {**STEPS, "architecture": "cnn", "estimator": "gep"}),

@@ -19,8 +19,8 @@ from privacy.gradients import places
 from privacy.gradients.arithmetic import exact_arithmetic, is_aligned
 from privacy.gradients.build import build_estimator
 from privacy.gradients.per_sample import Traces, trace_gradients, trainable
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.dp_classifier.plan import ARCHITECTURES, DpClassifierConfig
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.private_steps import FreezeSchedule, StepsConfig
 from tests.models.small_extractors import extractor
@@ -203,7 +203,9 @@ def test_whoever_stands_beside_is_another_in_every_pass_of_a_trial() -> None:
     assert set(first.tolist()) == {0, 1, 2, 3}
     assert len(set(second.tolist()) - {0, 1, 2, 3}) > 10
     assert set(third.tolist()) == {0}
-    assert all(int((first == record).sum()) == 16 and bool((second == record).any()) for record in range(4))
+    assert all(int((first == record).sum()) == 16 for record in range(4))
+    assert [bool((second == record).any()) for record in range(4)] == [False, True, True, True]
+    assert [chosen.tolist() for chosen in places.trial_passes(2, 1, stream)] == [[0, 0]] * 3
 
 
 def test_a_fault_that_shows_later_is_found_on_the_way_and_when_a_training_goes_on() -> None:
@@ -360,7 +362,7 @@ class FaultyProducts(TorchFunctionMode):
 def test_a_machine_that_is_not_exact_computes_features_one_by_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = PublicFacts(("a", "b"), 16, 16, 1, 100, "record")
     waves = moment_votes.cosine_features(facts, 20)
-    config = DataLensConfig(texture=True, vote_share=0.0, texture_waves=30, frequencies=6)
+    config = MomentsConfig(texture=True, texture_waves=30, frequencies=6)
     basis, of_texture = coefficients.image_basis(config, facts), coefficients.texture_basis(config, facts)
 
     def compute() -> npt.NDArray[Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.workers.conftest import on_either_database
 from tests.workers.small_trainings import evaluated, published_by, work
 from tests.workers.tiny_runner import TRAINERS as TINY
 from workers.evaluation import utility
+from workers.recipes.interface import Trainer
+from workers.recipes.registry import TRAINERS
 from workers.supervise.attempts import ExitStatus
 from workers.train.kinds.evaluate import EVALUATION
 from workers.train.progress import ReportedProgress
@@ -38,9 +41,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(utility.TRAINING, kind, dataclasses.replace(training, images_seen=1000))
 
 
-def released(workshop: Any, **options: Any) -> Release:
+def released(workshop: Any, trainers: Mapping[str, Trainer] = TINY, **options: Any) -> Release:
     """A release whose training has named the public dataset."""
-    return published_by(workshop, workshop.train(evaluate=True, **options), TINY)
+    return published_by(workshop, workshop.train(evaluate=True, **options), trainers)
 
 
 def ask(workshop: Any, release: Release, **changes: Any) -> str:
@@ -85,7 +88,8 @@ def test_a_release_is_there_before_it_is_evaluated_and_does_not_change(workshop)
 
 @pytest.mark.parametrize("texture", [False, True])
 def test_a_start_that_no_vote_changed_is_measured_once(workshop, texture):
-    results = evaluated(workshop, released(workshop, evaluation_samples=200, vote_share=0.0, texture=texture))
+    release = released(workshop, TRAINERS, recipe="moments", evaluation_samples=200, texture=texture)
+    results = evaluated(workshop, release)
     assert set(results["accuracy"]) == KINDS
     assert results["accuracy_warm_start_only"] is None
 

@@ -91,7 +91,7 @@ def test_more_budget_is_forecast_to_be_better(monkeypatch):
     data = digits()
     stand_in = cut(data.private_images, data.private_labels, data.classes, "digits", FACTS)
     little, much = (
-        forecast(Rehearsal(plan_of("datalens", {}, epsilon=epsilon), FACTS, stand_in), TRAINERS["datalens"])
+        forecast(Rehearsal(plan_of("moments", {}, epsilon=epsilon), FACTS, stand_in), TRAINERS["moments"])
         for epsilon in (0.02, 8.0)
     )
     assert little.accuracy < 0.5 < much.accuracy < much.real + 0.05

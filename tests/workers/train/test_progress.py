@@ -103,6 +103,6 @@ def test_an_evaluation_counts_the_warm_start_too():
     account = open_filter(8.0, 1e-5)
     plan = build_plan("datalens", {"images": 30, "teachers": 40}, account, account.capacity_nano, FACTS)
     once = drawing_work(plan, FACTS, 500)
-    assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100, 100]
+    assert [piece.steps for piece in evaluation_work(plan, FACTS, 500)] == [500, 100, 500, 100, 100, 100]
     assert once.work < evaluation_work(plan, FACTS, 500)[1].work
-    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500)) == 3
+    assert len(evaluation_work(plan_of("dpgan", {}), FACTS, 500)) == 4

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.portable.generator import Generator, GeneratorConfig
-from models.portable.textured import new_generator
+from models.portable.generator import Generator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
 from privacy.mechanisms.partition import shard_members
@@ -32,9 +31,10 @@ from workers.recipes.datalens.teacher_stage import (
     run_teacher_stage,
     start_teacher_stage,
 )
-from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
+from workers.recipes.interface import NothingUseful, Piece, Run, save_checkpoint
 from workers.recipes.moments.coefficients import exact_product
-from workers.recipes.moments.warm_start import ClassGaussians, prior, put_into, release_gaussians, warm_start_work
+from workers.recipes.moments.loop import Keep, empty_generator, started
+from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
 from workers.recipes.units import teacher_of_each
 
 _LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
@@ -58,15 +58,9 @@ def train(run: Run) -> Generator:
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
     """
     cfg = run.plan.config_of(DataLensConfig)
-    saved = load_checkpoint(run.checkpoints)
-    state = {} if saved is None else saved.state
-    generator = _new(cfg, run.facts)
-    if "generator" in state:
-        generator.load_state_dict(state["generator"])
-    else:
-        gaussians = run.on_first(lambda: _start(run, cfg, state.get("start", {})))  # seconds of work
-        put_into(generator, gaussians)
-        save_checkpoint(run.checkpoints, step=0, state={"generator": generator.state_dict(), "votes": None})
+    # Votes on texture are unknown, so nothing bends a generator that draws it.
+    generator = empty_generator(cfg, run.facts, features=0 if cfg.texture else cfg.features)
+    state = started(run, generator, lambda released, keep: _start(run, cfg, released, keep))
     generator.to(run.device)
     if run.plan.stage(VOTES) is not None:
         _vote(run, cfg, generator, state.get("votes"))
@@ -88,19 +82,9 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def _new(cfg: DataLensConfig, facts: PublicFacts) -> Generator:
-    sizes = (len(facts.classes), facts.channels, facts.height, facts.width, cfg.latent_size(facts))
-    features = 0 if cfg.texture else cfg.features  # there are no votes on texture
-    return new_generator(GeneratorConfig(*sizes, features=features, clusters=cfg.clusters), cfg.texture)
-
-
-def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any]) -> ClassGaussians:
+def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any], keep: Keep) -> ClassGaussians:
     """Release what the generator starts from, and keep each release; `released` is what an earlier attempt kept."""
     facts, noise_stddev = run.facts, run.plan.noise_stddev
-
-    def keep(reached: Mapping[str, Any]) -> None:
-        save_checkpoint(run.checkpoints, step=0, state={"start": dict(reached)})
-
     if cfg.moment_votes:
         moments = cfg.moments(facts)
         rounds = planned_rounds(moments, len(facts.classes), noise_stddev)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from models.portable.textured import CENTRE, FILTER_UNIT, LOG_FLOOR, MODULUS_FLOOR, ORIENTATIONS, SCALE, filters
 from models.sizes import TEXTURE_CELL, texture_size
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.detail import LUMA_CHROMA, coefficients_of, texture_waves
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from workers.recipes.blocks import computed_alike
 
@@ -40,7 +40,7 @@ def cosine_basis(length: int, frequencies: int) -> Array:
     return basis
 
 
-def image_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
+def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis as orthonormal rows (coefficients, pixels), pixels ordered (channel, row, column).
 
     Luma and chroma are an orthonormal change of the channels, so that a norm means the same in either.
@@ -90,7 +90,7 @@ def exact_product(private_rows: Array, matrix: Array, largest: float) -> Array:
     return product
 
 
-def texture_basis(config: DataLensConfig, facts: PublicFacts) -> Array:
+def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     """Return the public basis of a texture as orthonormal rows (waves, maps * rows * columns).
 
     Cosine waves over the cells' rows and columns, real Fourier waves over orientations, and the sum or the difference

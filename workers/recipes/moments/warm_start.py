@@ -26,8 +26,8 @@ import torch
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.detail import WITHIN, coefficients_of, noise_shape, power_of
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import (
     BY_CLASS,
     CLUSTERS,
@@ -90,7 +90,7 @@ class NoiseScales:
     clusters: float | None = None
 
 
-def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
+def prior(config: MomentsConfig, facts: PublicFacts) -> ClassGaussians:
     """Return the public Gaussian from which a training without a warm start begins, equal for all classes.
 
     Images around the centre whose coefficients fall off with frequency, as those of natural pictures do.
@@ -107,7 +107,7 @@ def prior(config: DataLensConfig, facts: PublicFacts) -> ClassGaussians:
 def warm_start(
     private_images: npt.NDArray[np.uint8],
     private_labels: npt.NDArray[np.int64],
-    config: DataLensConfig,
+    config: MomentsConfig,
     facts: PublicFacts,
     scales: NoiseScales,
     releases: Kept,
@@ -256,7 +256,7 @@ class PaidNoise:
 
 
 def release_gaussians(
-    run: Run, config: DataLensConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
+    run: Run, config: MomentsConfig, released: Mapping[str, Any], keep: Callable[[Mapping[str, Any]], None]
 ) -> ClassGaussians:
     """Make the plan's releases of class statistics, as far as no earlier attempt has, and fit a Gaussian to each class.
 

@@ -6,7 +6,8 @@ It reads a release and a public dataset and nothing else. The release does not c
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from models.classifiers import CLASSIFIER_KINDS, ClassifierKind
+from models.extractor import ExtractorUnusable
 from models.private_classifier import load_classifier
 from models.released import ReleasedGenerator, load_released
 from models.watching import between_layers
@@ -25,20 +27,22 @@ from service.datasets.vault import open_dataset
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import transaction
-from service.errors import NotFound
+from service.errors import Conflict, NotFound
 from service.jobs.kinds import evaluate
 from service.jobs.planning import facts_of
 from service.storage.interface import key_of
-from workers.evaluation.utility import Utility, train_and_test
+from workers.evaluation.likeness import Likeness, NamedExtractor, find_extractor, measure_likeness
+from workers.evaluation.utility import Utility, accuracy_by_class, are_uneven, balanced_accuracy, train_and_test
 from workers.recipes.interface import Piece, Progress
 from workers.train.drawing import SampleRequest, draw_with_progress, drawing_work
 from workers.train.orders import Context, public_dataset
 from workers.train.progress import ReportedProgress
 
-EVALUATION, REFERENCE = "evaluate", "evaluate_reference"  # stages of reports
+EVALUATION, LIKENESS, REFERENCE = "evaluate", "evaluate_likeness", "evaluate_reference"  # stages of reports
 EVALUATION_SHARES = {"logistic_regression": 10, "mlp": 10, "cnn": 80}  # of the work of one evaluation: its steps
 _SECONDS = 400.0  # of one evaluation; see `workers.recipes.interface.Piece`
-_REFERENCE_SHARE, _REFERENCE_MIN = 0.2, 20  # of that work; public images below which they are too few to divide
+_LIKENESS_SHARE, _REFERENCE_SHARE = 0.1, 0.2  # of that work
+_REFERENCE_MIN = 20  # public images below which they are too few to divide
 _CONFUSION_CLASSES_MAX = 100  # a larger table is nothing to read
 
 
@@ -47,6 +51,7 @@ def run(context: Context) -> None:
 
     Raises:
         NotFound: the public dataset's content is gone.
+        Conflict: the operator's extractor for reports is unusable.
     """
     job_id = context.attempt.job_id
     with transaction(context.factory, read_only=True) as session:
@@ -61,6 +66,10 @@ def run(context: Context) -> None:
     work = () if evaluation.samples is None else evaluation_work(plan, facts, evaluation.samples)
     progress = ReportedProgress(context, work)
     try:
+        extractor = find_extractor(context.settings.extractors_path)
+    except ExtractorUnusable as error:
+        raise Conflict(f"Distances cannot be measured: {error}.") from None
+    try:
         directory = context.storage.open(key_of(release.id))
         if evaluation.samples is None:
             measured = measure_classifier(directory, test, device=context.device, progress=progress)
@@ -68,34 +77,50 @@ def run(context: Context) -> None:
             request = SampleRequest(count=evaluation.samples, seed=evaluation.seed, names=facts.classes)
             warm_start = plan.config.changes_its_start
             measured = measure_generator(
-                directory, test, request, warm_start=warm_start, device=context.device, progress=progress
+                directory,
+                test,
+                request,
+                warm_start=warm_start,
+                extractor=extractor,
+                device=context.device,
+                progress=progress,
             )
     except (NotFound, FileNotFoundError, ValueError):
         if release.id in context.storage.list("releases"):
             raise
         raise NotFound("The files of this release cannot be read.", release_id=release.id) from None
+    listed = len(dataset.classes) <= _CONFUSION_CLASSES_MAX
     results = {
         "accuracy": measured.accuracy,
+        "balanced_accuracy": measured.balanced,
+        "accuracy_by_class": _named(accuracy_by_class(measured.confusion), dataset.classes) if listed else None,
         "accuracy_warm_start_only": measured.warm_start_only,
         "accuracy_real": measured.real,
+        "likeness": None if measured.likeness is None else asdict(measured.likeness),
         "evaluation": {
             "dataset": dataset.name,
             "dataset_id": dataset.id,
             "train_images": evaluation.samples,
             "test_images": len(test.labels),
+            "uneven_classes": are_uneven(measured.confusion),
             "seeds": [evaluation.seed],
             "seconds": round(time.monotonic() - began, 1),
         },
     }
-    confusion = measured.confusion if len(dataset.classes) <= _CONFUSION_CLASSES_MAX else None
+    confusion = measured.confusion if listed else None
     context.end(evaluate.finish, at="evaluated", results=results, confusion=confusion)
+
+
+def _named(shares: Sequence[float | None], classes: Sequence[str]) -> dict[str, float]:
+    return {name: share for name, share in zip(classes, shares, strict=True) if share is not None}
 
 
 def evaluation_work(plan: Plan, facts: PublicFacts, count: int) -> tuple[Piece, ...]:
     """Return the pieces of measuring a generator on so many images, and its warm start alone where it has one."""
     each = (drawing_work(plan, facts, count), Piece(EVALUATION, 100, _SECONDS * facts.size))
-    reference = Piece(REFERENCE, 100, _REFERENCE_SHARE * _SECONDS * facts.size)
-    return (*(each * (2 if plan.config.changes_its_start else 1)), reference)
+    last = {LIKENESS: _LIKENESS_SHARE, REFERENCE: _REFERENCE_SHARE}
+    then = (Piece(stage, 100, share * _SECONDS * facts.size) for stage, share in last.items())
+    return (*(each * (2 if plan.config.changes_its_start else 1)), *then)
 
 
 @dataclass(frozen=True)
@@ -112,16 +137,20 @@ class Measured:
 
     Attributes:
         accuracy: in [0, 1], by classifier.
+        balanced: mean over the classes of what is recognised of each, likewise.
         warm_start_only: the same of the generator before its first vote, where there is one.
         confusion: counts (classes, classes) of the CNN, or of the released classifier, a row per true class.
         real: of the CNN where it learns one half of the public images and is tested on the other: what real images, as
             few as these, teach. None of a released classifier.
+        likeness: of synthetic and public images. None of a released classifier, and where there are too few.
     """
 
     accuracy: dict[str, float]
+    balanced: dict[str, float]
     warm_start_only: dict[str, float] | None
     confusion: tuple[tuple[int, ...], ...]
     real: float | None = None
+    likeness: Likeness | None = None
 
 
 def measure_generator(
@@ -130,6 +159,7 @@ def measure_generator(
     request: SampleRequest,
     *,
     warm_start: bool,
+    extractor: NamedExtractor,
     device: torch.device,
     progress: Progress,
 ) -> Measured:
@@ -138,14 +168,17 @@ def measure_generator(
     Args:
         request: the samples to train on; its seed is that of the classifiers, too.
         warm_start: measure what the generator was before its first vote as well.
+        extractor: by which synthetic and public images are compared.
 
     Raises:
         FileNotFoundError: the release's files are gone (ValueError: damaged).
     """
-    generators: dict[str, ReleasedGenerator] = {"final": load_released(directory)}
+    generators: dict[str, ReleasedGenerator] = {}
     if warm_start:
         generators["warm_start"] = load_released(directory, which="warm_start")
+    generators["final"] = load_released(directory)  # last: its images are compared with the public ones, too
     results: dict[str, dict[ClassifierKind, Utility]] = {}
+    synthetic = Images(test.images[:0], test.labels[:0])
     for which, generator in generators.items():
         generator.to(device)
         synthetic = drawn_images(generator, request, progress)
@@ -171,8 +204,15 @@ def measure_generator(
     accuracy = {
         which: {str(kind): utility.accuracy for kind, utility in found.items()} for which, found in results.items()
     }
+    balanced = {str(kind): utility.balanced_accuracy for kind, utility in results["final"].items()}
+
+    def compared(done: int, steps: int) -> None:
+        progress(stage=LIKENESS, step=100 * done // max(steps, 1), steps=100)
+
+    likeness = measure_likeness(synthetic.images, test.images, extractor, seed=request.seed, look=compared)
     real = _measure_reference(test, len(request.names), request.seed, device, progress)
-    return Measured(accuracy["final"], accuracy.get("warm_start"), results["final"]["cnn"].confusion, real)
+    confusion = results["final"]["cnn"].confusion
+    return Measured(accuracy["final"], balanced, accuracy.get("warm_start"), confusion, real, likeness)
 
 
 def _measure_reference(test: Images, classes: int, seed: int, device: torch.device, progress: Progress) -> float | None:
@@ -201,7 +241,8 @@ def measure_classifier(directory: Path, test: Images, *, device: torch.device, p
     classes = len(classifier.config.classes)
     counts = torch.bincount(test.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     confusion = tuple(tuple(int(count) for count in row) for row in counts)
-    return Measured({"classifier": float((predicted == test.labels).double().mean())}, None, confusion)
+    accuracy = float((predicted == test.labels).double().mean())
+    return Measured({"classifier": accuracy}, {"classifier": balanced_accuracy(confusion)}, None, confusion)
 
 
 def drawn_images(generator: ReleasedGenerator, request: SampleRequest, progress: Progress) -> Images:

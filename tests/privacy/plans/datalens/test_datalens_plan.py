@@ -71,7 +71,6 @@ def test_the_papers_setting_buys_the_releases_that_exact_accounting_allows() -> 
 
 def test_the_stages_are_the_releases_in_order() -> None:
     assert [stage.name for stage in plan({}).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
-    assert [stage.name for stage in plan({"preset": "warm_start_only"}).stages] == [MEANS, POOLED, BY_CLASS]
     assert [stage.name for stage in plan({"warm_start": False}).stages] == [VOTES]
     assert plan({}).stage("absent") is None
 
@@ -80,7 +79,6 @@ def test_a_plan_names_teachers_only_where_some_are_trained() -> None:
     said = {"teachers", "images_to_aggregate", "iterations", "vote_share"}
     assert said <= plan({}).facts.keys()
     assert plan({"preset": "votes_only"}).facts.keys() & said == said - {"iterations"}
-    assert not plan({"preset": "warm_start_only"}).facts.keys() & said
 
 
 def test_shares_divide_the_budget() -> None:
@@ -202,7 +200,7 @@ def test_refusals_teach() -> None:
         plan({"top_k": 81})
     with pytest.raises(InvalidParameter, match="vote_share"):
         plan({"votes_share": 0.5})  # the message lists what is known
-    with pytest.raises(InvalidParameter, match="warm_start_only"):
+    with pytest.raises(InvalidParameter, match="votes_only_detailed"):
         plan({"preset": "warm"})
     with pytest.raises(InvalidParameter, match=r"at least (\d+) rounds") as refusal:
         plan({"images": 200_000})
@@ -213,9 +211,17 @@ def test_refusals_teach() -> None:
         plan({"images": 200_000, "rounds": rounds - 1})
 
 
-def test_too_many_teachers_do_not_matter_where_none_votes() -> None:
+@pytest.mark.parametrize(
+    "options", [{"preset": "warm_start_only"}, {"vote_share": 0.0}, {"preset": "fixed", "vote_share": 0}], ids=str
+)
+def test_a_request_without_votes_is_told_where_that_went(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="the recipe `moments` now") as refusal:
+        plan(options)
+    assert refusal.value.name in options
+
+
+def test_more_teachers_than_units_are_refused() -> None:
     few = dataclasses.replace(FACTS, records_declared=UNITS_PER_TEACHER_MIN)
-    assert plan({"preset": "warm_start_only"}, facts=few).stage(VOTES) is None
     with pytest.raises(InvalidParameter, match="at most 1 teachers"):
         plan({}, facts=few)
 
@@ -239,7 +245,6 @@ def test_more_teachers_than_fit_in_memory_are_refused(options: dict[str, Any], c
     assert refusal.value.name == "teachers"
     assert f"{(fit + 1) * each:,} together" in refusal.value.why
     assert f"{fit:,} teachers would fit" in refusal.value.why
-    plan({**options, "teachers": fit + 1, "vote_share": 0.0, "warm_start": "moment_votes" not in options}, facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -278,17 +283,6 @@ def test_facts_that_do_not_say_how_many_units_there_are_are_refused(changes: dic
 def test_a_tiny_budget_is_refused(budget_nano: int) -> None:
     with pytest.raises(InvalidParameter, match="budget_nano"):
         plan_datalens(config_from_options({}), ACCOUNT, budget_nano, FACTS)
-
-
-def test_the_least_budget_that_is_accepted_is_kept() -> None:
-    made = plan_datalens(config_from_options({"preset": "warm_start_only"}), ACCOUNT, 40, FACTS)
-    assert_fits(made, ACCOUNT)
-
-
-def test_shares_that_add_up_to_a_hair_more_than_one_stay_in_the_budget() -> None:
-    rich = open_filter(5000.0, 1e-5)
-    hair = {"preset": "warm_start_only", "mean_share": 0.1 + 9e-10}
-    assert_fits(plan(hair, rich), rich)
 
 
 def test_a_config_takes_whole_numbers_for_numbers() -> None:

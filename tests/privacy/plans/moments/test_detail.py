@@ -1,4 +1,4 @@
-"""The defaults of DataLens follow from what was declared and the budget: none is refused, and what was given wins."""
+"""The defaults of moments and of DataLens follow from what was declared and the budget; what was given wins."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from privacy.accounting.filter import open_filter
 from privacy.errors import InvalidParameter
-from privacy.plans.datalens.defaults import config_that_follows
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES
+from privacy.plans.moments.defaults import config_that_follows
 from privacy.plans.moments.detail import LUMA_CHROMA, coefficients_of, noise_shape
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import BY_CLASS, CLUSTERS, MEANS, POOLED
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan, plan_from_json
@@ -25,24 +26,29 @@ FEW = dataclasses.replace(FASHION, records_declared=1400)
 COLOUR = PublicFacts(tuple("abc"), 64, 48, 3, 3000, "record")
 
 
-def made(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> Plan:
+def made(facts: PublicFacts, epsilon: float = 1.0, recipe: str = "moments", **options: Any) -> Plan:
     budget = open_filter(epsilon, 1e-5)
-    return build_plan("datalens", options, budget, budget.capacity_nano, facts)
+    return build_plan(recipe, options, budget, budget.capacity_nano, facts)
 
 
-def config(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLensConfig:
-    return made(facts, epsilon, **options).config_of(DataLensConfig)
+def config(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> MomentsConfig:
+    return made(facts, epsilon, **options).config_of(MomentsConfig)
+
+
+def voting(facts: PublicFacts, epsilon: float = 1.0, **options: Any) -> DataLensConfig:
+    return made(facts, epsilon, "datalens", **options).config_of(DataLensConfig)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("n", [4, 300, 1400, 3800, 16_000, 60_000])
 @pytest.mark.parametrize("side", [2, 8, 28, 64])
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("preset", ["default", "warm_start_only", "votes_only"])
+@pytest.mark.parametrize("preset", ["moments default", "datalens default", "datalens votes_only"])
 def test_no_default_is_refused(preset: str, channels: int, side: int, n: int, epsilon: float) -> None:
     facts = PublicFacts(("a", "b"), side, side, channels, n, "record")
-    found = config(facts, epsilon, preset=preset)
-    assert found.teachers <= n // 4
+    recipe, _, preset = preset.partition(" ")
+    found = config(facts, epsilon, recipe=recipe, preset=preset)
+    assert not isinstance(found, DataLensConfig) or found.teachers <= n // 4
     assert found.latent_size(facts) <= facts.pixels + found.texture_size(facts)
 
 
@@ -56,37 +62,37 @@ def test_more_budget_or_records_buy_more_detail() -> None:
     assert small.mean_share > more.mean_share > many.mean_share
 
 
-def test_few_records_release_means_and_one_covariance_and_ask_no_teachers() -> None:
+def test_few_records_release_means_and_one_covariance_and_ask_fewer_teachers() -> None:
     assert [stage.name for stage in made(FEW).stages] == [MEANS, POOLED]
     assert [stage.name for stage in made(FEW, 10.0).stages] == [MEANS, POOLED, BY_CLASS]
     assert [stage.name for stage in made(FASHION).stages] == [MEANS, POOLED, BY_CLASS]
-    assert [stage.name for stage in made(FASHION, vote_share=0.1).stages] == [MEANS, POOLED, BY_CLASS, VOTES]
-    assert [stage.name for stage in made(FEW, teachers=100, top_k=5).stages] == [MEANS, POOLED, VOTES]
+    assert [stage.name for stage in made(FASHION, recipe="datalens").stages] == [MEANS, POOLED, BY_CLASS, VOTES]
+    assert [stage.name for stage in made(FEW, recipe="datalens").stages] == [MEANS, POOLED, VOTES]
+    assert (voting(FASHION).teachers, voting(FEW).teachers) == (4000, 350)
 
 
-def test_where_noise_is_small_texture_is_released_and_votes_are_not_paid_for() -> None:
+def test_where_noise_is_small_texture_is_released() -> None:
     rich = made(FASHION, 10.0)
     assert [stage.name for stage in rich.stages] == [MEANS, POOLED, CLUSTERS, BY_CLASS]
-    found = rich.config_of(DataLensConfig)
-    assert (found.texture, found.vote_share, found.components) == (True, 0.0, found.latent_size(FASHION))
+    found = rich.config_of(MomentsConfig)
+    assert (found.texture, found.components) == (True, found.latent_size(FASHION))
     waves = [made.texture_size(FASHION) for made in (config(FASHION, 0.3), config(FASHION), found)]
     assert waves == sorted(set(waves))  # more of them where there is less noise
     assert waves[-1] <= 784
-    assert config(FASHION, 10.0, preset="warm_start_only").texture
     assert config(FASHION).texture
     assert not config(FEW).texture
     assert not config(FASHION, 10.0, texture=False).texture
-    assert not config(FASHION, 10.0, vote_share=0.1).texture  # who asks for votes has them
+    assert not voting(FASHION, 10.0).texture  # votes know nothing of it
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
 @pytest.mark.parametrize(
     ("facts", "options", "about"),
     [
-        (FASHION, {"texture": True}, "vote_share of 0"),
-        (FASHION, {"texture": True, "preset": "votes_only"}, "set warm_start"),
-        (dataclasses.replace(FASHION, height=30), {"texture": True, "vote_share": 0.0}, "multiples of 4"),
-        (dataclasses.replace(COLOUR, width=64), {"texture": True, "vote_share": 0.0}, "at most 1024"),
+        (FASHION, {"recipe": "datalens", "texture": True}, "the recipe `moments`"),
+        (FASHION, {"recipe": "datalens", "texture": True, "preset": "votes_only"}, "set warm_start"),
+        (dataclasses.replace(FASHION, height=30), {"texture": True}, "multiples of 4"),
+        (dataclasses.replace(COLOUR, width=64), {"texture": True}, "at most 1024"),
     ],
 )
 def test_texture_that_cannot_be_released_is_refused(facts: PublicFacts, options: dict[str, Any], about: str) -> None:
@@ -102,7 +108,7 @@ def test_what_was_given_wins(facts: PublicFacts) -> None:
         "colour": "rgb", "mean_clip": 3.5, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.5, "teachers": 77,
         "vote_share": 0.2, "top_k": 3,
     }  # fmt: skip
-    found = config(facts, **given).model_dump()
+    found = voting(facts, **given).model_dump()
     assert {name: found[name] for name in given} == given
 
 
@@ -113,8 +119,9 @@ def test_a_grid_that_was_given_is_seen_as_a_whole() -> None:
 
 
 def test_the_fixed_preset_has_the_values_as_they_stand() -> None:
-    assert config(FASHION, preset="fixed") == DataLensConfig()
-    assert config(FEW, preset="fixed") == DataLensConfig(teachers=350)
+    assert config(FASHION, preset="fixed") == MomentsConfig()
+    assert voting(FASHION, preset="fixed") == DataLensConfig()
+    assert voting(FEW, preset="fixed") == DataLensConfig(teachers=350)
 
 
 def test_a_plan_keeps_all_that_followed() -> None:
@@ -123,7 +130,7 @@ def test_a_plan_keeps_all_that_followed() -> None:
 
 
 def test_a_plan_from_before_reads_as_it_was_made() -> None:
-    document = made(FASHION, preset="fixed").to_json()
+    document = made(FASHION, recipe="datalens", preset="fixed").to_json()
     of_detail = ("coefficients", "colour", "centre", "noise_shape", "shrink", "class_components")
     for name in (*of_detail, "texture", "texture_waves"):
         del document["config"][name]
@@ -165,9 +172,9 @@ def test_many_records_and_a_large_budget_buy_clusters_unless_something_else_was_
     between = config(FASHION, 5.0)
     assert 8 <= between.clusters < 16
     shares = {"mean_share": 0.1, "pooled_share": 0.4, "class_share": 0.5}
-    for options in ({"clusters": 1}, {"texture": False}, {"vote_share": 0.1}, shares):
+    for options in ({"clusters": 1}, {"texture": False}, shares):
         alone = config(FASHION, 10.0, **options)
         assert (alone.clusters, alone.cluster_share) == (1, 0.0), options
-    two = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2, "vote_share": 0.0}
+    two = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
     few = config(FASHION, 1.0, clusters=2, **two)
     assert (few.clusters, few.cluster_share, few.class_share) == (2, 0.2, 0.3)

@@ -26,17 +26,21 @@ from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES
 from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED
 from privacy.plans.plan import Plan, PublicFacts
-from privacy.plans.registry import build_plan
+from privacy.plans.registry import build_plan, plan_from_json
 from service.storage.folder import FolderStorage
+from tests.privacy.plans.test_golden_options import GOLDEN
 from tests.workers.small_trainings import TINY_DATALENS as TINY
 from workers.evaluation.utility import train_and_test
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
 from workers.recipes.interface import Cancelled, Run, TrainingData, TrustedCurator, load_checkpoint
+from workers.recipes.moments import loop as moments
+from workers.recipes.registry import TRAINERS
 from workers.train.checkpoints import SealedFolder
 
 FACTS = PublicFacts(tuple("0123456789"), 8, 8, 1, 1797, "record")
 ACCOUNT = open_filter(1.0, 1e-5)
+STORED: list[dict[str, Any]] = GOLDEN["documents"]
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
@@ -97,7 +101,7 @@ def train(data: TrainingData, tmp_path: Path) -> Callable[..., Generator]:
             "checkpoints": work_in(tmp_path / "work"),
             **changes,
         }
-        return datalens.train(Run(plan=plan, budget=purse or Purse(), **options))
+        return TRAINERS[plan.recipe](Run(plan=plan, budget=purse or Purse(), **options))
 
     return trained
 
@@ -106,9 +110,14 @@ def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
     return build_plan("datalens", {**TINY, **options}, ACCOUNT, ACCOUNT.capacity_nano, facts)
 
 
+def start_alone(**options: Any) -> Plan:
+    small = {name: TINY[name] for name in ("components", "frequencies", "mean_share", "pooled_share", "class_share")}
+    return build_plan("moments", {**small, **options}, ACCOUNT, ACCOUNT.capacity_nano, FACTS)
+
+
 def test_with_texture_the_same_releases_make_a_generator_that_renders(train: Callable[..., Generator]) -> None:
     purse = Purse()
-    generator = train(plan(texture=True, vote_share=0.0), purse)
+    generator = train(start_alone(texture=True), purse)
     assert isinstance(generator, TexturedGenerator)
     assert purse.counts == [(MEANS, 1), (POOLED, 1), (BY_CLASS, 1)]
     assert generator.mean.shape == (10, 64 + 64)  # 8 x 8 pixels, and 16 numbers of each of 2 x 2 cells
@@ -208,8 +217,8 @@ def test_whatever_was_kept_is_not_paid_again(options: dict[str, Any], train: Cal
     "options",
     [
         {},
-        {"preset": "warm_start_only", "vote_share": 0.0},
-        {"preset": "warm_start_only", "vote_share": 0.0, "texture": True},
+        {"recipe": "moments"},
+        {"recipe": "moments", "texture": True},
         {"preset": "votes_only", "vote_share": 0.0},
     ],
     ids=["statistics and votes", "statistics", "texture", "rounds"],
@@ -218,12 +227,12 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
     lost: int, options: dict[str, Any], train: Callable[..., Generator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was paid and not kept is paid again; what the hold then lacks is left out at the end."""
-    options = {"warm_start": "votes_only" not in options.values(), **options}
-    made = plan(**options)
+    votes = {"warm_start": "votes_only" not in options.values(), **options}
+    made = start_alone(texture="texture" in options) if "recipe" in options else plan(**votes)
     if lost >= len(made.stages):
         pytest.skip("the plan has fewer stages")
     hold, saved = Hold(made), 0
-    save = datalens.save_checkpoint
+    save = moments.save_checkpoint
 
     def dies(*args: Any, **kwargs: Any) -> None:
         nonlocal saved
@@ -233,7 +242,8 @@ def test_a_process_lost_between_payment_and_checkpoint_costs_quality_and_not_the
         save(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(datalens, "save_checkpoint", dies)
+        for module in (datalens, moments):
+            patched.setattr(module, "save_checkpoint", dies)
         with pytest.raises(Lost):
             train(made, hold)
     generator = train(made, hold, attempt=2)
@@ -394,10 +404,24 @@ def test_votes_alone_start_from_the_prior(train: Callable[..., Generator]) -> No
 
 
 def test_the_warm_start_alone_asks_no_teacher(train: Callable[..., Generator]) -> None:
-    made, purse = plan(preset="warm_start_only", vote_share=0.0), Purse()
+    made, purse = start_alone(), Purse()
     generator = train(made, purse)
     assert purse.counts == [(MEANS, 1), (POOLED, 1), (BY_CLASS, 1)]
     assert not generator.bend.any()
+
+
+def test_a_plan_from_before_moments_had_their_name_trains_to_its_end_after_an_interruption(
+    train: Callable[..., Generator], data: TrainingData
+) -> None:
+    """It was accepted as `datalens` without votes, and its job, hold and checkpoint still say so."""
+    stored = next(each for each in STORED if each["recipe"] == "datalens" and each["facts"]["units_declared"] == 300)
+    made, purse = plan_from_json(stored), Purse()
+    few = dataclasses.replace(FACTS, records_declared=300)
+    run = {"facts": few, "data": TrainingData(data.private_images[:300], data.private_labels[:300], FACTS.classes)}
+    with pytest.raises(Cancelled):
+        train(made, purse, progress=Reports(("warm_start", 1)), **run)
+    assert train(made, purse, attempt=2, **run).factor.any()
+    assert purse.counts == [(stage["name"], stage["event"]["count"]) for stage in stored["stages"]]
 
 
 def test_the_warm_start_can_be_released_without_the_votes(train: Callable[..., Generator], tmp_path: Path) -> None:
@@ -434,7 +458,7 @@ def test_hardly_any_records_still_end_in_a_generator(
 def test_a_records_latent_ignores_the_other_records_to_the_last_bit(
     train: Callable[..., Generator], data: TrainingData
 ) -> None:
-    generator = train(plan(preset="warm_start_only", vote_share=0.0))
+    generator = train(start_alone())
     labels = torch.from_numpy(data.private_labels)
     whole = datalens.encode(generator, data.private_images, labels)
     assert whole.abs().max() <= 4.0
@@ -446,7 +470,7 @@ def test_a_records_latent_ignores_the_other_records_to_the_last_bit(
 
 
 def test_encoding_undoes_drawing(train: Callable[..., Generator]) -> None:
-    generator = train(plan(preset="warm_start_only", vote_share=0.0))
+    generator = train(start_alone())
     generator.mean.fill_(0.5)
     generator.factor.mul_(0.05)  # far from the brightness limits
     labels = torch.arange(40) % 10

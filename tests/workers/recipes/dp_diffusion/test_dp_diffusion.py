@@ -212,7 +212,7 @@ def test_drawing_may_begin_at_an_image_of_the_classes_gaussian(start_sigma: floa
     assert (max(own) < 0.02) == (start_sigma > 0), "an untrained denoiser leaves an image nearly as it is"
 
 
-def test_moments_have_texture_where_datalens_has_it_at_their_price() -> None:
+def test_moments_have_texture_where_the_recipe_has_it_at_their_price() -> None:
     facts = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
     names = []
     for epsilon in (0.1, 10.0):

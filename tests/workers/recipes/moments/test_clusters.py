@@ -17,7 +17,7 @@ from models.portable.textured import TexturedGenerator
 from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import (
     BY_CLASS,
     CLUSTER_ROUNDS,
@@ -30,8 +30,8 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import build_plan
-from workers.recipes.datalens import loop as datalens
 from workers.recipes.interface import Run, TrainingData
+from workers.recipes.moments import loop as moments
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.moments.released_sums import Kept
 from workers.recipes.moments.warm_start import NoiseScales, warm_start
@@ -39,7 +39,7 @@ from workers.recipes.moments.warm_start import NoiseScales, warm_start
 Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
-CONFIG = DataLensConfig(frequencies=8, components=12, vote_share=0.0, clusters=4, shrink=True, **SHARES)
+CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
 Numbers = npt.NDArray[np.float64]
 
 
@@ -207,12 +207,11 @@ def plan(facts: PublicFacts = FACTS, **options: Any) -> Plan:
     wanted: Mapping[str, Any] = {
         "frequencies": 6,
         "components": 10,
-        "vote_share": 0.0,
         "clusters": 3,
         **SHARES,
         **options,
     }
-    return build_plan("datalens", dict(wanted), account, account.capacity_nano, facts)
+    return build_plan("moments", dict(wanted), account, account.capacity_nano, facts)
 
 
 @pytest.mark.parametrize("texture", [False, True])
@@ -237,7 +236,7 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> No
     images = (rng.integers(0, 60, (600, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
     images[::2, :, 4:] += 70  # two clusters in each class
     data = TrainingData(images, labels, FACTS.classes)
-    generator = datalens.train(Run(plan=made, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
+    generator = moments.train(Run(plan=made, facts=FACTS, data=data, budget=Purse(), secret=b"0" * 32))
     assert paid == [(MEANS, 1), (POOLED, 1), *[(CLUSTERS, 1)] * CLUSTER_ROUNDS, (BY_CLASS, 1)]
     assert isinstance(generator, TexturedGenerator) == texture
     assert generator.centres.abs().max() > 0.1
@@ -250,9 +249,7 @@ def test_a_training_pays_for_every_round_and_draws_mixtures(texture: bool) -> No
     [
         {"clusters": 1},
         {"cluster_share": 0.0, "mean_share": 0.4},
-        {"vote_share": 0.1, "teachers": 10, "top_k": 3},
         {"class_share": 0.0, "pooled_share": 0.6},
-        {"warm_start": False, "vote_share": 1.0, "teachers": 10, "top_k": 3},
     ],
     ids=str,
 )

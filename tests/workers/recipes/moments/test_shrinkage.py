@@ -15,6 +15,12 @@ from workers.recipes.moments.shrinkage import (
 )
 
 RNG = np.random.default_rng(0)
+BEGINNING = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def same_noise() -> None:
+    RNG.bit_generator.state = BEGINNING
 
 
 def test_counts_that_differ_by_noise_become_equal_and_others_stay() -> None:

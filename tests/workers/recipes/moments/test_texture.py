@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from models.portable.textured import FILTER_UNIT, filters, texture
-from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.plan import PublicFacts
 from workers.recipes.moments.coefficients import TEXTURE_LARGEST, texture_basis, texture_coefficients
 
@@ -16,7 +16,7 @@ FACTS = PublicFacts(("a", "b"), 16, 20, 1, 100, "record")
 
 
 def basis(waves: int = 1024) -> npt.NDArray[np.float64]:
-    return texture_basis(DataLensConfig(texture=True, vote_share=0.0, texture_waves=waves), FACTS)
+    return texture_basis(MomentsConfig(texture=True, texture_waves=waves), FACTS)
 
 
 def pictures(n: int, channels: int = 1) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_the_basis_is_orthonormal_and_a_quarter_of_it_holds_nine_tenths_of_a_pic
     discs = np.stack([(down - 8) ** 2 + (across - at) ** 2 < 30 for at in range(5, 15)]).astype(np.uint8) * 255
     held = np.square(texture_coefficients(discs, basis())).mean(axis=0)
     assert held[:80].sum() > 0.9 * held.sum()
-    assert texture_basis(DataLensConfig(), FACTS).shape == (0, 0)
+    assert texture_basis(MomentsConfig(), FACTS).shape == (0, 0)
 
 
 def test_black_white_and_finest_checks_stay_on_the_table() -> None:

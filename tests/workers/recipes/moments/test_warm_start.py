@@ -19,8 +19,8 @@ from sklearn.datasets import load_digits
 
 from privacy.accounting.events import SMOOTHING_VARIANCE
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.moments.detail import coefficients_of
+from privacy.plans.moments.options import MomentsConfig
 from privacy.plans.moments.warm_start import BY_CLASS, COUNT_WEIGHT, MEANS, POOLED, QUANTISATION, warm_start_event
 from privacy.plans.plan import PublicFacts
 from workers.recipes.moments import released_sums as module
@@ -32,7 +32,7 @@ from workers.recipes.moments.warm_start import ClassGaussians, NoiseScales, prio
 Q = QUANTISATION
 CLIP = 1.5
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
-CONFIG = DataLensConfig(frequencies=8, components=12, teachers=10, top_k=3)
+CONFIG = MomentsConfig(frequencies=8, components=12)
 Rows = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
@@ -279,7 +279,7 @@ def test_in_colour_and_with_shaped_noise_a_record_attains_the_sensitivity_and_ne
     facts = dataclasses.replace(FACTS, channels=3)
     config = CONFIG.with_values(
         colour="luma_chroma", noise_shape=noise_shape, centre=0.5, coefficients=40, mean_clip=0.1, shrink=True,
-        texture=texture, vote_share=0.0,
+        texture=texture,
     )  # fmt: skip
     kept: dict[str, Any] = {}
     above = 1 << 30
@@ -336,7 +336,7 @@ def test_the_basis_is_orthonormal_and_reads_pixels_in_the_generators_order(chann
     np.testing.assert_allclose(rebuilt, planes.reshape(4, -1) / 255, atol=1e-4)
 
 
-def assert_sound(gaussians: ClassGaussians, config: DataLensConfig, facts: PublicFacts) -> None:
+def assert_sound(gaussians: ClassGaussians, config: MomentsConfig, facts: PublicFacts) -> None:
     classes, latent, outputs = len(facts.classes), config.latent_size(facts), facts.pixels + config.texture_size(facts)
     assert gaussians.mean.shape == (classes, outputs)
     assert gaussians.factor.shape == (classes, outputs, latent)

@@ -1,0 +1,72 @@
+"""What the options of class moments are where nobody gave them: they follow from what was declared and the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any, TypeVar
+
+from privacy.plans.moments.detail import TEXTURE_FROM, clips_for, clusters_for, detail_for, power_of, signal
+from privacy.plans.moments.options import PRESETS, MomentsConfig, suits_texture
+from privacy.plans.options import read_options
+from privacy.plans.plan import PublicFacts
+
+FOLLOWING = ("default",)  # presets whose detail follows; the others' values are as they stand
+_SHARES = ("mean_share", "pooled_share", "class_share", "cluster_share")
+# Options that may then be something else than their defaults.
+FOLLOWING_OPTIONS = frozenset((
+    "frequencies", "coefficients", "colour", "centre", "noise_shape", "texture", "texture_waves", "shrink",
+    "components", "class_components", "clusters", *_SHARES, "mean_clip", "deviation_clip", "component_clip",
+))  # fmt: skip
+C = TypeVar("C", bound=MomentsConfig)
+
+
+def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFacts) -> MomentsConfig:
+    """Complete the options of a request. What was given wins; nothing is looked up in private data.
+
+    Args:
+        options: a "preset" and options, as for `read_options`.
+        mu: of the whole budget, as one Gaussian release.
+        facts: what the owner declared.
+
+    Raises:
+        InvalidParameter: as `read_options`.
+    """
+    config = read_options(MomentsConfig, options, PRESETS)
+    return with_detail(config, set(options), mu, facts) if options.get("preset", "default") in FOLLOWING else config
+
+
+def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts, texture: bool = True) -> C:
+    """Give a configuration the detail that suits it, but for options that were given.
+
+    Args:
+        config: of moments, or of a recipe that starts from them.
+        given: names of the options that stand as they are.
+        mu: of the whole budget, of which `config.start_share` pays for the moments.
+        facts: what the owner declared.
+        texture: whether the recipe can draw images that have it.
+    """
+    q = signal(facts, mu)
+    if texture and q >= TEXTURE_FROM and suits_texture(facts) and "texture" not in given:
+        config = config.with_values(texture=True)
+    q *= config.start_share**0.5
+    config = config.with_values(**without(_detail(config, given, q, facts), given))
+    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size)
+    return config.with_values(**without(clips, given))
+
+
+def _detail(config: MomentsConfig, given: Set[str], q: float, facts: PublicFacts) -> dict[str, Any]:
+    clusters = config.clusters if "clusters" in given else clusters_for(q, config.texture)
+    follows = detail_for(facts, q, config.texture, clusters)
+    if "frequencies" in given and "coefficients" not in given:
+        del follows["coefficients"]  # all of the grid that was asked for
+    if not given.isdisjoint(_SHARES):  # they add up to 1, so whoever gives one of them divides the budget
+        follows = without(follows, {*_SHARES, "class_components", "clusters"})
+    if "colour" in given and config.colour == "rgb" and facts.channels > 1:
+        follows.pop("coefficients", None)  # strength by colour says nothing about red, green and blue
+        follows["frequencies"] = config.frequencies
+    return follows
+
+
+def without(follows: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
+    """Return what follows, but for what was given."""
+    return {name: value for name, value in follows.items() if name not in given}

@@ -1,0 +1,177 @@
+"""How alike synthetic and real images are, seen by one named public extractor: Frechet distance, precision, recall.
+
+Heusel et al. 2017 (arXiv:1706.08500) compare the Gaussians of two sets of features; Kynkaanniemi et al. 2019
+(arXiv:1904.06991) ask which share of one set lies where the other does. All three depend on the extractor and on how
+many images there are, so values compare only where both are the same: with published FIDs, never those of the extractor
+that is built in. The real images are public: nothing private is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.extractor import ExtractorUnusable, read_extractor
+from models.portable.textured import texture
+
+IMAGES_MAX, IMAGES_MIN = 5000, 20  # of each side; with fewer nothing is said
+NEIGHBOURS = 3
+BUILT_IN = "texture and colour (built in)"
+INCEPTION = "inception-2015-12-05.pt"  # the usual network's TorchScript file, as StyleGAN's authors publish it
+IN_REPORTS = "reports"  # name of the extractor of `models.extractor` that is looked for where that file is not there
+_QUADRANTS, _PATCHES = 2, 4  # to a side: of texture, and of colour
+_SIDE_MIN = 8
+_BLOCK = 250  # images or rows at once, which bounds memory
+
+
+@dataclass(frozen=True)
+class NamedExtractor:
+    """Something public that describes images.
+
+    Attributes:
+        name: with which every distance is told.
+        features: images (n, 1 or 3, h, w) uint8 to (n, d) float64, each image by itself.
+    """
+
+    name: str
+    features: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike two sets of images are.
+
+    Attributes:
+        extractor: its name.
+        frechet_distance: between the two Gaussians, squared as is usual; 0 of equal sets.
+        precision: share of the synthetic images that lie where real ones do.
+        recall: share of the real images that lie where synthetic ones do: low where kinds of images are missing.
+        images: of each side.
+    """
+
+    extractor: str
+    frechet_distance: float
+    precision: float
+    recall: float
+    images: int
+
+
+def find_extractor(folder: Path) -> NamedExtractor:
+    """Return the extractor of reports: the usual Inception network, else the operator's choice, else the built-in one.
+
+    Args:
+        folder: of the operator's networks, which need not be there.
+
+    Raises:
+        ExtractorUnusable: the operator's file is damaged or of another network.
+    """
+    if (folder / INCEPTION).is_file():
+        return NamedExtractor(f"Inception ({INCEPTION})", scripted(folder / INCEPTION))
+    if not (folder / f"{IN_REPORTS}.safetensors").is_file():
+        return NamedExtractor(BUILT_IN, texture_and_colour)
+    found = read_extractor(folder, IN_REPORTS)
+    name = f"{found.config.network} (sha256 {found.sha256[:12]}; {found.config.trained_on})"
+    return NamedExtractor(name, lambda images: found(images.float() / 255).double())
+
+
+def texture_and_colour(images: Tensor) -> Tensor:
+    """Describe images (n, c, h, w) uint8 by mean colours of 16 patches and the texture of four quadrants.
+
+    80 numbers of a grey image, 112 of one in colour, all of about the same size; none is learned. The recipes that
+    start from moments release numbers of this kind, so it is kinder to them than to others.
+    """
+    pixels = images.float() / 255
+    if min(pixels.shape[2:]) < _SIDE_MIN:
+        pixels = functional.interpolate(pixels, [max(_SIDE_MIN, side) for side in pixels.shape[2:]])
+    waves = functional.adaptive_avg_pool2d(texture(pixels.mean(1, keepdim=True)), _QUADRANTS)
+    patches = functional.adaptive_avg_pool2d(pixels, _PATCHES)
+    return torch.cat([waves.flatten(1), patches.flatten(1)], dim=1).double()
+
+
+def scripted(file: Path) -> Callable[[Tensor], Tensor]:
+    """Return the features of a TorchScript network that is called as the usual Inception network is.
+
+    Raises:
+        ExtractorUnusable: it is no TorchScript file.
+    """
+    try:
+        network = torch.jit.load(str(file), map_location="cpu").eval()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise ExtractorUnusable(f"{file.name} is no TorchScript file") from None
+
+    def features(images: Tensor) -> Tensor:
+        found: Tensor = network(images.expand(-1, 3, -1, -1), return_features=True)
+        return found.double()
+
+    return features
+
+
+@torch.no_grad()
+def measure_likeness(
+    synthetic: Tensor,
+    real: Tensor,
+    extractor: NamedExtractor,
+    *,
+    seed: int,
+    look: Callable[[int, int], None] = lambda _done, _steps: None,
+) -> Likeness | None:
+    """Compare as many synthetic images as real ones, at most IMAGES_MAX of each, drawn by a public seed.
+
+    Args:
+        synthetic: (n, c, h, w) uint8.
+        real: public, likewise.
+        extractor: that describes them.
+        seed: public; of the draw.
+        look: is told how many blocks are done, and of how many; what it raises ends this.
+
+    Returns:
+        What was found; None where a side has fewer than IMAGES_MIN images.
+    """
+    count = min(len(synthetic), len(real), IMAGES_MAX)
+    if count < IMAGES_MIN:
+        return None
+    stream, described = torch.Generator().manual_seed(seed), list[Tensor]()
+    blocks = -(-count // _BLOCK)
+    for side, images in enumerate((synthetic, real)):
+        parts = list[Tensor]()
+        for at, chosen in enumerate(torch.split(torch.randperm(len(images), generator=stream)[:count], _BLOCK)):
+            look(side * blocks + at, 2 * blocks)
+            parts.append(extractor.features(images[chosen]))
+        described.append(torch.cat(parts))
+    precision, recall = precision_and_recall(described[1], described[0])
+    return Likeness(extractor.name, frechet_distance(*described), precision, recall, count)
+
+
+def frechet_distance(left: Tensor, right: Tensor) -> float:
+    """Return the Frechet distance of the Gaussians of two sets of features (n, d), squared as is usual."""
+    root = _root(left.T.cov())
+    cross = torch.linalg.eigvalsh(root @ right.T.cov() @ root).clamp(min=0).sqrt().sum()
+    means = (left.mean(dim=0) - right.mean(dim=0)).square().sum()
+    return max(0.0, float(means + left.var(dim=0).sum() + right.var(dim=0).sum() - 2 * cross))
+
+
+def _root(matrix: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    root: Tensor = vectors * values.clamp(min=0).sqrt() @ vectors.T
+    return root
+
+
+def precision_and_recall(real: Tensor, fake: Tensor, neighbours: int = NEIGHBOURS) -> tuple[float, float]:
+    """Return the share of fake features (n, d) that lie where real ones do, and the share of real ones the other way.
+
+    A feature lies where a set does if it is as near to one of its points as that point's n-th neighbour in the set.
+    Distances are taken of a block of rows at a time.
+    """
+    return _covered(fake, real, neighbours), _covered(real, fake, neighbours)
+
+
+def _covered(points: Tensor, by: Tensor, neighbours: int) -> float:
+    own = (torch.cdist(part, by) for part in torch.split(by, _BLOCK))
+    radius = torch.cat([part.kthvalue(neighbours + 1, dim=1).values for part in own])  # a point is its own nearest
+    inside = [(torch.cdist(part, by) <= radius).any(dim=1) for part in torch.split(points, _BLOCK)]
+    return float(torch.cat(inside).double().mean())
