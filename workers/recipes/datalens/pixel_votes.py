@@ -23,6 +23,7 @@ from models.teacher_ensemble import TeacherConfig
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES, planned_iterations
+from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.teacher_stage import (
     Release,
     TeacherStageConfig,
@@ -30,12 +31,14 @@ from workers.recipes.datalens.teacher_stage import (
     run_teacher_stage,
     start_teacher_stage,
 )
-from workers.recipes.interface import NothingUseful, Run, load_checkpoint, save_checkpoint
+from workers.recipes.interface import NothingUseful, Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.ranks import share
 from workers.recipes.units import teacher_of_each
 
 _BETAS = (0.5, 0.999)  # of the generator's Adam
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
+_VOTE_SECONDS = 1e-5  # of one teacher on one image of 28 x 28
+_STEP_SECONDS = {"linear": 0.0, "dense": 1e-5, "convolutional": 3e-4}  # the same, of one step of learning
 
 
 class PixelStudent:
@@ -113,6 +116,13 @@ def train_on_pixels(run: Run) -> ConditionalDcganGenerator:
         raise NothingUseful
     network.settle()
     return network.cpu()
+
+
+def pixel_votes_work(plan: Plan, facts: PublicFacts) -> Piece:
+    """Return the one piece of such a training."""
+    cfg, iterations = plan.config_of(DataLensConfig), planned_iterations(plan)
+    each = _VOTE_SECONDS + cfg.teacher_steps * _STEP_SECONDS[cfg.teacher_network]
+    return Piece(VOTES, iterations, each * iterations * cfg.teachers * cfg.images_per_iteration * facts.size)
 
 
 def stage_config(run: Run, cfg: DataLensConfig) -> TeacherStageConfig:
