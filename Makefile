@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml obscura/pyproject.toml constraints.txt
 	echo "setup: done in $$((SECONDS - started)) s"
 	@touch $@
 
-demo: setup ## the main job from upload to private synthetic images, with a report, in var/demo
+demo: setup ## moments and datalens, from upload to private synthetic images, with a report, in var/demo
 	@$(BIN)/obscura demo --out var/demo
 
 test: setup ## the whole test suite; PostgreSQL and Redis are used when they can be had

@@ -22,6 +22,7 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "api": (("--quick", "--databases", "sqlite"), ()),
     "canary_audit": (("--epsilons", "1", "--effort", "1"), ()),
     "chaos": (("--mode", "embedded", "--kills", "3"), ()),
+    "datalens_loop": (("--preset", "published", "--epsilon", "1", "--seeds", "1", "--samples", "5000"), ()),
     "datalens_utility": (("--variants", "moments", "--epsilons", "1", *_ONE, "--samples", "5000"), ()),
     "diffusion_utility": (
         ("--folder", "{folder}/diffusion_digits", "--dataset", "digits", "--epsilon", "10", "--minutes", "1"),
@@ -37,7 +38,9 @@ RUNS: Mapping[str, tuple[Arguments, Arguments]] = {
     "membership_inference": (("--members", "500", "--epochs", "10"), ()),
     "noise_throughput": (("--draws", "500000", "--repeats", "1"), ()),
     "previews": (("--datasets", "digits"), ()),
+    "select_public": (("--epsilons", "3", *_ONE), ()),
     "small_folders": (("--datasets", "digits", "--epsilons", "10", *_ONE), ()),
+    "symmetry": (("--datasets", "digits", "--epsilons", "10", "--secrets", "1"), ()),
     "teacher_ensemble": (("--teachers", "200", "--repeats", "1"), ()),
     "uploads": (("--repeats", "1"), ()),
     # What papers, competitors and aggregators claim.

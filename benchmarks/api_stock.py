@@ -137,13 +137,15 @@ def lay_in(factory: SessionFactory, data_dir: Path, *, accounts: int, jobs: int,
 
 
 def _holds(factory: SessionFactory, ids: list[str], running: set[str], count: int) -> Sequence[Any]:
-    """Return holds: those of the running jobs, and captured ones of all accounts."""
+    """Return holds: those of the running jobs, and captured ones of all accounts, the first one among them."""
     columns = (HoldRow.id, HoldRow.job_id, HoldRow.account_id, HoldRow.amount_nano)
     with transaction(factory, read_only=True) as session:
         armed = session.execute(select(*columns).where(HoldRow.id.in_(running))).all()
-        # Ids are random, so this takes from all accounts.
+        # Ids are random, so this takes from all accounts; some of the first, whose jobs the routes are asked for.
         ended = select(*columns).where(HoldRow.account_id.in_(ids), HoldRow.id.not_in(running)).order_by(HoldRow.id)
-        return [*armed, *session.execute(ended.limit(count - len(armed))).all()]
+        first = session.execute(ended.where(HoldRow.account_id == ids[0]).limit(TRIALS)).all()
+        others = ended.where(HoldRow.id.not_in([hold.id for hold in first]))
+        return [*armed, *first, *session.execute(others.limit(count - len(armed) - len(first))).all()]
 
 
 def _key(number: int, now: datetime) -> dict[str, Any]:

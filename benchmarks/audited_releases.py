@@ -33,6 +33,8 @@ from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.dp_diffusion.central_images import CentralConfig, release_central_images
 from workers.recipes.interface import Run, TrainingData
 from workers.recipes.moments import released_sums
+from workers.recipes.select_public import loop as select_public
+from workers.recipes.select_public.space import Space
 from workers.recipes.units import Units
 
 _CLIP = 1.0
@@ -126,8 +128,12 @@ def audited_means(stddev: float) -> Audited:
     return Audited("warm start: counts and means", warm_start_event(MEANS, stddev), draw)
 
 
-def audited_scatter(stage: str, stddev: float) -> Audited:
-    """A covariance: the canary is a row at the clip, spread over four coordinates."""
+def audited_scatter(stage: str, stddev: float, mirrored: bool = False) -> Audited:
+    """A covariance: the canary is a row at the clip, spread over four coordinates.
+
+    Two of them change their sign in the mirror, where that is declared, and products with the others are not released.
+    """
+    parts = [np.arange(2), np.arange(2, 4)] if mirrored else [np.arange(4)]
     direction = np.full((1, 4), 10 * _CLIP)
     other = np.tile([[0.3, -0.2, 0.1, 0.0]], (_BASE, 1))
     noise_stddev = np.full((4, 4), released_sums.off_diagonal_stddev(stddev))
@@ -139,12 +145,13 @@ def audited_scatter(stage: str, stddev: float) -> Audited:
         rows = np.concatenate([other, direction]) if present else other
         noise = SecureNoise.derive(secret, "warm start")
         with no_noise():
-            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise)
-        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise) for _ in range(draws)]
+            adds = released_sums.release_scatter(direction, _CLIP, stddev, noise, parts)
+        released = [released_sums.release_scatter(rows, _CLIP, stddev, noise, parts) for _ in range(draws)]
         return np.array([float((one * adds * weight).sum()) for one in released])
 
     names = {POOLED: "warm start: pooled covariance", BY_CLASS: "warm start: covariance of a class"}
-    return Audited(names[stage], warm_start_event(stage, stddev), draw)
+    name = "warm start: covariance, mirror declared" if mirrored else names[stage]
+    return Audited(name, warm_start_event(stage, stddev), draw)
 
 
 def audited_histogram(unit: Unit, mu: float) -> Audited:
@@ -173,6 +180,50 @@ def audited_histogram(unit: Unit, mu: float) -> Audited:
     claim = plan.stages[0].event
     assert isinstance(claim, GaussianEvent)
     return Audited(f"class histogram ({unit}s)", claim, draw, draws=20_000)
+
+
+def audited_public_votes(mu: float, *, both: bool = False) -> Audited:
+    """The votes for public pictures, by the recipe's own counting and releasing; each class is an independent draw.
+
+    There are two public pictures, a light one and a dark one. As for the histogram, mu must be small.
+
+    Args:
+        mu: of the game's releases together.
+        both: the canary votes for the light one in the first iteration and for the dark one in the second, because the
+            choices have changed places, and the auditor looks at the difference, in which noise of one key is gone.
+    """
+    account = open_filter(100.0, 1e-5)
+    options = {"public_dataset_id": "public", "choices": 2, "iterations": 1 + both}
+
+    def facts(classes: int) -> PublicFacts:
+        return PublicFacts(tuple(map(str, range(classes))), 8, 8, 1, classes, "record")
+
+    plan = build_plan("select_public", options, account, int(mu**2 * NANO), facts(1))
+    public = torch.stack([torch.full((1, 8, 8), level) for level in (1.0, 0.0)])
+
+    def pixels(pictures: torch.Tensor) -> list[torch.Tensor]:
+        return [pictures.flatten(1)]
+
+    space = Space(pixels(public), pixels)
+
+    def draw(present: bool, draws: int, secret: bytes) -> Scores:
+        labels = np.arange(draws if present else 0)
+        data = TrainingData(np.full((len(labels), 8, 8), 255, dtype=np.uint8), labels, facts(draws).classes)
+        run = Run(plan=plan, facts=facts(draws), data=data, budget=PlanBudget(plan.stages), secret=secret)
+        released = []
+        for iteration in range(1 + both):
+            centres = (space.public.flip(0) if iteration else space.public).expand(draws, -1, -1)
+            votes = select_public.count_votes(run, space, centres)  # (draws, 2)
+            released.append(select_public.release_votes(run, votes, iteration).double().numpy())
+        scores: Scores = released[0][:, 0]
+        if both:
+            scores = (released[0] - released[1]) @ np.array([0.5, -0.5])
+        return scores
+
+    claim = plan.stages[0].event
+    assert isinstance(claim, GaussianEvent)
+    name = "two iterations of votes for public pictures" if both else "votes for public pictures"
+    return Audited(name, claim, draw, draws=2000 if both else 20_000)
 
 
 def audited_count(mu: float) -> Audited:
@@ -216,7 +267,10 @@ def audited_mechanisms(mu: float) -> tuple[Audited, ...]:
         audited_means(warm_start_event(MEANS, 9.0).sensitivity / mu),
         audited_scatter(POOLED, q * q / mu),
         audited_scatter(BY_CLASS, q * q / mu),
+        audited_scatter(POOLED, q * q / mu, mirrored=True),
         audited_histogram("record", 0.25),
         audited_histogram("subject", 0.25),
         audited_count(0.25),
+        audited_public_votes(0.25),
+        audited_public_votes(0.35, both=True),
     )

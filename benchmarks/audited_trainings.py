@@ -171,11 +171,11 @@ def tapped(tap: Tap) -> Iterator[None]:
             tap.means = release_means(rows, labels, classes, clip, stddev, noise)
         return tap.means
 
-    def watched_scatter(rows: Array, clip: float, stddev: float, noise: Any) -> Array:
+    def watched_scatter(rows: Array, clip: float, stddev: float, noise: Any, blocks: Any) -> Array:
         # Pooled, then the classes, which share one release: a record is in one of them.
         first = len(tap.scatters) < 2
         with tap.releasing(*[warm_start_event(BY_CLASS if tap.scatters else POOLED, stddev)] * first):
-            tap.scatters.append(release_scatter(rows, clip, stddev, noise))
+            tap.scatters.append(release_scatter(rows, clip, stddev, noise, blocks))
         return tap.scatters[-1]
 
     def watched_directions(current: MomentRound, moments: moment_votes.Moments, private: Any) -> Any:

@@ -25,7 +25,9 @@ from privacy.mechanisms.noise import SecureNoise
 from workers.recipes.class_histogram import loop as class_histogram
 from workers.recipes.interface import TrainingData
 from workers.recipes.moments import released_sums
+from workers.recipes.select_public import loop as select_public
 
+Numbers = npt.NDArray[np.float64]
 BEYOND = 4  # times k coordinates, and times the norm: twice the sensitivity of votes, four times that of sums
 SHARED = 4  # teachers that see each record
 
@@ -72,14 +74,43 @@ def votes_beyond_one() -> AbstractContextManager[object]:
     return mock.patch.object(topagg, "count_votes", doubled)
 
 
-def sums_beyond_clip() -> AbstractContextManager[object]:
+@contextmanager
+def sums_beyond_clip() -> Iterator[None]:
     """Clip records of the warm start at four times the norm that the price allows."""
-    clip = released_sums.clip_integer_rows
+    clip, clip_parts = released_sums.clip_integer_rows, released_sums.clip_integer_parts
 
     def loose(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np.int64]:
         return clip(rows, BEYOND * norm_max)
 
-    return mock.patch.object(released_sums, "clip_integer_rows", loose)
+    def loose_parts(rows: npt.NDArray[Any], norm_max: float, parts: Any) -> npt.NDArray[np.int64]:
+        return clip_parts(rows, BEYOND * norm_max, parts)
+
+    with (
+        mock.patch.object(released_sums, "clip_integer_rows", loose),
+        mock.patch.object(released_sums, "clip_integer_parts", loose_parts),
+    ):
+        yield
+
+
+@contextmanager
+def mirrored_beside() -> Iterator[None]:
+    """Symmetrise by adding every record's mirror image beside it, so that a record is added twice."""
+    scatter, means = released_sums.release_scatter, released_sums.release_means
+
+    def scatter_of_both(rows: Numbers, clip: float, stddev: float, noise: SecureNoise, parts: Any = None) -> Numbers:
+        mirrored = rows.copy()
+        if parts is not None and len(parts) > 1:
+            mirrored[:, parts[1]] *= -1
+        return scatter(np.concatenate([rows, mirrored]), clip, stddev, noise, parts)
+
+    def means_of_both(rows: Numbers, labels: npt.NDArray[np.int64], *others: Any) -> tuple[Numbers, Numbers]:
+        return means(np.tile(rows, (2, 1)), np.tile(labels, 2), *others)  # what has a mean is as in the mirror
+
+    with (
+        mock.patch.object(released_sums, "release_scatter", scatter_of_both),
+        mock.patch.object(released_sums, "release_means", means_of_both),
+    ):
+        yield
 
 
 @contextmanager
@@ -104,6 +135,26 @@ def subjects_by_record() -> AbstractContextManager[object]:
     return mock.patch.object(class_histogram, "records_to_sum", every_record)
 
 
+def two_votes_each() -> AbstractContextManager[object]:
+    """Let every record vote twice for a public picture."""
+    count = select_public.count_votes
+
+    def doubled(*arguments: Any) -> torch.Tensor:
+        return 2 * count(*arguments)
+
+    return mock.patch.object(select_public, "count_votes", doubled)
+
+
+def noise_once() -> AbstractContextManager[object]:
+    """Draw the noise of both iterations of votes for public pictures from one key."""
+    release = select_public.release_votes
+
+    def again(run: Any, private_votes: torch.Tensor, _iteration: int) -> torch.Tensor:
+        return release(run, private_votes, 0)
+
+    return mock.patch.object(select_public, "release_votes", again)
+
+
 BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "correct": nullcontext,
     "no noise": no_noise,
@@ -111,8 +162,11 @@ BROKEN: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "votes beyond k": votes_beyond_k,
     "votes beyond one": votes_beyond_one,
     "sums beyond the clip": sums_beyond_clip,
+    "mirrored beside": mirrored_beside,
     "shared shards": shared_shards,
     "subjects by record": subjects_by_record,
+    "two votes each": two_votes_each,
+    "noise once": noise_once,
 }
 
 

@@ -40,11 +40,13 @@ VARIANTS = {**BROKEN, **BROKEN_GRADIENTS}
 APPLIES = {  # which faults a mechanism can have; moments vote on every coordinate, sums have no teachers
     "votes on an image": ("no noise", "half the noise", "votes beyond k", "votes beyond one", "shared shards"),
     "moment votes": ("no noise", "half the noise", "votes beyond one", "shared shards"),
-    "warm start": ("no noise", "half the noise", "sums beyond the clip"),
+    "warm start": ("no noise", "half the noise", "sums beyond the clip", "mirrored beside"),
     "central images": ("no noise", "half the noise", "no clip"),
     "class histogram (records)": ("no noise", "half the noise"),
     "class histogram (subjects)": ("no noise", "half the noise", "subjects by record"),
     "count of records": ("no noise", "half the noise"),
+    "votes for public pictures": ("no noise", "half the noise", "two votes each"),
+    "two iterations of votes for public pictures": ("no noise", "noise once"),
 }
 
 

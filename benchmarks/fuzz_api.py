@@ -27,6 +27,7 @@ from sqlalchemy import select
 from benchmarks.api_stock import lay_in
 from benchmarks.ledger_databases import database
 from service import admins, auth
+from service.access import Scope
 from service.api.events import StreamLimits
 from service.cli.serving import listen, server_config
 from service.db.access_tables import ApiKey, Decision
@@ -84,7 +85,7 @@ def fuzz(
     with transaction(factory) as session:
         ids = {name: list(session.scalars(select(table.id).limit(IDS_MAX))) for name, table in KINDS.items()}
         if scope is not None:
-            if scope == auth.Scope.ADMIN:
+            if scope == Scope.ADMIN:
                 token = admins.admit_on_machine(session, name=f"fuzz {new_id('x')}", now=utc_now())[1]
             else:
                 token = auth.create_key(session, name="fuzz", scopes=[scope], now=utc_now())[1]

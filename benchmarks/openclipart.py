@@ -1,7 +1,7 @@
-"""Public pictures from a source of their own for GEP's anchors: Debian's package openclipart-png, or a folder of PNGs.
+"""Public pictures from a source of their own: Debian's package openclipart-png, or a folder of PNGs.
 
-Clip art is drawn on white or on nothing. Here it stands on black, as light as the ink is dark, which is how the images
-of the MNIST family stand.
+Clip art is drawn on white or on nothing. For GEP's anchors it stands on black, as light as the ink is dark, which is
+how the images of the MNIST family stand; for `select_public` it stays in colour on white.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ _SEED = 1
 _BYTES_MAX = 100_000  # larger files are posters of up to 600 million pixels
 
 
-def load_clipart(count: int, size: int) -> npt.NDArray[np.uint8]:
-    """Return pictures (n, size, size), n at most `count`: a draw of a public seed from all that the folder has.
+def load_clipart(count: int, size: int, *, colour: bool = False) -> npt.NDArray[np.uint8]:
+    """Return pictures (n, size, size[, 3]), n at most `count`: a draw of a public seed from all that the folder has.
+
+    Args:
+        count: of pictures.
+        size: pixels to a side.
+        colour: in colour on white; otherwise grey on black.
 
     Raises:
         FileNotFoundError: there are none; the message says how to get them.
@@ -38,14 +43,16 @@ def load_clipart(count: int, size: int) -> npt.NDArray[np.uint8]:
     pictures = []
     for place in order[:count]:
         with Image.open(paths[place]) as picture:
-            pictures.append(_on_black(picture, size))
+            white = _on_white(picture).convert("RGB" if colour else "L")
+        resized = np.asarray(white.resize((size, size), Image.Resampling.BOX), dtype=np.uint8)
+        pictures.append(resized if colour else 255 - resized)
     return np.stack(pictures)
 
 
-def _on_black(picture: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """Return one picture as grey values (size, size), whole and in the middle."""
+def _on_white(picture: Image.Image) -> Image.Image:
+    """Return one picture in colour, whole and in the middle."""
     drawn = picture.convert("RGBA")
     side = max(drawn.size)
     white = Image.new("RGBA", (side, side), "white")
     white.alpha_composite(drawn, ((side - drawn.width) // 2, (side - drawn.height) // 2))
-    return np.asarray(255 - np.asarray(white.convert("L").resize((size, size), Image.Resampling.BOX)), dtype=np.uint8)
+    return white

@@ -21,6 +21,7 @@ from models.portable.conditional_dcgan import ConditionalDcganConfig, Conditiona
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
+from models.portable.selected import SelectedConfig, SelectedPictures
 from models.portable.textured import TexturedConfig, TexturedGenerator
 
 WEIGHTS_FILE = "generator.safetensors"
@@ -58,6 +59,7 @@ NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] =
     "conditional_dcgan": (ConditionalDcganGenerator, ConditionalDcganConfig),
     "dcgan": (DcganGenerator, DcganConfig),
     "edm": (EdmDenoiser, EdmConfig),
+    "selected": (SelectedPictures, SelectedConfig),
     "textured": (TexturedGenerator, TexturedConfig),
 }
 

@@ -20,12 +20,12 @@ from sqlalchemy.orm import Session
 from obscura.private_files import replace_file
 from obscura.wire.ids import introduce
 from obscura.wire.words import Admission, DecisionAction, DecisionState
-from service.auth import Scope, is_usable, remember_key, revoke
+from service.access import Scope, find
+from service.auth import is_usable, remember_key, revoke
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
-from service.db.session import find
 from service.decisions import acting_key, ask
-from service.errors import Conflict, InvalidInput, NotFound, require_name, short_reason
+from service.errors import Conflict, InvalidInput, require_name, short_reason
 
 ADMINS_MIN = 2  # as many as it takes to decide anything
 ADMINS_MAX = 1000
@@ -122,9 +122,7 @@ def ask_revocation(session: Session, *, key_id: str, reason: str, asked_with: st
         Conflict: it was revoked already, or whoever asks may revoke it alone.
         Forbidden: the key that asks is no admin's.
     """
-    asking, key = acting_key(session, asked_with), session.get(ApiKey, key_id)
-    if key is None:
-        raise NotFound("There is no such key.", key_id=key_id)
+    asking, key = acting_key(session, asked_with), find(session, ApiKey, key_id)
     if key.revoked_at is not None:
         raise Conflict("This key was revoked already.", key_id=key.id)
     if key.admin_id is None or key.admin_id == asking.admin_id:

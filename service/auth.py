@@ -5,52 +5,23 @@ What a key made goes with it, and what those keys made, and so on: whoever has s
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session
 
 from obscura.wire.ids import digest_token, make_token
+from service.access import Principal, Scope, require_visible
 from service.db.access_tables import ApiKey
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized, require_name
 
 _TOKEN = re.compile(r"obs_([a-z2-7]{20})_([0-9a-f]{64})")
 _UNKNOWN = "This API key is not known here, or was revoked."
 _NO_HASH = hashlib.sha256(b"no such key").hexdigest()
-
-
-class Scope(enum.StrEnum):
-    """What a key may do. `admin` includes every other scope."""
-
-    ADMIN = "admin"
-    DATA = "data"
-    TRAIN = "train"
-    READ = "read"
-
-
-@dataclass(frozen=True)
-class Principal:
-    """Who is asking: a key's id, its scopes, and the person behind it where it is an admin's."""
-
-    id: str
-    scopes: frozenset[Scope]
-    admin_id: str | None = None
-
-    def require(self, scope: Scope) -> None:
-        """Let the caller pass, or not.
-
-        Raises:
-            Forbidden: the key has neither this scope nor `admin`.
-        """
-        if not self.scopes & {scope, Scope.ADMIN}:
-            has = ", ".join(sorted(self.scopes)) or "none"
-            raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
 
 
 def create_key(
@@ -202,6 +173,7 @@ def revoke_key(
         NotFound: no such key.
         Forbidden: it is another admin's, or has made a key that is.
     """
+    require_visible(session, ApiKey, key_id)
     key = session.get(ApiKey, key_id, populate_existing=True)
     if key is None:
         raise NotFound("There is no such key.", key_id=key_id)

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
 from obscura.wire.words import DecisionAction, DecisionState
+from service.access import visible
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.base import new_id
 from service.db.ledger_tables import AccountRow
@@ -122,7 +123,7 @@ def get_decision(
     Raises:
         NotFound: no such request.
     """
-    chosen = select(Decision).where(Decision.id == request_id, Decision.action.in_(actions))
+    chosen = visible(session, Decision).where(Decision.id == request_id, Decision.action.in_(actions))
     if lock:
         chosen = chosen.with_for_update().execution_options(populate_existing=True)
     decision = session.scalar(chosen)
@@ -157,7 +158,7 @@ def list_decisions(session: Session, now: datetime, *conditions: Any, limit: int
     """Return requests that fulfil conditions: those that nobody has decided first, and the newest first among these."""
     asking, deciding = aliased(Admin), aliased(Admin)
     query = (
-        select(Decision, AccountRow.name, asking.name, deciding.name)
+        visible(session, Decision, select(Decision, AccountRow.name, asking.name, deciding.name))
         .outerjoin(AccountRow, AccountRow.id == Decision.account_id)
         .join(asking, asking.id == Decision.asked_by)
         .outerjoin(deciding, deciding.id == Decision.decided_by)

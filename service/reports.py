@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from obscura.wire.schemas import to_the_minute
+from service.access import find
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation
 from service.db.session import SessionFactory, transaction
@@ -42,7 +43,7 @@ def read_report(storage: Storage, factory: SessionFactory, release_id: str, name
     """
     with transaction(factory, read_only=True) as session:
         release = get_release(session, release_id)
-        classes = session.get_one(Dataset, release.dataset_id).classes
+        classes = find(session, Dataset, release.dataset_id).classes
         evaluations = [_document(row) for row in finished_evaluations(session, release_id)]
     base = storage.read(key_of(release_id), name)
     return (_page if name == PAGE else _data)(base, evaluations, classes)

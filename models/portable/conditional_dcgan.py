@@ -62,8 +62,6 @@ class ConditionalDcganGenerator(nn.Module):
         norms = (nn.BatchNorm1d(c.dense, momentum=_MOMENTUM), nn.BatchNorm1d(cells, momentum=_MOMENTUM))
         self.norms = nn.ModuleList([*norms, nn.BatchNorm2d(wide, momentum=_MOMENTUM)])
         initialise(self, seed)
-        for norm in self.norms:
-            norm.register_buffer("num_batches_tracked", None)  # nothing reads it; what is released are floats
         stream = torch.Generator().manual_seed(seed)
         for layer in (self.first, self.second, self.third, self.last):
             nn.init.normal_(layer.weight, std=_DEVIATION, generator=stream)

@@ -61,7 +61,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     begin = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:begin])
     header.pop("__metadata__", None)
-    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
+    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "U8": torch.uint8}
     found = {}
     for name, about in header.items():
         if about["dtype"] not in kinds:

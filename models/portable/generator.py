@@ -109,6 +109,15 @@ class Generator(nn.Module):
         shape = (len(labels), self.config.channels, self.config.height, self.config.width)
         return self.values(latents, labels).clamp_(0, 1).view(shape)
 
+    def draw(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw unbent latents (n, d) of classes (n,) from a CPU generator, each around a centre of its class."""
+        z = torch.randn(len(labels), self.config.components, generator=stream).to(labels.device)
+        if self.config.clusters > 1:
+            up_to = self.shares.cumsum(1)[labels]  # (n, clusters)
+            drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
+            z += self.centres[labels, (drawn >= up_to[:, :-1]).sum(1)]
+        return z
+
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
         """Draw one image for each label.
@@ -120,9 +129,4 @@ class Generator(nn.Module):
         Returns:
             (n, c, h, w) float32 in [0, 1], on the labels' device.
         """
-        z = torch.randn(len(labels), self.config.components, generator=stream).to(labels.device)
-        if self.config.clusters > 1:
-            up_to = self.shares.cumsum(1)[labels]  # (n, clusters)
-            drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
-            z += self.centres[labels, (drawn >= up_to[:, :-1]).sum(1)]
-        return self.decode(self.latent(z, labels), labels)
+        return self.decode(self.latent(self.draw(labels, stream), labels), labels)

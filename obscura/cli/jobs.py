@@ -25,7 +25,7 @@ from obscura.cli.connection import (
     resolve_dataset,
 )
 from obscura.cli.console import CliError, Exit, Output
-from obscura.client import Client, Job, Preview
+from obscura.client import Client, Job
 from obscura.client.progress import job_progress, show_cost
 from obscura.wire.job_schemas import PlanRecord
 from obscura.wire.wording import EARLY_ENDS, show_epsilon, show_percent
@@ -36,6 +36,8 @@ COLUMNS = (
     "progress.step", "of=progress.steps", "release_id",
 )  # fmt: skip
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="job_...")]
+TRY_FIRST = "--preview"  # the option by which a plan is tried
+PICTURE = Path("preview.png")
 LABELS = {"train": "training", "sample": "sampling", "evaluate": "evaluation", "preview": "preview"}
 
 
@@ -47,12 +49,12 @@ def plan(
     option: OptionPairs = None,
     preset: Preset = None,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Try it on public images first: an accuracy and a picture, at no cost.")
+        bool, typer.Option(TRY_FIRST, help="Try it on public images first: an accuracy and a picture, at no cost.")
     ] = False,
     stand_in: Annotated[
         str | None, typer.Option(metavar="DATASET", help="Public dataset (name or id) to try it on.")
     ] = None,
-    picture: Annotated[Path, typer.Option(help="Where the preview's picture goes.")] = Path("preview.png"),
+    picture: Annotated[Path, typer.Option(help="Where the preview's picture goes.")] = PICTURE,
     as_json: Json = False,
 ) -> None:
     """Show what a training would buy and cost. No data is touched, nothing is spent."""
@@ -63,15 +65,9 @@ def plan(
             show_plan(output, client.plan(dataset_id, recipe=recipe, epsilon=epsilon, options=options))
         if not previewed:
             return
-        asked = client.preview(
-            dataset_id,
-            recipe=recipe,
-            epsilon=epsilon,
-            options=options,
-            stand_in_dataset_id=resolve_dataset(client, stand_in) if stand_in else None,
-        )
-        follow(output, asked.job(), LABELS["preview"])
-        show_preview(output, asked.refresh(), picture)
+        on = resolve_dataset(client, stand_in) if stand_in else None
+        wish = {"recipe": recipe, "epsilon": epsilon, "options": options, "stand_in_dataset_id": on}
+        try_first(output, client, picture, dataset_id, **wish)
 
 
 def train(
@@ -197,8 +193,18 @@ def follow(output: Output, job: Job, label: str) -> Job:
         return job.wait(on_event)
 
 
-def show_preview(output: Output, found: Preview, picture: Path) -> None:
-    """Show a preview's forecast, and keep its picture where there is one."""
+def try_first(output: Output, client: Client, picture: Path, dataset_id: str, **wish: Any) -> None:
+    """Preview a training on public images, show the forecast, and keep its picture where there is one.
+
+    Args:
+        wish: as `Client.preview` takes it.
+
+    Raises:
+        JobFailed: it came to nothing.
+    """
+    asked = client.preview(dataset_id, **wish)
+    follow(output, asked.job(), LABELS["preview"])
+    found = asked.refresh()
     if output.as_json:
         output.record(found, "preview")
     elif found.verdict is not None:

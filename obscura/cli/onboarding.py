@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from obscura.cli.console import CliError, Exit, Output
-from obscura.cli.jobs import LABELS, follow, show_preview
+from obscura.cli.jobs import PICTURE, TRY_FIRST, follow, try_first
 from obscura.cli.server_side import needed_to_count
 from obscura.client import Account, Client, Dataset, JobFailed, Release, Sample
 from obscura.client.client import RECIPE
@@ -43,6 +43,7 @@ class Onboarding:
         program: What every command begins with.
         beside: What has to run beside a command when it is repeated.
         options: Of the recipe.
+        recipe: What is trained.
     """
 
     client: Client
@@ -53,6 +54,7 @@ class Onboarding:
     program: str = "obscura"
     beside: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = RECIPE
 
     def say(self, what: str, command: str) -> None:
         """Announce a step, with the command that does it by itself."""
@@ -115,8 +117,8 @@ class Onboarding:
         Raises:
             CliError: The account cannot pay.
         """
-        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g}")
-        plan = self.client.plan(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        self.say("Planning", f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g}")
+        plan = self.client.plan(dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options))
         if not plan.budget.affordable:
             raise _spent(account)
         left = show_epsilon(plan.budget.left_epsilon, up=False)
@@ -129,17 +131,15 @@ class Onboarding:
             self.output.notice(note)
         return plan
 
-    def preview(self, dataset: Dataset, epsilon: float) -> None:
+    def try_on_public(self, dataset: Dataset, epsilon: float) -> None:
         """Show what the training would make of public images; where that fails, go on without."""
-        command = f"plan {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --preview"
+        command = f"plan {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g} {TRY_FIRST}"
         self.say("Trying it on public images, which costs nothing", command)
-        asked = self.client.preview(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+        wish = {"recipe": self.recipe, "epsilon": epsilon, "options": dict(self.options)}
         try:
-            follow(self.output, asked.job(), LABELS["preview"])
+            try_first(self.output, self.client, PICTURE, dataset.id, **wish)
         except JobFailed as error:
             self.output.notice(str(error))
-        else:
-            show_preview(self.output, asked.refresh(), Path("preview.png"))
 
     def send(self, dataset: Dataset) -> Dataset:
         """Send the pictures."""
@@ -148,10 +148,12 @@ class Onboarding:
 
     def train(self, dataset: Dataset, epsilon: float) -> Release:
         """Train, which spends the budget, and wait for the release."""
-        command = f"train {quoted(dataset.name)} --recipe {RECIPE} --epsilon {epsilon:g} --wait"
+        command = f"train {quoted(dataset.name)} --recipe {self.recipe} --epsilon {epsilon:g} --wait"
         self.say("Training, which spends the budget", command)
         with self.step(self.again(command)):
-            job = self.client.start_training(dataset.id, recipe=RECIPE, epsilon=epsilon, options=dict(self.options))
+            job = self.client.start_training(
+                dataset.id, recipe=self.recipe, epsilon=epsilon, options=dict(self.options)
+            )
         with self.step(self.again(f"jobs watch {job.id}")):
             return follow(self.output, job, "training").release()
 

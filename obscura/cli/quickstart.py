@@ -77,7 +77,7 @@ def quickstart(
         try:
             walk.plan(dataset, account, epsilon)
             if not yes:
-                walk.preview(dataset, epsilon)
+                walk.try_on_public(dataset, epsilon)
                 said_no = "Nothing was sent, and nothing spent."
                 confirm("Send the pictures and train? What is spent stays spent.", said_no)
         except BaseException:

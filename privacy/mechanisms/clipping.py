@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -52,10 +53,7 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
         PrivacyError: a row still exceeds the bound (never, unless this file is broken).
     """
     bound = _norm_max(norm_max)
-    if not np.issubdtype(rows.dtype, np.integer):
-        raise InvalidParameter("rows", str(rows.dtype), "only integers can be clipped to integers")
-    if rows.size and max(int(rows.max()), -int(rows.min())) > INTEGER_MAX:
-        raise InvalidParameter("rows", "(hidden)", f"magnitudes are at most {INTEGER_MAX}")
+    _check_integers(rows)
     clipped = np.empty(rows.shape, dtype=np.int64)
     for start in range(0, len(rows), _BLOCK_ROWS):
         values = rows[start : start + _BLOCK_ROWS].astype(np.float64)  # (block, d)
@@ -64,3 +62,48 @@ def clip_integer_rows(rows: npt.NDArray[Any], norm_max: float) -> npt.NDArray[np
             raise PrivacyError("a clipped row exceeds its bound")
         clipped[start : start + _BLOCK_ROWS] = block
     return clipped
+
+
+def clip_integer_parts(
+    rows: npt.NDArray[Any], norm_max: float, parts: Sequence[npt.NDArray[np.int64]]
+) -> npt.NDArray[np.int64]:
+    """Scale down integer rows whose outer products, of each part with itself, are too long together.
+
+    Args:
+        rows: (n, d) integers of magnitude at most 2^20. Private.
+        norm_max: the bound C, a whole number of at most 2^20. Public.
+        parts: places of numbers, which share none. Public. Numbers that are in no part become 0.
+
+    Returns:
+        (n, d) int64, where the parts' squared norms s_1, s_2, ... have s_1^2 + s_2^2 + ... <= C^4. It holds more than a
+        norm of C does where several parts are long: two of equal length may have a norm of 2^(1/4) C together.
+
+    Raises:
+        InvalidParameter: norm_max is not such a number, or the rows are not such integers.
+        PrivacyError: a row still exceeds the bound (never, unless this file is broken).
+    """
+    if not (float(norm_max).is_integer() and 1 <= norm_max <= INTEGER_MAX):
+        raise InvalidParameter("norm_max", norm_max, f"the bound is a whole number from 1 to {INTEGER_MAX}")
+    _check_integers(rows)
+    clipped = np.zeros(rows.shape, dtype=np.int64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        values = rows[start : start + _BLOCK_ROWS].astype(np.int64)
+        # Sums of squares are exact, and the rest is rounded as IEEE 754 says: no other row changes a bit of it.
+        squares = [np.square(values[:, part]).sum(axis=1).astype(np.float64) for part in parts]
+        long = np.sqrt(np.sqrt(sum(square * square for square in squares)))  # (block,)
+        shrink = 1 - 2.0**-40  # more than the rounding above
+        factor = np.minimum(1.0, norm_max * shrink / np.maximum(long, 1.0))
+        for part in parts:
+            clipped[start : start + _BLOCK_ROWS, part] = np.trunc(values[:, part] * factor[:, None]).astype(np.int64)
+        block = clipped[start : start + _BLOCK_ROWS]
+        exact = [np.square(block[:, part]).sum(axis=1).tolist() for part in parts]
+        if any(sum(square * square for square in of_row) > int(norm_max) ** 4 for of_row in zip(*exact, strict=True)):
+            raise PrivacyError("a clipped row exceeds its bound")
+    return clipped
+
+
+def _check_integers(rows: npt.NDArray[Any]) -> None:
+    if not np.issubdtype(rows.dtype, np.integer):
+        raise InvalidParameter("rows", str(rows.dtype), "only integers can be clipped to integers")
+    if rows.size and max(int(rows.max()), -int(rows.min())) > INTEGER_MAX:
+        raise InvalidParameter("rows", "(hidden)", f"magnitudes are at most {INTEGER_MAX}")

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from obscura.wire.wording import values_in_words
 from privacy.errors import InvalidParameter
 
+PUBLIC_DATASET_OPTIONS = ("anchors_dataset_id", "public_dataset_id")  # which a recipe may have one of
+
 
 class RecipeConfig(BaseModel):
     """Public parameters of one training: each recipe's own class adds its options, and says what follows if it can.
@@ -54,7 +56,24 @@ class RecipeConfig(BaseModel):
     @property
     def needed_anchors(self) -> str:
         """Public dataset whose images it needs; empty: none."""
-        return str(getattr(self, "anchors_dataset_id", ""))
+        return next((str(value) for name in PUBLIC_DATASET_OPTIONS if (value := getattr(self, name, ""))), "")
+
+    @property
+    def public_images_serve(self) -> str:
+        """What the images of that dataset are there for, in words for a card."""
+        return "of the gradient's basis"
+
+    def require_public(self, images: int, public_classes: tuple[str, ...], classes: tuple[str, ...]) -> None:
+        """Let that dataset pass if what was declared of it suffices: how many images at most, and which classes.
+
+        Args:
+            images: that it has at most.
+            public_classes: its class names.
+            classes: those of the private dataset.
+
+        Raises:
+            InvalidParameter: it does not.
+        """
 
     @property
     def changes_its_start(self) -> bool:

@@ -14,7 +14,7 @@ from privacy.accounting.filter import Filter
 from privacy.errors import InvalidParameter
 from privacy.plans.plan import Plan, PublicFacts, Recipe, stage_from_json
 
-NAMES = ("class_histogram", "datalens", "dp_classifier", "dp_diffusion", "dpgan", "moments")
+NAMES = ("class_histogram", "datalens", "dp_classifier", "dp_diffusion", "dpgan", "moments", "select_public")
 
 
 def recipe_of(name: str) -> Recipe:

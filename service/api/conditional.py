@@ -14,9 +14,9 @@ from pydantic import BaseModel
 from starlette import responses
 
 from obscura.wire.words import DecisionAction
+from service.access import Principal
 from service.api.deps import Service
 from service.api.problems import RangeNotSatisfiable
-from service.auth import Principal
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.decisions import Effect, decide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,12 +13,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy import Engine
 
 from obscura.wire.schemas import Identifier
+from service.access import Principal, Scope, on_behalf
 from service.api.events import StreamLimits
 from service.api.problems import MEDIA_TYPE, TooManyWrongKeys
 from service.api.slots import Slots
 from service.api.uploading import UploadLimits
 from service.api.wrong_keys import WrongKeys, client_address
-from service.auth import Principal, Scope, authenticate, claimed_id
+from service.auth import authenticate, claimed_id
 from service.db.session import SessionFactory, transaction
 from service.disk import DiskProbe
 from service.errors import InvalidInput, Unauthorized
@@ -63,9 +64,12 @@ class Service:
 
 
 async def running_service(request: Request) -> Service:
-    """The service that this application runs. Like all here that waits for nothing it needs no thread."""
+    """The service that this application runs, whose sessions bear whoever asks: `request.state.caller`, once known.
+
+    Like all here that waits for nothing it needs no thread.
+    """
     service: Service = request.app.state.service
-    return service
+    return replace(service, factory=on_behalf(service.factory, lambda: request.state.caller))
 
 
 Running = Annotated[Service, Depends(running_service)]
@@ -111,6 +115,7 @@ def authorize(
     principal = identify(service, request, credentials.credentials)
     for scope in needed.scopes:
         principal.require(Scope(scope))
+    request.state.caller = principal
     return principal
 
 

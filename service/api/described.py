@@ -1,11 +1,16 @@
-"""The OpenAPI document with a description of every name and an example of every operation."""
+"""The OpenAPI document with a description of every name, an example of every operation, and the options of each recipe.
+
+Options are typed for each recipe, which the field `recipe` chooses. That describes what a plan refuses, and refuses
+nothing itself: what a request may hold is said by the recipe's own model.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from privacy.plans.plan import Recipe
+from privacy.plans.registry import RECIPES
 from service.api.examples import PARAMETERS, known_example
-from service.api.typed_options import type_options
 from service.jobs import KINDS
 
 _MANY = [kind.many for kind in KINDS.values()]
@@ -25,6 +30,7 @@ TAGS = {
     "ledger": "Whether the ledger is sound.",
 }
 _JSON = "application/json"
+_PLACE = "#/components/schemas/"
 _FILES = {"name": "file_name"}  # parameters that mean something else than fields of the same name
 
 
@@ -49,7 +55,7 @@ def describe(document: dict[str, Any]) -> dict[str, Any]:
                     content["example"] = example_of(content["schema"], schemas)
     names = [f"`{name}`" for name in KINDS]
     schemas["JobRecord"]["properties"]["kind"]["description"] = f"{', '.join(names[:-1])} or {names[-1]}."
-    type_options(document)
+    _type_options(document)
     return document
 
 
@@ -85,3 +91,41 @@ def _choices(schema: dict[str, Any], schemas: dict[str, Any]) -> list[Any]:
     parts = [schema, *schema.get("anyOf", [])]
     parts += [schemas[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
     return [choice for part in parts for choice in part.get("enum", [])]
+
+
+def _type_options(document: dict[str, Any]) -> None:
+    """Replace each body that names a recipe by one body for each recipe, with that recipe's options."""
+    schemas = document["components"]["schemas"]
+    named = {name for name, schema in schemas.items() if "recipe" in schema.get("properties", {})}
+    bodies = [
+        operation["requestBody"]["content"][_JSON]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        if _JSON in operation.get("requestBody", {}).get("content", {})
+    ]
+    for recipe in RECIPES.values():
+        schemas[f"{_camel(recipe)}Options"] = {"description": f"Options of the recipe {recipe.name}.", **recipe.options}
+    for body in bodies:
+        request = body["schema"].get("$ref", "").removeprefix(_PLACE)
+        if request in named:
+            chosen = {recipe.name: f"{_camel(recipe)}{request}" for recipe in RECIPES.values()}
+            for recipe in RECIPES.values():
+                schemas[chosen[recipe.name]] = _request_for(recipe, request, schemas[request])
+            references = {name: _PLACE + schema for name, schema in chosen.items()}
+            body["schema"] = {
+                "oneOf": [{"$ref": reference} for reference in references.values()],
+                "discriminator": {"propertyName": "recipe", "mapping": references},
+            }
+
+
+def _request_for(recipe: Recipe, request: str, schema: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {"options": {"$ref": f"{_PLACE}{_camel(recipe)}Options"}}
+    if "trials" in schema["properties"]:
+        properties = {"trials": {"type": "array", "items": {"type": "object", "properties": properties}}}
+    narrowed = {"type": "object", "properties": {"recipe": {"const": recipe.name}, **properties}}
+    description = f"{schema['description']} By the recipe {recipe.name}."
+    return {"description": description, "allOf": [{"$ref": _PLACE + request}, narrowed]}
+
+
+def _camel(recipe: Recipe) -> str:
+    return recipe.name.title().replace("_", "")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import Request, Response
-from sqlalchemy import Select
+from sqlalchemy import ColumnElement, Select
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import ApiRecord, Page
@@ -45,31 +45,32 @@ def answer_newest(
     service: Service,
     request: Request,
     page: PageRequest,
-    query: Select[Any],
     table: Any,
     show: Callable[[Session, Sequence[Any]], Sequence[ApiRecord]],
-    *,
+    *conditions: ColumnElement[bool],
+    columns: Select[*tuple[Any, ...]] | None = None,
     moment: str = "created_at",
 ) -> Response:
-    """Send a page of what a query finds in a table, newest first by the column `moment`.
+    """Send a page of what the caller may see in a table, as `service.views.rows.newest` finds it.
 
-    The query is one of whole rows, or of columns with `id` among them; `show` makes records of them. A cursor names the
-    last row of a page, and not its moment, which is told to the minute only.
+    `show` makes records of the rows. A cursor names the last row of a page, and not its moment, which is told to the
+    minute only.
     """
     with transaction(service.factory, read_only=True) as session:
         before = None if page.cursor is None else decode_cursor(page.cursor, [str])[0]
         try:
-            rows, last = newest(session, query, table, limit=page.limit, before=before, moment=moment)
+            rows, last = newest(
+                session, table, *conditions, limit=page.limit, before=before, columns=columns, moment=moment
+            )
         except NotFound:
             raise _foreign_cursor() from None
         shown = Page[Any](items=list(show(session, rows)), next_cursor=last and encode_cursor([last]))
     return answer(request, shown)
 
 
-def narrowed(query: Select[Any], table: Any, **wanted: Any) -> Select[Any]:
-    """Return a query for rows whose columns have the values that were asked for; None asks for nothing."""
-    chosen = {name: value for name, value in wanted.items() if value is not None}
-    return query.where(*(getattr(table, name) == value for name, value in chosen.items()))
+def narrowed(table: Any, **wanted: Any) -> list[ColumnElement[bool]]:
+    """Return the conditions that columns have the values that were asked for; None asks for nothing."""
+    return [getattr(table, name) == value for name, value in wanted.items() if value is not None]
 
 
 def each(show: Callable[[Any], ApiRecord]) -> Callable[[Session, Sequence[Any]], list[ApiRecord]]:

@@ -62,6 +62,7 @@ STATUSES: dict[str, tuple[int, str]] = {
     "busy": (503, "Busy"),
     "out_of_disk": (507, "Not enough disk space"),
     "upload_refused": (422, "The content breaks a rule"),
+    "uploads_stopped": (503, "No images are taken"),
     "upload_failed": (500, "The upload could not be stored"),
     "upload_stalled": (408, "The upload stalled"),
     "unsupported_media_type": (415, "Content type not supported"),

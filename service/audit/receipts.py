@@ -22,6 +22,7 @@ from service.db.job_tables import Release
 from service.db.ledger_tables import AccountRow
 from service.errors import LedgerCorruption
 from service.ledger.chain import Entry, body_hash
+from service.logs import get_logger
 from service.storage.interface import Storage
 
 FORMAT = "obscura receipt"
@@ -140,9 +141,15 @@ def keep_newest(session: Session, storage: Storage) -> int:
 
 
 def _newest(session: Session) -> Iterable[dict[str, Any]]:
-    """The receipt of the newest release of each account."""
+    """The receipt of the newest release of each account. One that was damaged is left to a full verification."""
     for account_id in session.scalars(select(Release.account_id).distinct()).all():
         latest = select(func.max(Release.created_at)).where(Release.account_id == account_id).scalar_subquery()
-        query = select(Release.receipt).where(Release.account_id == account_id, Release.created_at == latest)
-        # Several may be of one minute.
-        yield max(session.scalars(query).all(), key=lambda receipt: int(receipt["statement"]["entry"]["sequence"]))
+        query = select(Release.id, Release.receipt).where(Release.account_id == account_id)
+        read = {}  # several may be of one minute
+        for row in session.execute(query.where(Release.created_at == latest)):
+            try:
+                read[int(row.receipt["statement"]["entry"]["sequence"])] = row.receipt
+            except (KeyError, TypeError, ValueError):
+                get_logger(__name__).error("receipt_unreadable", release_id=row.id)
+        if read:
+            yield read[max(read)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
-from service.api.deps import Service
-from service.auth import Principal, Scope
+from service.access import Principal, Scope
+from service.api.deps import Service, running_service
 from service.dashboard.pages import SignInNeeded
 from service.dashboard.sessions import SignInLinks, find_session, form_token, name_of
 from service.db.session import SessionFactory, transaction
@@ -74,9 +74,9 @@ class Viewer:
 
 
 async def running_dashboard(request: Request) -> Dashboard:
-    """The dashboard that this application runs."""
+    """The dashboard that this application runs, with the service of whoever looks."""
     dashboard: Dashboard = request.app.state.dashboard
-    return dashboard
+    return replace(dashboard, service=await running_service(request))
 
 
 Running = Annotated[Dashboard, Depends(running_dashboard)]
@@ -93,7 +93,7 @@ def find_viewer(request: Request, dashboard: Running) -> Viewer:
         viewer = Viewer(principal=None, form_token="")
     if viewer is None:
         raise SignInNeeded("Sign in with an API key to see this page.")
-    request.state.viewer = viewer
+    request.state.viewer, request.state.caller = viewer, viewer.principal
     return viewer
 
 

@@ -16,6 +16,7 @@ from obscura.wire.words import DatasetState, DecisionAction, Visibility
 from privacy.errors import PrivacyError
 from privacy.plans.registry import RECIPES
 from service import ledger
+from service.access import visible
 from service.dashboard.access import Admin, Form, Running, find_viewer
 from service.dashboard.charts import spend_chart
 from service.dashboard.forms import do_once, once_of, read_body
@@ -51,7 +52,7 @@ def overview(request: Request, dashboard: Running, after: Place = None) -> HTMLR
         raises = list_decisions(session, now, Decision.action == DecisionAction.RAISE, limit=REQUESTS_MAX)
         values["requests"] = [asked for asked in raises if asked.waiting]
         values["stopped"] = bool(arming_stops(session))
-        values["release_count"] = session.scalar(select(func.count()).select_from(Release)) or 0
+        values["release_count"] = session.scalar(visible(session, Release, select(func.count(Release.id)))) or 0
         values["steps"] = None if values["release_count"] else first_steps(session)
     return page(request, "overview.html", **values)
 
@@ -77,9 +78,11 @@ class FirstSteps:
 
 def first_steps(session: Session) -> FirstSteps:
     """Return how far an installation without a release has come."""
-    ready = select(Dataset.id).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
-    asked = select(Job.id).where(Job.recipe.in_(list(RECIPES)))
-    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (select(AccountRow.id), ready, asked)))
+    private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
+    account = visible(session, AccountRow, select(AccountRow.id))
+    ready = visible(session, Dataset, select(Dataset.id)).where(*private)
+    asked = visible(session, Job, select(Job.id)).where(Job.recipe.in_(list(RECIPES)))
+    return FirstSteps(*(session.scalar(query.limit(1)) is not None for query in (account, ready, asked)))
 
 
 @router.get("/accounts/new")

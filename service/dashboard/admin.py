@@ -6,10 +6,9 @@ import math
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
-from sqlalchemy import select
 
 from service import admins, decisions, ledger
-from service.auth import Principal, Scope
+from service.access import Principal, Scope, visible
 from service.dashboard.access import Admin, Dashboard, Form, Reader, Running, find_viewer
 from service.dashboard.pages import PageRoute, SignInNeeded, page
 from service.db.access_tables import ApiKey
@@ -58,10 +57,10 @@ def show_admins(request: Request, dashboard: Running, viewer: Reader) -> HTMLRes
         raise SignInNeeded("Sign in with an admin's key to see this page.")
     viewer.principal.require(Scope.ADMIN)
     now = dashboard.clock()
-    newest_keys = select(ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
     with transaction(dashboard.factory, read_only=True) as session:
         people = [views.admin(row) for row in admins.admins(session)]
         requests = decisions.list_decisions(session, now, limit=RECENT_REQUESTS)
+        newest_keys = visible(session, ApiKey).order_by(ApiKey.created_at.desc(), ApiKey.id).limit(RECENT_KEYS)
         keys = views.keys(session, session.scalars(newest_keys).all())
     return page(
         request,

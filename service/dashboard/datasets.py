@@ -16,9 +16,9 @@ from sqlalchemy import or_, select
 from obscura.wire.schemas import DatasetRequest, Identifier
 from obscura.wire.words import DatasetState
 from privacy.errors import PrivacyError
+from service.access import Scope, find, visible
 from service.api.routes.datasets import put_content
 from service.api.uploading import Body
-from service.auth import Scope
 from service.dashboard.access import (
     Dashboard,
     Form,
@@ -39,7 +39,7 @@ from service.datasets.reading import Sent, UploadRefused
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.ledger_tables import AccountRow
-from service.db.session import find, transaction
+from service.db.session import transaction
 from service.errors import InvalidInput, ObscuraError
 from service.ingest.formats import FORMATS
 from service.views import jobs
@@ -59,10 +59,9 @@ def dataset_list(
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
     """Show the datasets, newest first, narrowed to what was asked for."""
-    narrowed = filters.conditions(Dataset, ("q", "state", "account"), states=list(DatasetState))
     with transaction(dashboard.factory, read_only=True) as session:
-        query = select(Dataset).where(*narrowed)
-        rows, older_than = newest(session, query, Dataset, limit=DATASETS_A_PAGE, before=filters.before)
+        narrowed = filters.conditions(session, Dataset, ("q", "state", "account"), states=list(DatasetState))
+        rows, older_than = newest(session, Dataset, *narrowed, limit=DATASETS_A_PAGE, before=filters.before)
         values = filters.shown(session, "/datasets") | {"datasets": [dataset_view(row) for row in rows]}
     return page(request, "datasets.html", **values, states=DATASET_STATES, older_than=older_than)
 
@@ -110,7 +109,7 @@ def dataset(request: Request, dashboard: Running, dataset_id: str) -> HTMLRespon
         row = find(session, Dataset, dataset_id)
         values: dict[str, Any] = {
             "dataset": dataset_view(row),
-            "account": None if row.account_id is None else session.get_one(AccountRow, row.account_id),
+            "account": None if row.account_id is None else find(session, AccountRow, row.account_id),
             "jobs": jobs.recent(session, dashboard.clock(), using, limit=RECENT_JOBS),
             "needing": deletion.jobs_needing(session, dataset_id),
             "formats": FORMATS,
@@ -195,5 +194,6 @@ def _dataset_form(
     error: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
     with transaction(dashboard.factory, read_only=True) as session:
-        accounts = session.execute(select(AccountRow.id, AccountRow.name, AccountRow.unit).limit(ROWS_MAX)).all()
+        choices = visible(session, AccountRow, select(AccountRow.id, AccountRow.name, AccountRow.unit))
+        accounts = session.execute(choices.limit(ROWS_MAX)).all()
     return form_page(request, "dataset_new.html", error, values, accounts=accounts, formats=FORMATS)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import DatasetState, JobState
 from privacy.plans.registry import RECIPES
+from service.access import visible
 from service.db.ledger_tables import AccountRow
 from service.errors import InvalidInput
 from service.views.rows import ROWS_MAX
@@ -40,7 +41,8 @@ class Filters:
 
     def shown(self, session: Session, path: str) -> dict[str, Any]:
         """Return what every list on a page shows of this: what was chosen, what else could be, and where it stands."""
-        choices = select(AccountRow.id, AccountRow.name).order_by(AccountRow.name).limit(ROWS_MAX)
+        named = visible(session, AccountRow, select(AccountRow.id, AccountRow.name))
+        choices = named.order_by(AccountRow.name).limit(ROWS_MAX)
         return {
             "filters": self._texts(),
             "list_path": self.address(path),
@@ -51,10 +53,13 @@ class Filters:
     def _texts(self) -> dict[str, str]:
         return {name: value for name, value in asdict(self).items() if name != "before"}
 
-    def conditions(self, table: Any, by: Sequence[str], *, states: Sequence[str] = ()) -> list[ColumnElement[bool]]:
+    def conditions(
+        self, session: Session, table: Any, by: Sequence[str], *, states: Sequence[str] = ()
+    ) -> list[ColumnElement[bool]]:
         """Return the conditions on a table.
 
         Args:
+            session: any transaction.
             table: whose rows are listed.
             by: what its list can be narrowed by; the table has the columns.
             states: that its rows may have.
@@ -73,7 +78,7 @@ class Filters:
         if self.account:
             found.append(table.account_id == self.account)
         if self.q:
-            newest = select(table.id).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
+            newest = visible(session, table, select(table.id)).order_by(table.created_at.desc()).limit(SEARCHED_MAX)
             named = table.id.in_(newest) & table.name.icontains(self.q, autoescape=True)
             found.append(or_(table.id == self.q, named))
         return found

@@ -32,9 +32,9 @@ def job_list(
 ) -> HTMLResponse:
     """Show the jobs under way and the latest ones, or those that ended before one; narrowed to what was asked for."""
     now = dashboard.clock()
-    narrowed = filters.conditions(Job, ("state", "account", "recipe"), states=list(JobState))
     first = filters.before is None
     with transaction(dashboard.factory, read_only=True) as session:
+        narrowed = filters.conditions(session, Job, ("state", "account", "recipe"), states=list(JobState))
         active = views.unfinished(session, now, *narrowed) if first else []
         searches = sweeps.newest_views(session) if first and not narrowed else []
         ended, older_than = views.ended(session, now, *narrowed, limit=JOBS_A_PAGE, before=filters.before)

@@ -58,6 +58,7 @@ _STATUSES = {
     "forbidden": (403, "Not with this key"),
     "conflict": (409, "That is not possible now"),
     "too_large": (413, "Too large"),
+    "uploads_stopped": (503, "No images are taken"),
     "ledger_corruption": (503, "The ledger needs an operator"),
 }
 

@@ -11,9 +11,9 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 
 from obscura.wire import formats
 from service import jobs, reports, weights
+from service.access import Principal
 from service.api.ordering import order
 from service.api.routes.releases import read_content
-from service.auth import Principal
 from service.dashboard.access import Dashboard, Form, Running, Trainer, find_viewer
 from service.dashboard.filters import Filters
 from service.dashboard.pages import REPORT_POLICY, PageRoute, page
@@ -40,8 +40,8 @@ def release_list(
     filters: Annotated[Filters, Depends()],
 ) -> HTMLResponse:
     """Show the releases with their sample grids, newest first, narrowed to what was asked for."""
-    narrowed = filters.conditions(Release, ("q", "account"))
     with transaction(dashboard.factory, read_only=True) as session:
+        narrowed = filters.conditions(session, Release, ("q", "account"))
         shown, older_than = views.views(session, *narrowed, limit=RELEASES_A_PAGE, before=filters.before)
         values = filters.shown(session, "/releases")
     return page(request, "releases.html", **values, releases=shown, older_than=older_than)

@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.auth import Principal, Scope, find_usable, principal_of
+from service.access import Principal, Scope
+from service.auth import find_usable, principal_of
 from service.db.access_tables import Admin, ApiKey, SignIn
 
 SESSION_SECONDS = 8 * 3600

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from swagger_ui_bundle import swagger_ui_path
 
+from service.access import Principal, Scope
 from service.api.deps import identify
 from service.api.problems import TooManyWrongKeys
 from service.api.wrong_keys import client_address
-from service.auth import Principal, Scope, authenticate
+from service.auth import authenticate
 from service.dashboard.access import COOKIE, Dashboard, Form, Running, is_secure, read_form
 from service.dashboard.pages import REFERENCE_POLICY, PageRoute, page
 from service.dashboard.sessions import LINK_SECONDS, SESSION_SECONDS, close_session, may_read, open_session

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import JobRequest
@@ -20,6 +19,7 @@ from privacy.errors import PrivacyError
 from privacy.plans.plan import Recipe
 from privacy.plans.registry import RECIPES
 from service import jobs
+from service.access import find, visible
 from service.api.ordering import order
 from service.api.routes.orders import read_picture
 from service.api.routes.recipes import describe
@@ -157,7 +157,7 @@ def _page(
     template: str,
     refused: ObscuraError | PrivacyError | None = None,
 ) -> HTMLResponse:
-    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None}
+    values: dict[str, Any] = {"plan": None, "public": [], "most": None, "free": None, "payer": None}
     with transaction(dashboard.factory, read_only=True) as session:
         trained = _datasets(session, wish.dataset)
         dataset = next((row for row in trained if row.id == wish.dataset), trained[0] if trained else None)
@@ -208,11 +208,12 @@ def _parted(wish: Wish, recipe: Recipe | None) -> dict[str, Any]:
 
 def _datasets(session: Session, chosen: str) -> list[DatasetRecord]:
     """Return the newest private datasets that have their images, the chosen one among them in any case."""
-    ready = select(Dataset).where(Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE)
+    private = Dataset.state == DatasetState.READY, Dataset.visibility == Visibility.PRIVATE
+    ready = visible(session, Dataset).where(*private)
     newest = list(session.scalars(ready.order_by(Dataset.created_at.desc()).limit(CHOICES_MAX)))
     if chosen and all(row.id != chosen for row in newest):
-        row = session.get(Dataset, chosen)
-        if row is None or row.visibility is not Visibility.PRIVATE:
+        row = find(session, Dataset, chosen)
+        if row.visibility is not Visibility.PRIVATE:
             raise NotFound("There is no such private dataset.")
         newest.insert(0, row)
     return [dataset_view(row) for row in newest]

@@ -14,12 +14,14 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import TRAIN, UNFINISHED, DatasetState
+from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service import jobs
+from service.access import find, visible
 from service.datasets import fingerprints, states, vault
 from service.db.base import is_id
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
-from service.db.session import SessionFactory, among, find, transaction
+from service.db.session import SessionFactory, among, transaction
 from service.errors import Conflict, ObscuraError
 from service.failpoints import failpoint
 from service.logs import get_logger
@@ -92,7 +94,8 @@ def begin(session: Session, dataset_id: str, *, cancel_jobs: bool, now: datetime
 
 def jobs_needing(session: Session, dataset_id: str) -> Sequence[str]:
     """Return the ids of jobs that have not ended and read this dataset, oldest first."""
-    return session.scalars(select(Job.id).where(_needs(dataset_id)).order_by(Job.created_at)).all()
+    needing = visible(session, Job, select(Job.id)).where(_needs(dataset_id))
+    return session.scalars(needing.order_by(Job.created_at)).all()
 
 
 def finish(session: Session, dataset_id: str) -> Dataset:
@@ -142,12 +145,12 @@ def unfinished(session: Session, settings: Settings) -> Sequence[str]:
 
 
 def _needs(dataset_id: str) -> ColumnElement[bool]:
-    """Jobs that have not ended and read this dataset: trainings on it or with anchors from it, and jobs of other kinds
+    """Jobs that have not ended and read this dataset: trainings on it or with images from it, and jobs of other kinds
     that read it as a public one.
 
     Drawing from a release needs none. A training does without the dataset that its release will be measured on.
     """
-    anchors_id = Job.plan[("config", "anchors_dataset_id")].as_string()
-    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, anchors_id == dataset_id))
+    named = [Job.plan[("config", name)].as_string() == dataset_id for name in PUBLIC_DATASET_OPTIONS]
+    training = and_(Job.kind == TRAIN, or_(Job.dataset_id == dataset_id, *named))
     public = and_(Job.kind != TRAIN, Job.evaluation_dataset_id == dataset_id)
     return and_(or_(training, public), Job.state.in_(UNFINISHED))

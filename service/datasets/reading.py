@@ -73,6 +73,20 @@ class UploadFailed(ObscuraError):
         self.fault = fault
 
 
+class UploadsStopped(ObscuraError):
+    """The service has no key by which it knows images again: a start that found something wrong makes none."""
+
+    code: ClassVar[str] = "uploads_stopped"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The service takes no images now: the key by which it knows an image again is missing. It is made at a "
+            "start that finds nothing wrong, so ask the operator to read what `obscura ledger verify` says, to mend "
+            "that, and to start the service again. A key that was there before comes back from a backup alone. "
+            "Nothing was changed: the dataset stays declared, and the same upload may be sent again."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Upload(Declaration):
     """One upload of a dataset's content: the declaration that it is held to, whose account pays, and its number.
@@ -126,10 +140,11 @@ def staged(settings: Settings, upload: Upload, sent: Sent) -> Iterator[Content]:
         UploadRefused: The content breaks a rule.
         UploadTooLarge: Too many bytes.
         UploadFailed: The disk or the service failed.
+        UploadsStopped: The service lacks the key of fingerprints.
     """
     key = key_of(upload.dataset_id)
     request = _request(settings, upload, sent.format)
-    fingerprint_key = _fingerprint_key(settings, request)
+    fingerprint_key = _fingerprint_key(settings)
     with ExitStack() as stack:
         with _disk_faults(request):
             make_private_folder(request.source.parent)
@@ -303,12 +318,12 @@ def _array(request: IngestRequest, name: str) -> vault.SealedArray:
     return vault.SealedArray(request.target, request.dataset_id, name, request.target_key)
 
 
-def _fingerprint_key(settings: Settings, request: IngestRequest) -> bytes:
+def _fingerprint_key(settings: Settings) -> bytes:
     try:
         return vault.read_key(vault.fingerprint_key_path(settings))
     except NotFound:  # with a new one, images that are known would pass for new
         get_logger(__name__).error("fingerprint_key_missing", path=str(vault.fingerprint_key_path(settings)))
-        raise _error(Fault.INTERNAL, request) from None
+        raise UploadsStopped from None
 
 
 def _publish(settings: Settings, request: IngestRequest) -> None:

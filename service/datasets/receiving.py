@@ -18,10 +18,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from obscura.wire.words import DatasetState
+from service.access import find
 from service.datasets import fingerprints, reading, states, vault
 from service.datasets.reading import Content, Sent, Upload
 from service.db.dataset_tables import Dataset
-from service.db.session import SessionFactory, find, transaction
+from service.db.session import SessionFactory, transaction
 from service.disk import require_room
 from service.errors import Conflict, ObscuraError
 from service.logs import get_logger

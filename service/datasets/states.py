@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 from obscura.wire.names import same_names
 from obscura.wire.words import DatasetState, Unit, Visibility
 from service import ledger
+from service.access import find
 from service.datasets import fingerprints, vault
 from service.datasets.fingerprints import Known
 from service.datasets.reading import Content, Upload
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
 from service.db.ledger_tables import AccountRow
-from service.db.session import find
-from service.errors import Conflict, InvalidInput, NotFound, require_name
+from service.errors import Conflict, InvalidInput, require_name
 from service.ledger.commitments import columns_of, dataset_facts
 from service.settings import Settings
 
@@ -122,9 +122,7 @@ def _check_subjects(
         if subjects_declared is not None:
             raise InvalidInput("A public dataset protects nobody, so it declares no subjects.")
         return
-    account = session.get(AccountRow, account_id)
-    if account is None:
-        raise NotFound(f"There is no account {account_id}.")
+    account = find(session, AccountRow, account_id)
     if account.unit is not Unit.SUBJECT:
         if subjects_declared is not None:
             raise InvalidInput(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Engine, Select, create_engine, event, make_url
@@ -16,12 +16,9 @@ from sqlalchemy.exc import IntegrityError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import InstrumentedAttribute, Session, sessionmaker
 
 from obscura.private_files import make_private, make_private_folder
-from service.db.base import Base
 from service.db.writers import WriterQueue
-from service.errors import NotFound
 
 SessionFactory = sessionmaker[Session]
-Row = TypeVar("Row", bound=Base)
 
 SQLITE_BUSY_MILLISECONDS = 30_000
 # A writer that waits longer than this for the account's row gives up; the caller may retry.
@@ -114,19 +111,6 @@ def transaction(factory: SessionFactory, *, read_only: bool = False, snapshot: b
         if _is_busy(error.orig):
             raise DatabaseBusy(None, None, error.orig or error) from error
         raise
-
-
-def find(session: Session, table: type[Row], row_id: str, *, lock: bool = False) -> Row:
-    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
-
-    Raises:
-        NotFound: nothing was found; the message says what was looked for.
-    """
-    row = session.get(table, row_id, with_for_update=lock or None, populate_existing=lock)
-    if row is None:
-        noun = table.__name__.lower()
-        raise NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
-    return row
 
 
 def among(session: Session, wanted: Select[str], column: InstrumentedAttribute[str], ids: Sequence[str]) -> set[str]:

@@ -8,9 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.words import JobState
+from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Made, Release, Sweep
-from service.db.session import find
 from service.errors import NotFound, StaleAttempt
 
 MadeByJob = TypeVar("MadeByJob", bound=Made)
@@ -38,7 +38,7 @@ def get_sweep(session: Session, sweep_id: str) -> Sweep:
 
 def made_by(session: Session, table: type[MadeByJob], job_id: str) -> MadeByJob:
     """Return what a job makes, or raise NotFound."""
-    made = session.scalar(select(table).where(table.job_id == job_id))
+    made = session.scalar(visible(session, table).where(table.job_id == job_id))
     if made is None:
         raise NotFound(f"There is no {table.__name__.lower()} of this job.", job_id=job_id)
     return made
@@ -63,9 +63,8 @@ def secret_of(session: Session, *, job_id: str, attempt: int) -> bytes:
 
     Never log them, store them or put them into an error.
     """
-    secret = session.scalar(
-        select(Job.secret).where(Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING)
-    )
+    running = Job.id == job_id, Job.attempt == attempt, Job.state == JobState.RUNNING
+    secret = session.scalar(visible(session, Job, select(Job.secret)).where(*running))
     if secret is None:
         raise StaleAttempt(f"Attempt {attempt} does not run this job.", job_id=job_id, attempt=attempt)
     return bytes.fromhex(secret)

@@ -76,7 +76,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
     Raises:
         NotFound: no such dataset.
         InvalidInput: an argument is out of range, delta > 1/n, the recipe does not bound what the account's unit
-            contributes, the dataset cannot be trained on, or the options name anchors that are not public.
+            contributes, the dataset cannot be trained on, or the public one that the options name is of no use.
     """
     return plan_on(session, training_set(session, dataset_id), recipe, epsilon, options)
 
@@ -84,7 +84,7 @@ def plan_job(session: Session, *, dataset_id: str, recipe: str, epsilon: float, 
 def plan_on(session: Session, trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:
     """As `plan_job`, on a training set that was looked up already."""
     plan = _plan(trained, recipe, epsilon, options)
-    anchors_set(session, plan)
+    _require_public(session, plan, trained.dataset)
     note = delta_note(trained.account.delta, trained.units_declared, trained.units)
     return plan if note is None else replace(plan, notes=(*plan.notes, note))
 
@@ -202,9 +202,9 @@ def evaluation_set(session: Session, dataset_id: str, training: Dataset) -> Data
 
 
 def anchors_set(session: Session, plan: Plan) -> Dataset | None:
-    """Return the public dataset from which a plan's gradient basis comes; None where it names none.
+    """Return the public dataset whose images a plan needs; None where it names none.
 
-    Classes and shape may be any: its labels are not used and its images are resized.
+    Its shape may be any: its images are resized.
 
     Raises:
         NotFound: no such dataset.
@@ -216,7 +216,7 @@ def anchors_set(session: Session, plan: Plan) -> Dataset | None:
     dataset = get_dataset(session, dataset_id)
     if dataset.visibility is not Visibility.PUBLIC:
         raise InvalidInput(
-            "The dataset of the anchors must be public: the basis that is computed from it gets no noise, so private "
+            "The dataset that the options name must be public: what is computed from it gets no noise, so private "
             "images would leak through it."
         )
     return dataset
@@ -241,10 +241,10 @@ def require_content(session: Session, trained: TrainingSet, recipe: str, evaluat
 
 
 def require_anchors_ready(session: Session, plan: Plan) -> None:
-    """As `require_ready`, for the public dataset that a plan's anchors come from, if it names one."""
+    """As `require_ready`, for the public dataset whose images a plan needs, if it names one."""
     anchors = anchors_set(session, plan)
     if anchors is not None:
-        require_ready(session, anchors, "dataset of the anchors")
+        require_ready(session, anchors, "public dataset that the options name")
 
 
 def require_ready(session: Session, dataset: Dataset, role: str) -> None:
@@ -262,6 +262,17 @@ def require_ready(session: Session, dataset: Dataset, role: str) -> None:
             "this stays, upload it again as a new dataset.",
             dataset_id=dataset.id,
         )
+
+
+def _require_public(session: Session, plan: Plan, training: Dataset) -> None:
+    """Let a plan pass whose public dataset, if it names one, has been declared to have what the plan needs of it."""
+    public = anchors_set(session, plan)
+    if public is None:
+        return
+    try:
+        plan.config.require_public(public.records_declared, tuple(public.classes), tuple(training.classes))
+    except InvalidParameter as error:
+        raise InvalidInput(f"This cannot be planned: {error}.", parameter=error.name) from error
 
 
 def _plan(trained: TrainingSet, recipe: str, epsilon: float, options: Mapping[str, Any]) -> Plan:

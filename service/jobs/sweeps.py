@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.words import ENDED, TRAIN
 from privacy.plans.plan import Plan
 from service import ledger
+from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Job, Sweep
 from service.errors import InvalidInput, SweepTooExpensive, require_name
@@ -112,7 +113,7 @@ def submit_sweep(
 
 def jobs_of_sweep(session: Session, sweep_id: str) -> Sequence[Job]:
     """Return the trials of a sweep as jobs, in the order in which they were asked for."""
-    trials = select(Job).where(Job.sweep_id == sweep_id, Job.kind == TRAIN).order_by(Job.created_at)
+    trials = visible(session, Job).where(Job.sweep_id == sweep_id, Job.kind == TRAIN).order_by(Job.created_at)
     return session.scalars(trials).all()
 
 

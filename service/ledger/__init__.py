@@ -8,7 +8,6 @@ from service.db.ledger_tables import EVERYWHERE
 from service.ledger.accounts import (
     Balance,
     affordable_epsilon,
-    audited_accounts,
     audited_by_id,
     balance,
     balance_of,
@@ -62,7 +61,6 @@ __all__ = [
     "Unit",
     "affordable_epsilon",
     "arm",
-    "audited_accounts",
     "audited_by_id",
     "audited_holds",
     "balance",

@@ -236,20 +236,6 @@ def require_unfrozen(account: Account) -> None:
         raise AccountFrozen(f"Account *{account.name}* is frozen and takes no new jobs. Ask its owner.")
 
 
-def audited_accounts(
-    session: Session, *, after: str | None, limit: int
-) -> Sequence[tuple[Account, LedgerCorruption | None]]:
-    """Return a page of accounts, oldest first, each with what its log says against it, if anything.
-
-    Args:
-        after: id of the last account of the page before; None for the first page.
-        limit: of the page, 1 to 1000.
-    """
-    last = None if after is None else get_account(session, after)
-    rows = account_rows(session, after=last, limit=_page(limit))
-    return [(account, _fault(account, head)) for account, head in rows]
-
-
 def audited_by_id(session: Session, ids: Collection[str]) -> dict[str, tuple[Account, LedgerCorruption | None]]:
     """Return accounts by their ids, each with what its log says against it, if anything: one query, however many."""
     rows = account_rows(session, sorted(ids)) if ids else []

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from privacy.plans.options import PUBLIC_DATASET_OPTIONS
 from service.db.base import Base
 from service.ledger.chain import body_hash, canonical_json, utc_text
 
@@ -69,13 +70,15 @@ def parts_of_order(job: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return table and id of the rows that a training is made from, by the name of the part.
 
     Args:
-        job: its columns. The public dataset that anchors come from is named in its plan.
+        job: its columns. The public dataset whose images it needs is named in its plan; here its part is
+            called anchors.
     """
     config = job["plan"].get("config") if isinstance(job["plan"], dict) else None
+    options = config if isinstance(config, dict) else {}
     named = {
         "dataset": ("datasets", job["dataset_id"]),
         "evaluation": ("datasets", job["evaluation_dataset_id"]),
-        "anchors": ("datasets", config.get("anchors_dataset_id") if isinstance(config, dict) else None),
+        "anchors": ("datasets", next(filter(None, map(options.get, PUBLIC_DATASET_OPTIONS)), None)),
         "sweep": ("sweeps", job["sweep_id"]),
     }
     return {part: place for part, place in named.items() if isinstance(place[1], str) and place[1]}

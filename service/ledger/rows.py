@@ -14,6 +14,8 @@ from sqlalchemy.orm import Session
 
 from obscura.wire.words import EntryKind
 from privacy.accounting.filter import Filter, open_filter
+from service.access import require_visible
+from service.db.ledger_tables import AccountRow
 from service.errors import ClockRefused, Conflict, InvalidInput, LedgerCorruption, NotFound, StaleAttempt
 from service.ledger import statements
 from service.ledger.chain import Entry
@@ -94,6 +96,7 @@ def audited_holds(session: Session, ids: Collection[str]) -> dict[str, tuple[Hol
 
 
 def _checked_account(session: Session, account_id: str, *, lock: bool) -> Account:
+    require_visible(session, AccountRow, account_id)
     row = statements.account_row(session, account_id, lock=lock)
     if row is None:
         raise NotFound("There is no such account.", account_id=account_id)

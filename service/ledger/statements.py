@@ -29,7 +29,6 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.orm import Session
@@ -151,23 +150,9 @@ def hold_row(session: Session, hold_id: str) -> tuple[Hold, Entry | None] | None
     return None if row is None else (Hold(*row[:_H]), _entry(row[_H:]))
 
 
-def account_rows(
-    session: Session, ids: Sequence[str] | None = None, *, after: Account | None = None, limit: int | None = None
-) -> list[tuple[Account, Entry | None]]:
-    """Return accounts, oldest first, each with the head of its log.
-
-    Args:
-        ids: of the accounts; None for all.
-        after: the account behind which to begin.
-        limit: how many at most.
-    """
-    order = (ACCOUNTS.c.created_at, ACCOUNTS.c.id)
-    query = _ACCOUNTS.order_by(*order).limit(limit)
-    if ids is not None:
-        query = query.where(ACCOUNTS.c.id.in_(ids))
-    if after is not None:
-        query = query.where(tuple_(*order) > (after.created_at, after.id))
-    return [_account(tuple(row)) for row in session.execute(query)]
+def account_rows(session: Session, ids: Sequence[str]) -> list[tuple[Account, Entry | None]]:
+    """Return accounts, each with the head of its log, in no order."""
+    return [_account(tuple(row)) for row in session.execute(_ACCOUNTS.where(ACCOUNTS.c.id.in_(ids)))]
 
 
 def hold_rows(session: Session, ids: Sequence[str]) -> list[tuple[Hold, Entry | None]]:

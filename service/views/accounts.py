@@ -11,14 +11,15 @@ from datetime import datetime
 from itertools import accumulate, groupby
 from typing import Self
 
-from sqlalchemy import select, text
+from sqlalchemy import select, text, tuple_
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import AccountRecord, BalanceFacts, CountRecord, EntryRecord, LimitRequestRecord, record_of
 from obscura.wire.words import EntryKind
 from service import ledger
+from service.access import require_visible, visible
 from service.db.access_tables import Decision
-from service.db.ledger_tables import HoldRow
+from service.db.ledger_tables import AccountRow, HoldRow
 from service.errors import LedgerCorruption, NotFound
 from service.logs import get_logger
 from service.views.admins import lifetime
@@ -125,6 +126,7 @@ def read(session: Session, account_id: str) -> Payer:
     Raises:
         NotFound: No account has this id.
     """
+    require_visible(session, AccountRow, account_id)
     return Payments.read(session, [account_id]).payer(account_id)
 
 
@@ -139,9 +141,14 @@ def page(session: Session, *, after: str | None, limit: int) -> tuple[list[Payer
     Raises:
         NotFound: There is no such account.
     """
-    rows = ledger.audited_accounts(session, after=after, limit=limit + 1)
-    shown = [payer(row, fault) for row, fault in rows[:limit]]
-    return shown, shown[-1].id if len(rows) > limit else None
+    order = AccountRow.created_at, AccountRow.id
+    query = visible(session, AccountRow, select(AccountRow.id)).order_by(*order).limit(limit + 1)
+    if after is not None:
+        last = ledger.get_account(session, after)
+        query = query.where(tuple_(*order) > (last.created_at, last.id))
+    ids = session.scalars(query).all()
+    paid = Payments.read(session, ids[:limit])
+    return [paid.payer(id) for id in ids[:limit]], ids[limit - 1] if len(ids) > limit else None
 
 
 def count(paid: ledger.Entry) -> CountRecord:
@@ -221,7 +228,8 @@ def spending(session: Session, account_id: str) -> list[SpendPoint]:
 def open_holds(session: Session, account_id: str) -> list[ledger.Hold] | None:
     """Return the holds of an account that reserve budget now, oldest first; None where the log contradicts one."""
     # The states are spelt out, for SQLite uses the index on open holds only where it sees them.
-    query = select(HoldRow.id).where(HoldRow.account_id == account_id, text("state IN ('held', 'armed')"))
+    of_account = HoldRow.account_id == account_id
+    query = visible(session, HoldRow, select(HoldRow.id)).where(of_account, text("state IN ('held', 'armed')"))
     ids = session.scalars(query.order_by(HoldRow.created_at).limit(ROWS_MAX)).all()
     paid = Payments.read(session, [account_id], ids)
     return None if isinstance(paid.payer(account_id), DoubtfulAccount) else [paid.holds[id] for id in ids]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import Visibility
+from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.views.rows import ROWS_MAX
 
@@ -24,5 +24,6 @@ def dataset(row: Dataset) -> DatasetRecord:
 
 def private_of(session: Session, account_id: str) -> list[DatasetRecord]:
     """Return the private datasets of an account, oldest first."""
-    query = select(Dataset).where(Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE)
+    private = Dataset.account_id == account_id, Dataset.visibility == Visibility.PRIVATE
+    query = visible(session, Dataset).where(*private)
     return [dataset(row) for row in session.scalars(query.order_by(Dataset.created_at).limit(ROWS_MAX))]

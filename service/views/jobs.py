@@ -19,6 +19,7 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import record_of, to_the_minute
 from obscura.wire.words import TRAIN, UNFINISHED, JobState
 from service import ledger
+from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job, Sample
 from service.db.ledger_tables import AccountRow
@@ -111,9 +112,8 @@ def payments_of(session: Session, rows: Sequence[AnyJob]) -> Payments:
 def samples_of(session: Session, rows: Sequence[AnyJob]) -> dict[str, Sample]:
     """Return what jobs draw, by the job's id."""
     ids = [row.id for row in rows if KINDS[row.kind].makes is Sample]
-    return (
-        {drawn.job_id: drawn for drawn in session.scalars(select(Sample).where(Sample.job_id.in_(ids)))} if ids else {}
-    )
+    drawn = visible(session, Sample).where(Sample.job_id.in_(ids))
+    return {row.job_id: row for row in session.scalars(drawn)} if ids else {}
 
 
 def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
@@ -137,7 +137,8 @@ def progress(row: AnyJob, paid: Payments) -> ProgressFacts:
 
 def _records(session: Session, rows: Sequence[AnyJob], paid: Payments, drawn: Mapping[str, Sample]) -> list[JobRecord]:
     going_on = [row.id for row in rows if row.kind == TRAIN and row.state in UNFINISHED]
-    plans = session.execute(select(Job.id, Job.plan).where(Job.id.in_(going_on))).all() if going_on else []
+    stored = visible(session, Job, select(Job.id, Job.plan)).where(Job.id.in_(going_on))
+    plans = session.execute(stored).all() if going_on else []
     useful_from_nano = {job_id: charged_before_useful(plan) for job_id, plan in plans}
     return [_record(row, progress(row, paid), drawn.get(row.id), useful_from_nano.get(row.id)) for row in rows]
 
@@ -226,7 +227,8 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
     Raises:
         NotFound: No job has this id.
     """
-    row = session.execute(ON_PAGES.add_columns(Job.plan).where(Job.id == job_id)).one_or_none()
+    query = visible(session, Job, ON_PAGES.add_columns(Job.plan)).where(Job.id == job_id)
+    row = session.execute(query).one_or_none()
     if row is None:
         raise NotFound("There is no such job.")
     (shown,) = views(session, [row], now)
@@ -237,7 +239,7 @@ def view(session: Session, job_id: str, now: datetime) -> tuple[JobView, dict[st
 
 def unfinished(session: Session, now: datetime, *narrowed: ColumnElement[bool]) -> list[JobView]:
     """Return the jobs that are queued or running, oldest first."""
-    query = ON_PAGES.where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
+    query = visible(session, Job, ON_PAGES).where(_IS_UNFINISHED, *narrowed).order_by(Job.created_at, Job.id.desc())
     return views(session, session.execute(query.limit(UNFINISHED_MAX)).all(), now)
 
 
@@ -245,8 +247,8 @@ def ended(
     session: Session, now: datetime, *narrowed: ColumnElement[bool], limit: int, before: str | None = None
 ) -> tuple[list[JobView], str | None]:
     """Return a page of the jobs that have ended, newest first, and the last one's id where there are more."""
-    query = ON_PAGES.where(Job.state.not_in(UNFINISHED), *narrowed)
-    rows, last = newest(session, query, Job, limit=limit, before=before)
+    ended = Job.state.not_in(UNFINISHED)
+    rows, last = newest(session, Job, ended, *narrowed, limit=limit, before=before, columns=ON_PAGES)
     return views(session, rows, now), last
 
 

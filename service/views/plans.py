@@ -7,8 +7,8 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import BudgetFacts, PlanRecord, PlanRequest, StageFacts
 from privacy.plans.plan import Plan
 from service import jobs, ledger
+from service.access import find
 from service.db.dataset_tables import Dataset
-from service.db.session import find
 from service.errors import InvalidInput
 from service.settings import Settings
 

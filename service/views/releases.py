@@ -20,6 +20,7 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import DatasetRecord, record_of
 from obscura.wire.words import DatasetState, ReleaseKind, Visibility
 from service import ledger
+from service.access import visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sample
 from service.errors import NotFound
@@ -96,7 +97,7 @@ def views(
     Raises:
         NotFound: There is no such release.
     """
-    rows, last = newest(session, _ON_PAGES.where(*narrowed), Release, limit=limit, before=before)
+    rows, last = newest(session, Release, *narrowed, limit=limit, before=before, columns=_ON_PAGES)
     shown = zip(records(session, rows), rows, strict=True)
     return [ReleaseView(release, row.card, row.dataset_name) for release, row in shown], last
 
@@ -131,7 +132,7 @@ def view(session: Session, release_id: str) -> WholeRelease:
     Raises:
         NotFound: No release has this id.
     """
-    query = select(Release).options(_with_job(Release), joinedload(Release.dataset))
+    query = visible(session, Release).options(_with_job(Release), joinedload(Release.dataset))
     row = session.scalar(query.where(Release.id == release_id))
     if row is None:
         raise NotFound("There is no such release.")
@@ -159,7 +160,7 @@ class EvaluationView:
 
 def evaluations(session: Session, release_id: str) -> list[EvaluationView]:
     """Return what was measured of a release, and is being measured, newest first."""
-    query = select(Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
+    query = visible(session, Evaluation).options(_with_job(Evaluation), joinedload(Evaluation.dataset))
     query = query.where(Evaluation.release_id == release_id).order_by(Evaluation.created_at.desc())
     return [
         EvaluationView(evaluate.show(row, row.job), row.dataset.name, row.job.cancel_requested)
@@ -177,14 +178,14 @@ class SampleView:
 
 def samples(session: Session, release_id: str) -> list[SampleView]:
     """Return the drawings from a release, newest first."""
-    query = select(Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
+    query = visible(session, Sample).options(_with_job(Sample)).where(Sample.release_id == release_id)
     rows = session.scalars(query.order_by(Sample.created_at.desc()).limit(ROWS_MAX))
     return [SampleView(show_sample(row, row.job), row.job.cancel_requested) for row in rows]
 
 
 def datasets_like(session: Session, like: DatasetRecord) -> list[DatasetRecord]:
     """Return the public datasets that a release of a dataset can be measured on, newest first."""
-    query = select(Dataset).where(
+    query = visible(session, Dataset).where(
         Dataset.visibility == Visibility.PUBLIC,
         Dataset.state == DatasetState.READY,
         Dataset.height == like.height,

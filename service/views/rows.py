@@ -5,33 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, select, tuple_
+from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import Session
 
+from service.access import visible
 from service.errors import NotFound
 
 ROWS_MAX = 200
 
 
 def newest(
-    session: Session, query: Select[Any], table: Any, *, limit: int, before: str | None, moment: str = "created_at"
+    session: Session,
+    table: Any,
+    *conditions: ColumnElement[bool],
+    limit: int,
+    before: str | None,
+    columns: Select[*tuple[Any, ...]] | None = None,
+    moment: str = "created_at",
 ) -> tuple[Sequence[Any], str | None]:
-    """Return a page of what a query finds in a table, newest first, and the last one's id where there are more.
+    """Return a page of a table's rows that the caller may see, newest first, and the last one's id if there are more.
 
     Args:
         session: Any transaction.
-        query: Of whole rows, or of columns with `id` among them.
         table: Whose rows these are.
+        conditions: On the rows.
         limit: Of the page.
         before: Id of the last row of the page before; None for the first page.
+        columns: A query of whole rows, or of columns with `id` among them; None for whole rows.
         moment: The column to sort by.
 
     Raises:
         NotFound: There is no such row.
     """
     at = getattr(table, moment)
+    query = (visible(session, table) if columns is None else visible(session, table, columns)).where(*conditions)
     if before is not None:
-        place = session.execute(select(at, table.id).where(table.id == before)).first()
+        place = session.execute(visible(session, table, select(at, table.id)).where(table.id == before)).first()
         if place is None:
             raise NotFound(f"There is no such {table.__name__.lower()}.")
         query = query.where(tuple_(at, table.id) < tuple_(*place))

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import FINAL_STATES, SweepRecord, SweepTotals, TrialFacts
 from obscura.wire.schemas import DatasetRecord
 from obscura.wire.words import TRAIN, HoldState
+from service.access import find, visible
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Evaluation, Job, Release, Sweep
 from service.errors import LedgerCorruption
@@ -64,7 +65,7 @@ class SweepView:
 
 def newest_views(session: Session, account_id: str | None = None) -> list[SweepView]:
     """Return the latest sweeps, of an account or of any, newest first."""
-    latest = select(Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
+    latest = visible(session, Sweep).order_by(Sweep.created_at.desc(), Sweep.id).limit(SWEEPS_SHOWN)
     rows = session.scalars(latest if account_id is None else latest.where(Sweep.account_id == account_id)).all()
     trials = _trials(session, rows)
     paid = _payments(session, rows, trials)
@@ -103,7 +104,7 @@ def view(session: Session, sweep_id: str, now: datetime) -> WholeSweep:
         TrialView(shown, trial, {name: value for name, value in trial.options.items() if name in names})
         for shown, trial in zip(job_views(session, rows, now), sweep.trials, strict=True)
     ]
-    return WholeSweep(sweep, paid.payer(row.account_id), dataset(session.get_one(Dataset, row.dataset_id)), trials)
+    return WholeSweep(sweep, paid.payer(row.account_id), dataset(find(session, Dataset, row.dataset_id)), trials)
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -113,7 +114,8 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _trials(session: Session, rows: Sequence[Sweep]) -> Sequence[Row[Any]]:
-    return session.execute(_TRIALS.where(Job.sweep_id.in_([row.id for row in rows]))).all() if rows else []
+    trials = visible(session, Job, _TRIALS).where(Job.sweep_id.in_([row.id for row in rows]))
+    return session.execute(trials).all() if rows else []
 
 
 def _payments(session: Session, rows: Sequence[Sweep], trials: Sequence[Row[Any]]) -> Payments:

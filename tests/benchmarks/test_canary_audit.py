@@ -58,6 +58,7 @@ def test_every_place_that_draws_noise_is_audited():
         "privacy/mechanisms/record_count.py",
         "privacy/gradients/integers.py",  # every gradient estimator
         "workers/recipes/class_histogram/loop.py",
+        "workers/recipes/select_public/loop.py",
         "workers/recipes/moments/warm_start.py",  # hands on what the warm start asks for
         "workers/recipes/moments/released_sums.py",  # of the warm start
     }

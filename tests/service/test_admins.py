@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from obscura.wire.words import Admission, DecisionState
 from service import admins, auth, decisions, ledger
+from service.access import Principal, Scope
 from service.db.access_tables import Admin, ApiKey, Decision
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
@@ -66,7 +67,7 @@ class Council:
             self.read(lambda session: session.scalar(select(ApiKey.id).where(ApiKey.admin_id == admin_id))) or "key_x"
         )
 
-    def who(self, name: str) -> auth.Principal:
+    def who(self, name: str) -> Principal:
         return self.read(partial(auth.authenticate, now=self.now), self.tokens[name])
 
     def second(self) -> str:
@@ -94,7 +95,7 @@ def test_the_first_comes_from_the_machine_and_names_the_second_alone(council):
     assert isinstance(made, Admin)
     assert (made.admission, made.asked_by, made.approved_by) == (Admission.ALONE, council.first, None)
     who = council.who("bob")
-    assert (who.admin_id, who.scopes) == (made.id, {auth.Scope.ADMIN})
+    assert (who.admin_id, who.scopes) == (made.id, {Scope.ADMIN})
     assert council.who(council.first).admin_id == council.first
 
 

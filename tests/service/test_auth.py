@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import select, text
 
+from service.access import Principal, Scope
 from service.admins import bootstrap_admin
-from service.auth import Principal, Scope, authenticate, create_key, is_usable, revoke, revoke_key
+from service.auth import authenticate, create_key, is_usable, revoke, revoke_key
 from service.db.access_tables import ApiKey
 from service.db.session import SessionFactory, transaction
 from service.errors import Forbidden, InvalidInput, NotFound, Unauthorized

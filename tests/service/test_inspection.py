@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from obscura.wire.formats import CARD_FILE
 from service import ledger
@@ -14,6 +15,7 @@ from service.audit.arming import clear_stops
 from service.audit.checkpoints import CHECKPOINT_FILE
 from service.audit.findings import FindingCode
 from service.audit.receipts import keep_newest, keep_receipt, kept_receipts
+from service.db.job_tables import Release
 from service.db.session import SessionFactory, make_engine, make_session_factory, transaction
 from service.inspection import inspect_at_start, inspect_ledger, sign_heads
 from service.ledger.stops import arming_stops
@@ -65,6 +67,17 @@ def test_a_restored_backup_is_found_by_the_kept_receipt_and_stops_arming(book, b
             ledger.return_hold(session, hold_id=hold_id, reason="cancelled", now=grown.tick())
     assert [finding.code for finding in inspect_ledger(restored, factory).findings] == [FindingCode.OLDER_THAN_RECEIPT]
     factory.kw["bind"].dispose()
+
+
+def test_a_damaged_receipt_keeps_no_other_from_being_kept(book):
+    book.open("pupils")
+    for account in ("patients", "pupils"):
+        book.train(account, keep=False)
+    with transaction(book.factory) as session:
+        of_patients = Release.account_id == book.accounts["patients"]
+        session.scalars(select(Release).where(of_patients)).one().receipt = {"receipt": "of nobody"}
+    with transaction(book.factory, read_only=True) as session:
+        assert keep_newest(session, FolderStorage(book.data_dir)) == 1
 
 
 def test_a_restored_backup_is_found_by_the_kept_checkpoint(book, settings, backup):

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy import event, select
 
-from service.auth import Scope, create_key, remember_key
+from service.access import Scope
+from service.auth import create_key, remember_key
 from service.db.access_tables import ApiKey
 from service.db.schema import upgrade_schema
 from service.db.session import make_engine, make_session_factory, transaction

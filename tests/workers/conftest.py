@@ -67,6 +67,8 @@ class Workshop:
     made: list[str] = field(default_factory=list)
 
     def train(self, *, recipe: str = "datalens", epsilon: float = 1.0, evaluate: bool = False, **options: Any) -> str:
+        if recipe == "select_public":
+            options = {"public_dataset_id": self.public_id, **options}
         with transaction(self.factory) as session:
             job = jobs.submit(
                 session,

@@ -89,6 +89,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "datalens": {"teachers": 40, "images": 20, "components": 6, "top_k": 3},
     "class_histogram": {},
+    "select_public": {"public_dataset_id": "ds_public", "choices": 4},
 }
 
 
@@ -134,7 +135,7 @@ class Memory:
 def digits(last: int | None = 1500, first: int = 0) -> TrainingData:
     found, own = load_digits(), slice(first, last)
     images = (found.images[own] * (255 / 16)).astype(np.uint8)  # (n, 8, 8)
-    return TrainingData(images, found.target[own].astype(np.int64), DIGITS)
+    return TrainingData(images, found.target[own].astype(np.int64), DIGITS, public_anchors=images[:40])
 
 
 TWO = PublicFacts(("zero", "one"), 8, 8, 1, 300, "record")

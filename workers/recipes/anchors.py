@@ -1,7 +1,10 @@
-"""The public images on which GEP finds its basis, whatever the network: those of a public dataset, or patterns."""
+"""Public images of a dataset that a plan names, in the declared shape; and those on which GEP finds its basis."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -11,6 +14,9 @@ from privacy.plans.plan import PublicFacts
 from privacy.plans.private_steps import StepsConfig
 from workers.recipes.interface import TrainingData
 from workers.recipes.units import pixels_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _SEED = 1
 
@@ -50,7 +56,17 @@ def anchor_images(config: StepsConfig, facts: PublicFacts, data: TrainingData) -
     assert data.public_anchors is not None
     stream = torch.Generator().manual_seed(_SEED)
     chosen = torch.randperm(len(data.public_anchors), generator=stream)[: config.anchors]
-    images = pixels_of(data.public_anchors, chosen.numpy())  # (m, 1 or 3, any, any)
+    return public_images(data, chosen.numpy(), facts)
+
+
+def public_images(data: TrainingData, rows: npt.NDArray[np.int64], facts: PublicFacts) -> Tensor:
+    """Return some images of the public dataset (n, c, h, w) in [0, 1], brought to the declared shape.
+
+    Grey of a colour image is the mean of its channels; sizes change by bilinear interpolation with antialiasing, each
+    side by its own factor.
+    """
+    assert data.public_anchors is not None
+    images = pixels_of(data.public_anchors, rows)  # (n, 1 or 3, any, any)
     if facts.channels == 1:
         images = images.mean(dim=1, keepdim=True)
     images = images.expand(-1, facts.channels, -1, -1)

@@ -85,7 +85,9 @@ class TrainingData:
             where the account's unit is the record.
         public_extractor: what the plan's option `extractor` names; None where it names none.
         public_anchors: uint8 images, shaped as private ones but of any size, of the dataset that the plan's option
-            `anchors_dataset_id` names; None where it names none.
+            `anchors_dataset_id` or `public_dataset_id` names; None where it names none.
+        public_anchor_labels: `(n,)` int64 of those, each below `len(public_anchor_classes)`; None likewise.
+        public_anchor_classes: their class names, in label order.
     """
 
     private_images: npt.NDArray[np.uint8] = field(repr=False)
@@ -94,6 +96,8 @@ class TrainingData:
     private_subjects: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     public_extractor: Extractor | None = field(default=None, repr=False)
     public_anchors: npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    public_anchor_labels: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    public_anchor_classes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"TrainingData(<private>, classes={len(self.classes)})"

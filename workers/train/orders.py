@@ -19,7 +19,7 @@ from privacy.mechanisms.noise import derive_key
 from privacy.plans.plan import Plan, PublicFacts
 from privacy.plans.registry import plan_from_json
 from service import jobs, ledger
-from service.datasets.vault import Images, key_id_of, key_path, open_dataset, open_subjects, read_key
+from service.datasets.vault import Images, Labels, key_id_of, key_path, open_dataset, open_subjects, read_key
 from service.db.dataset_tables import Dataset
 from service.db.job_tables import Job
 from service.db.session import SessionFactory, transaction
@@ -126,7 +126,7 @@ def read_training(session: Session, attempt: Attempt) -> Training:
 
 
 def anchors_of(session: Session, plan: Plan) -> Dataset | None:
-    """Return the dataset that a plan's anchors come from; None where it names none.
+    """Return the public dataset whose images a plan needs; None where it names none.
 
     Raises:
         LedgerCorruption: it is not public.
@@ -176,10 +176,21 @@ def charged_by_stage(session: Session, training: Training) -> Counter[str]:
 
 @dataclass(frozen=True, repr=False)
 class PublicParts:
-    """What a training needs and nobody pays for: the extractor and the anchors that its plan names, or None."""
+    """What a training needs and nobody pays for: the extractor and the public dataset that its plan names, or None."""
 
-    extractor: Extractor | None = field(repr=False)
-    anchors: Images | None = field(repr=False)
+    extractor: Extractor | None = field(default=None, repr=False)
+    anchors: Images | None = field(default=None, repr=False)
+    anchor_labels: Labels | None = field(default=None, repr=False)
+    anchor_classes: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, Any]:
+        """Return the same as fields of `TrainingData`."""
+        return {
+            "public_extractor": self.extractor,
+            "public_anchors": self.anchors,
+            "public_anchor_labels": self.anchor_labels,
+            "public_anchor_classes": self.anchor_classes,
+        }
 
 
 def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> PublicParts:
@@ -187,14 +198,16 @@ def public_parts(settings: Settings, plan: Plan, anchors: Dataset | None) -> Pub
 
     Raises:
         Conflict: the plan's extractor is missing or unusable.
-        NotFound: the public dataset of the anchors has no content.
+        NotFound: the public dataset that the plan names has no content.
     """
     name = plan.config.needed_extractor
     try:
         extractor = read_extractor(settings.extractors_path, name) if name else None
     except ExtractorUnusable as error:
         raise Conflict(f"The training cannot begin: {error}.", extractor=name) from None
-    return PublicParts(extractor, None if anchors is None else open_dataset(settings, anchors.id)[0])
+    if anchors is None:
+        return PublicParts(extractor)
+    return PublicParts(extractor, *open_dataset(settings, anchors.id), tuple(anchors.classes))
 
 
 def open_run(context: Context, training: Training, public: PublicParts, budget: Budget, progress: Progress) -> Run:
@@ -215,8 +228,7 @@ def open_run(context: Context, training: Training, public: PublicParts, budget: 
         private_labels,
         training.facts.classes,
         open_subjects(settings, dataset_id) if training.facts.unit == "subject" else None,
-        public_extractor=public.extractor,
-        public_anchors=public.anchors,
+        **public.given(),
     )
     return Run(
         plan=training.plan,

@@ -205,13 +205,13 @@ def _assumed_public(training: Training) -> tuple[str, ...]:
     count = f"that there are at most {facts.records_declared:,} records"
     if facts.subjects_declared is not None:
         count += f" of at most {facts.subjects_declared:,} subjects"
-    extractor = training.plan.config.needed_extractor
+    extractor, serve = training.plan.config.needed_extractor, training.plan.config.public_images_serve
     return (
         f"the {len(facts.classes)} class names: {', '.join(facts.classes)}",
         f"the size of the images: {facts.height} x {facts.width} pixels, {colour}",
         count,
         "the recipe, its options and the code",
-        *((f"every image of the dataset {training.anchors.id}, of the gradient's basis",) if training.anchors else ()),
+        *((f"every image of the dataset {training.anchors.id}, {serve}",) if training.anchors else ()),
         *((f"the extractor {extractor} and every image that it was trained on",) if extractor else ()),
     )
 

@@ -10,11 +10,7 @@ from privacy.plans.moments import defaults as moments
 from privacy.plans.plan import PublicFacts
 
 UNITS_PER_TEACHER_MIN = 4
-FOLLOWING_OPTIONS = (moments.FOLLOWING_OPTIONS - {"texture", "texture_waves", "clusters", "cluster_share"}) | {
-    "teachers",
-    "top_k",
-    "beta",
-}
+FOLLOWING_OPTIONS = moments.FOLLOWING_OPTIONS | {"teachers", "top_k"}
 # k of 784 pixels and beta of the preset "published": with much noise for each teacher (epsilon 1) and with little (10).
 _LOUD, _QUIET, _QUIET_FROM = (200, 0.7), (350, 0.2), 1.0  # mu of the whole budget
 
@@ -41,6 +37,6 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
         return config.with_values(**moments.without({"top_k": top_k, "beta": beta}, given))
     if preset not in moments.FOLLOWING or not config.warm_start:
         return config
-    config = moments.with_detail(config, given, mu, facts, texture=False)
+    config = moments.with_detail(config, given, mu, facts)
     top_k = min(config.top_k, config.latent_size(facts))
     return config.with_values(**moments.without({"top_k": top_k}, given))

@@ -48,7 +48,12 @@ class DataLensConfig(MomentsConfig):
     clip: float = Field(
         1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
     )
-    beta: float = Field(0.7, ge=1e-6, le=1, description="Share of teachers that the thresholded release needs.")
+    beta: float = Field(
+        0.7,
+        ge=1e-6,
+        le=1,
+        description="Share of teachers that the thresholded release needs; `published` chooses it by the budget.",
+    )
     images: int | None = Field(
         600, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
     )
@@ -108,12 +113,8 @@ class DataLensConfig(MomentsConfig):
         if self.warm_start and self.moment_votes:
             raise InvalidParameter("moment_votes", True, "they take the place of the warm start: turn that off")
         for name, given in (("clusters", self.clusters > 1), ("texture", self.texture)):
-            if given and (not self.warm_start or self.vote_share > 0):
-                raise InvalidParameter(
-                    name,
-                    getattr(self, name),
-                    "votes know nothing of it: the recipe `moments` has it, or set warm_start and a vote_share of 0",
-                )
+            if given and not self.warm_start:
+                raise InvalidParameter(name, getattr(self, name), "it is part of the warm start: set warm_start")
         if not self.has_start and self.vote_share == 0:
             raise InvalidParameter("vote_share", 0.0, "without a warm start the votes are all there is")
         if self.has_start and self.vote_share == 1:
@@ -180,10 +181,10 @@ class DataLensConfig(MomentsConfig):
         )
 
 
-# The first two are completed by `privacy.plans.datalens.defaults`; "fixed" is what was once chosen on the 60,000 images
-# of Fashion-MNIST, whatever is declared.
+# The first two are completed by `privacy.plans.datalens.defaults`; the default pays little for votes, since moments are
+# worth more; "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
+    "default": {"vote_share": 0.05},
     "published": {  # Algorithms 1 to 3, the authors' generator and steps; k and beta follow from the budget
         "warm_start": False,
         "vote_share": 1.0,

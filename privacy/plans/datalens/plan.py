@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from privacy.plans.datalens.moment_votes import MEANS_ROUNDS, MomentRound, momen
 from privacy.plans.datalens.options import IMAGES_MAX, PRESETS, TEACHER_PARAMETERS_MAX, DataLensConfig
 from privacy.plans.moments.plan import (
     LAST_NOTES,
-    check_texture,
+    check_images,
     moment_notes,
     mu_of,
     unit_notes,
@@ -85,7 +86,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         config=config,
         stages=tuple(stages),
         budget_nano=budget_nano,
-        notes=_notes(config, facts, images),
+        notes=_notes(config, facts, images, noise.get(VOTES)),
         facts={
             "protects": facts.protects,
             "units_declared": facts.units_declared,
@@ -120,7 +121,7 @@ def start_releases(plan: Plan) -> Mapping[str, int]:
 
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
-    check_texture(config, facts)
+    check_images(config, facts)
     size = config.vote_size(facts)
     if config.vote_share > 0 and config.top_k > size:
         what = "numbers of a latent" if config.votes_on == "latents" else "pixels"
@@ -170,12 +171,19 @@ def _vote_noise(config: DataLensConfig, budget_nano: int, facts: PublicFacts) ->
     return config.stddev, iterations
 
 
-def _notes(config: DataLensConfig, facts: PublicFacts, images: int) -> tuple[str, ...]:
+def _notes(config: DataLensConfig, facts: PublicFacts, images: int, stddev: float | None) -> tuple[str, ...]:
     notes = unit_notes(facts)
     notes += moment_notes(config, facts) if config.warm_start else []
     if images:
         shards = "disjoint shards" if facts.unit == "record" else "shards that share no subject"
         notes.append(f"{config.teachers} teachers on {shards} vote on {images} synthetic images.")
+    if config.warm_start and stddev is not None:
+        notes.append(f"Moments cost {config.start_share:.0%} of the budget, votes {config.vote_share:.0%}.")
+        loudest = config.teachers * config.top_k / config.latent_size(facts)  # mean vote on a number, were all agreed
+        if stddev / math.sqrt(images) > loudest:
+            notes.append(
+                "So few teachers cannot be heard above the noise: `moments` has the whole budget for its start."
+            )
     return (*notes, *LAST_NOTES)
 
 

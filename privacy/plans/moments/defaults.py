@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any, TypeVar
 
-from privacy.plans.moments.detail import TEXTURE_FROM, clips_for, clusters_for, detail_for, power_of, signal
+from privacy.plans.moments.detail import TEXTURE_FROM, action_of, clips_for, clusters_for, detail_for, power_of, signal
 from privacy.plans.moments.options import PRESETS, MomentsConfig, suits_texture
 from privacy.plans.options import read_options
 from privacy.plans.plan import PublicFacts
@@ -35,7 +35,7 @@ def config_that_follows(options: Mapping[str, Any], mu: float, facts: PublicFact
     return with_detail(config, set(options), mu, facts) if options.get("preset", "default") in FOLLOWING else config
 
 
-def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts, texture: bool = True) -> C:
+def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts) -> C:
     """Give a configuration the detail that suits it, but for options that were given.
 
     Args:
@@ -43,14 +43,13 @@ def with_detail(config: C, given: Set[str], mu: float, facts: PublicFacts, textu
         given: names of the options that stand as they are.
         mu: of the whole budget, of which `config.start_share` pays for the moments.
         facts: what the owner declared.
-        texture: whether the recipe can draw images that have it.
     """
     q = signal(facts, mu)
-    if texture and q >= TEXTURE_FROM and suits_texture(facts) and "texture" not in given:
+    if q >= TEXTURE_FROM and suits_texture(facts) and "texture" not in given:
         config = config.with_values(texture=True)
     q *= config.start_share**0.5
     config = config.with_values(**without(_detail(config, given, q, facts), given))
-    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size)
+    clips = clips_for(power_of(config, facts), config.noise_shape, q, facts.size, action_of(config, facts))
     return config.with_values(**without(clips, given))
 
 

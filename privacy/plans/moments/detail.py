@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.sizes import TEXTURE_CELL, TEXTURE_MAPS
+from privacy.plans.moments.symmetry import Action, Waves, together
 
 if TYPE_CHECKING:
     from privacy.plans.moments.options import MomentsConfig
@@ -66,6 +67,11 @@ class Coefficients:
     def __len__(self) -> int:
         return len(self.power)
 
+    @property
+    def waves(self) -> Waves:
+        """What symmetries act on."""
+        return Waves(self.row, self.column, np.zeros_like(self.row), self.plane)
+
 
 def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
     """Return the coefficients that a configuration names: a grid of each plane's, or the strongest of the grids."""
@@ -77,7 +83,15 @@ def coefficients_of(config: MomentsConfig, facts: PublicFacts) -> Coefficients:
     kept = np.arange(len(power))
     if config.coefficients is not None:
         kept = np.argsort(-power, kind="stable")[: config.coefficients]
-    return Coefficients(plane[kept], row[kept], column[kept], power[kept])
+    found = Coefficients(plane[kept], row[kept], column[kept], power[kept])
+    kept = _closed(found.waves, config)
+    return Coefficients(found.plane[kept], found.row[kept], found.column[kept], found.power[kept])
+
+
+def _closed(waves: Waves, config: MomentsConfig) -> npt.NDArray[np.int64]:
+    """Return the places of waves that stay among them whatever symmetry is applied."""
+    partner = waves.partners() if config.symmetry == "square" else np.arange(len(waves.row))
+    return np.flatnonzero(partner >= 0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,11 @@ class TextureWaves:
     column: npt.NDArray[np.int64]
     power: Array  # mean square that the public prior expects
 
+    @property
+    def waves(self) -> Waves:
+        """What symmetries act on."""
+        return Waves(self.row, self.column, self.turn, self.length)
+
 
 def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
     """Return the waves of texture that a configuration names: the strongest, or all; none where it has no texture."""
@@ -98,7 +117,15 @@ def texture_waves(config: MomentsConfig, facts: PublicFacts) -> TextureWaves:
     parts = np.array(TEXTURE_LENGTHS)[length] * np.array(TEXTURE_HARMONICS)[(turn + 1) // 2]
     power = TEXTURE_POWER * rows * columns * parts / (TEXTURE_OFFSET + row**2 + column**2)
     kept = np.argsort(-power, kind="stable")[: config.texture_size(facts)]
+    kept = kept[_closed(Waves(row[kept], column[kept], turn[kept], length[kept]), config)]
     return TextureWaves(length[kept], turn[kept], row[kept], column[kept], power[kept])
+
+
+def action_of(config: MomentsConfig, facts: PublicFacts) -> Action:
+    """Return how the declared symmetries act on the numbers of a record: coefficients, then texture."""
+    seen = coefficients_of(config, facts).waves, texture_waves(config, facts).waves
+    one, two = (waves.action(config.symmetry) for waves in seen)
+    return together(one, two)
 
 
 def power_of(config: MomentsConfig, facts: PublicFacts) -> Array:
@@ -134,13 +161,21 @@ def share_above_noise(config: MomentsConfig, facts: PublicFacts, stddev: float) 
         stddev: of the noise in a class's sum, in units of one clipped record.
     """
     shape = noise_shape(power_of(config, facts), config.noise_shape)
-    power = coefficients_of(config, facts).power
+    seen = coefficients_of(config, facts)
+    may_differ = _with_a_mean(seen, config)
+    shape, power = shape[may_differ], seen.power[may_differ]
     per_class = facts.units_declared / len(facts.classes)
     clip = config.mean_clip * math.sqrt(facts.size)
-    noise = (stddev * clip / per_class * shape[: len(power)]) ** 2
+    noise = (stddev * clip / per_class * shape) ** 2
     apart = (1.0 - WITHIN) * power
-    whole = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts).power
-    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole.sum()))
+    every = coefficients_of(config.with_values(frequencies=64, coefficients=None), facts)
+    whole = float(every.power[_with_a_mean(every, config)].sum())
+    return float((apart**2 / (apart + noise)).sum() / ((1.0 - WITHIN) * whole))
+
+
+def _with_a_mean(seen: Coefficients, config: MomentsConfig) -> npt.NDArray[np.int64]:
+    """Return the places of coefficients whose mean no declared symmetry makes zero."""
+    return seen.waves.action(config.symmetry).blocks()[0][0]
 
 
 def shares_for(q: float) -> tuple[float, float, float]:
@@ -169,16 +204,19 @@ def components_for(q: float, most: int) -> int:
     return min(most, round(_OWN_FIRST + q / _OWN_PER_Q))
 
 
-def clips_for(power: Array, exponent: float, q: float, size: float) -> Mapping[str, float]:
+def clips_for(power: Array, exponent: float, q: float, size: float, action: Action) -> Mapping[str, float]:
     """Return the norms at which coefficients, deviations and components are clipped, relative to a 28 x 28 image.
 
-    Where there is little noise, what a narrow clip distorts weighs more than what it saves.
+    Where there is little noise, what a narrow clip distorts weighs more than what it saves. Of declared symmetries'
+    blocks, means have a part in the first alone, and deviations are clipped as products of each block are.
     """
-    whole = math.sqrt(float((power / noise_shape(power, exponent) ** 2).sum()) / size)
+    scaled = power / noise_shape(power, exponent) ** 2
+    norms = [float(scaled[places].sum()) / size for pair in action.blocks() for places in pair]
     along = _along(q, _NARROW_TO)
     means, deviations = (low + (high - low) * along for low, high in (_MEAN_CLIP, _DEVIATION_CLIP))
+    means, deviations = means * math.sqrt(norms[0]), deviations * math.sqrt(math.hypot(*norms))
     clips = {"mean": means, "deviation": deviations, "component": _COMPONENT_CLIP * deviations}
-    return {f"{name}_clip": round(clip * whole, 3) for name, clip in clips.items()}
+    return {f"{name}_clip": round(clip, 3) for name, clip in clips.items()}
 
 
 def _along(q: float, start: float) -> float:

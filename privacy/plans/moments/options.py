@@ -20,6 +20,11 @@ EVALUATION_SAMPLES_MAX = 200_000
 class MomentsConfig(RecipeConfig):
     """Public parameters of one Gaussian per class, or a few, fitted to released moments of its images."""
 
+    symmetry: Literal["none", "mirror", "square"] = Field(
+        "none",
+        description="Changes of a picture that its owner declares to be as likely as the picture: left and right "
+        "swapped, or all eight symmetries of a square. Means and covariances that must then be zero are not released.",
+    )
     frequencies: int = Field(
         16, ge=1, le=64, description="The warm start sees the lowest frequencies^2 cosine waves of each channel."
     )

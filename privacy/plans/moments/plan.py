@@ -16,8 +16,9 @@ from obscura.wire.wording import show_epsilon
 from privacy.accounting.filter import NANO, Filter
 from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
+from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
-from privacy.plans.moments.detail import share_above_noise
+from privacy.plans.moments.detail import share_above_noise, signal
 from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
@@ -29,6 +30,10 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts, Recipe
 
+DECLARED = {
+    "mirror": "You declare that an image is as likely as its mirror image.",
+    "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
+}
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 LAST_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
@@ -63,7 +68,7 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     Raises:
         InvalidParameter: images that have no texture, or a budget that buys nothing.
     """
-    check_texture(config, facts)
+    check_images(config, facts)
     noise = warm_start_noise(config, budget_nano)
     return Plan(
         recipe="moments",
@@ -75,8 +80,8 @@ def plan_moments(config: MomentsConfig, privacy_filter: Filter, budget_nano: int
     )
 
 
-def check_texture(config: MomentsConfig, facts: PublicFacts) -> None:
-    """Refuse texture of images that are not whole cells, or too many.
+def check_images(config: MomentsConfig, facts: PublicFacts) -> None:
+    """Refuse texture of images that are not whole cells, or too many, and symmetries of a square of others.
 
     Raises:
         InvalidParameter: they are.
@@ -87,6 +92,13 @@ def check_texture(config: MomentsConfig, facts: PublicFacts) -> None:
             True,
             f"it needs sides that are multiples of {TEXTURE_CELL} and at most {TEXTURE_MAX} numbers; images of "
             f"{facts.width} x {facts.height} have {texture_size(facts.height, facts.width):,}",
+        )
+    if config.symmetry == "square" and facts.height != facts.width:
+        raise InvalidParameter(
+            "symmetry",
+            config.symmetry,
+            f"images of {facts.width} x {facts.height} are no squares, of which rows and columns could be swapped: "
+            "declare mirror, or none",
         )
 
 
@@ -102,6 +114,8 @@ def moment_notes(config: MomentsConfig, facts: PublicFacts) -> list[str]:
     what = "means and covariances" if config.pooled_share + config.class_share > 0 else "means"
     what += " of pixels and texture" if config.texture else ""
     notes = [f"Noisy class {what} are released first; the generator starts from them."]
+    if config.symmetry != "none":
+        notes.append(f"{DECLARED[config.symmetry]} If that is false, images are worse, and no less private.")
     if config.clusters > 1:
         notes.append(f"Each class is a mixture of {config.clusters} clusters, found by noisy k-means.")
     if facts.unit == "subject":
@@ -115,7 +129,7 @@ def with_share_above_noise(
     privacy_filter: Filter,
     facts: PublicFacts,
 ) -> Plan:
-    """Tell how much of what sets classes apart survives the noise, and warn where that is little.
+    """Tell how much of what sets classes apart survives the noise, and what people will see; warn where that is little.
 
     Args:
         plan: with class moments.
@@ -127,7 +141,8 @@ def with_share_above_noise(
     share = share_above_noise(config, facts, plan.noise_stddev[MEANS] / QUANTISATION)
     plan = dataclasses.replace(plan, facts={**plan.facts, "share_above_noise": round(share, 3)})
     if share >= VISIBLE:
-        return plan
+        seen = what_people_see(facts, signal(facts, mu_of(plan.budget_nano * config.start_share)))
+        return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(SEEN[seen], *plan.notes))
     return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import select
 
 from obscura.wire.schemas import (
     AccountRecord,
@@ -20,10 +19,10 @@ from obscura.wire.schemas import (
     ReasonRequest,
 )
 from service import decisions, jobs, ledger
+from service.access import Principal
 from service.api.conditional import answer, answer_decision
 from service.api.deps import ADMIN, PROBLEMS, READ, Admin, IdempotencyKey, Paging, Running, Service, Uploader
-from service.api.pages import answer_newest, decode_cursor, each, encode_cursor
-from service.auth import Principal
+from service.api.pages import answer_newest, decode_cursor, each, encode_cursor, narrowed
 from service.db.access_tables import Decision
 from service.db.session import transaction
 from service.views import accounts as views
@@ -158,11 +157,10 @@ def list_limit_requests(
     account_id: Annotated[Identifier | None, Query(description="Of this account only.")] = None,
 ) -> Response:
     """List the requests to raise a limit, decided ones too, newest first."""
-    query = select(Decision).where(Decision.action.in_(ledger.LIMIT_EFFECTS))
-    show = partial(views.limit_request, now=service.clock())
-    if account_id is not None:
-        query = query.where(Decision.account_id == account_id)
-    return answer_newest(service, request, page, query, Decision, each(show), moment="asked_at")
+    about_limits = Decision.action.in_(ledger.LIMIT_EFFECTS)
+    asked = about_limits, *narrowed(Decision, account_id=account_id)
+    show = each(partial(views.limit_request, now=service.clock()))
+    return answer_newest(service, request, page, Decision, show, *asked, moment="asked_at")
 
 
 @limit_router.get(

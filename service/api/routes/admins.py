@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import select
 
 from obscura.wire.admin_schemas import (
     AdminAnswer,
@@ -83,9 +82,9 @@ def ask_removal(service: Running, admin: Admin, request: Request, admin_id: Admi
 )
 def list_admin_requests(service: Running, request: Request, page: Paging) -> Response:
     """List what was asked about admins, decided requests too, newest first."""
-    query = select(Decision).where(Decision.action.in_(admins.EFFECTS))
-    show = partial(views.admin_request, now=service.clock())
-    return answer_newest(service, request, page, query, Decision, each(show), moment="asked_at")
+    about_admins = Decision.action.in_(admins.EFFECTS)
+    show = each(partial(views.admin_request, now=service.clock()))
+    return answer_newest(service, request, page, Decision, show, about_admins, moment="asked_at")
 
 
 @router.post("/admin-requests/{request_id}/approve", response_model=AdminRequestRecord, summary="Approve it")
@@ -128,10 +127,8 @@ def list_keys(
     ] = None,
 ) -> Response:
     """List the keys, those that were revoked or have expired too, newest first."""
-    query = select(ApiKey)
-    if made_by is not None:
-        query = query.where(ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by)))
-    return answer_newest(service, request, page, query, ApiKey, views.keys)
+    asked = [] if made_by is None else [ApiKey.id.in_(auth.with_all_made(ApiKey.created_by == made_by))]
+    return answer_newest(service, request, page, ApiKey, views.keys, *asked)
 
 
 @key_router.post("/{key_id}/revoke", response_model=RevokedKeyRecord, summary="Revoke a key")

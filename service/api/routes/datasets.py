@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlalchemy import select
 
 from obscura.wire.formats import UploadFormat
 from obscura.wire.schemas import DatasetRecord, DatasetRequest, Identifier, Page
 from obscura.wire.words import DatasetState
+from service.access import find
 from service.api.conditional import answer
 from service.api.deps import DATA, PROBLEMS, READ, OfAccount, Paging, Running, Uploader
 from service.api.pages import answer_newest, each, narrowed
@@ -17,7 +17,7 @@ from service.api.uploading import Body, content_length
 from service.datasets import deletion, receiving, states
 from service.datasets.reading import Sent
 from service.db.dataset_tables import Dataset
-from service.db.session import find, transaction
+from service.db.session import transaction
 from service.ingest.formats import titles
 from service.views import datasets as views
 
@@ -79,8 +79,8 @@ def list_datasets(
     state: Annotated[DatasetState | None, Query(description="In this state only.")] = None,
 ) -> Response:
     """List the datasets, newest first, all or those of an account, a state."""
-    query = narrowed(select(Dataset), Dataset, account_id=account_id, state=state)
-    return answer_newest(service, request, page, query, Dataset, each(views.dataset))
+    asked = narrowed(Dataset, account_id=account_id, state=state)
+    return answer_newest(service, request, page, Dataset, each(views.dataset), *asked)
 
 
 @router.get("/{dataset_id}", dependencies=[READ], response_model=DatasetRecord, summary="Read a dataset")

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from obscura.wire.job_schemas import (
@@ -83,8 +82,8 @@ def list_jobs(
     recipe: Annotated[RecipeName | None, Query(description="By this recipe only.")] = None,
 ) -> Response:
     """List the jobs, newest first, all or those of an account, a state, a recipe."""
-    query = narrowed(views.JOBS, Job, account_id=account_id, state=state, recipe=recipe)
-    return answer_newest(service, request, page, query, Job, views.records)
+    asked = narrowed(Job, account_id=account_id, state=state, recipe=recipe)
+    return answer_newest(service, request, page, Job, views.records, *asked, columns=views.JOBS)
 
 
 @router.get("/{job_id}", dependencies=[READ], response_model=JobRecord, summary="Read a job")
@@ -176,9 +175,8 @@ def create_sweep(
 def list_sweeps(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the sweeps with their trials, newest first, at most six on a page; all, or those of an account."""
     short = PageRequest(min(page.limit, SWEEPS_A_PAGE_MAX), page.cursor)
-    return answer_newest(
-        service, request, short, narrowed(select(Sweep), Sweep, account_id=account_id), Sweep, sweeps.records
-    )
+    asked = narrowed(Sweep, account_id=account_id)
+    return answer_newest(service, request, short, Sweep, sweeps.records, *asked)
 
 
 @sweep_router.get("/{sweep_id}", dependencies=[READ], response_model=SweepRecord, summary="Read a sweep")

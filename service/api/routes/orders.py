@@ -9,6 +9,7 @@ from sqlalchemy.orm.interfaces import ORMOption
 from obscura.wire.job_schemas import FINAL_STATES
 from obscura.wire.schemas import Identifier
 from service import jobs
+from service.access import find
 from service.api.conditional import answer, answer_bytes
 from service.api.deps import PROBLEMS, READ, IdempotencyKey, Running, Service, Trainer
 from service.api.ordering import order
@@ -118,7 +119,5 @@ def _add_reading(router: APIRouter, kind: Kind, place: Reading) -> None:
 
 def _find(session: Session, kind: Kind, made_id: str, *options: ORMOption) -> tuple[Any, Job]:
     assert kind.makes is not None
-    made: Any = session.get(kind.makes, made_id, options=options)
-    if made is None:
-        raise NotFound(f"There is no such {kind.noun}.", **{f"{kind.noun}_id": made_id})
+    made: Any = find(session, kind.makes, made_id, options=options)
     return made, jobs.get_job(session, made.job_id)

@@ -19,6 +19,7 @@ from obscura.wire.job_schemas import (
 from obscura.wire.schemas import Identifier, Page
 from obscura.wire.words import ReleaseKind
 from service import jobs, reports, weights
+from service.access import find
 from service.api.conditional import answer, answer_bytes, send_file
 from service.api.deps import PROBLEMS, READ, OfAccount, Paging, Running, Service
 from service.api.pages import answer_newest, narrowed
@@ -39,6 +40,9 @@ _OF_GENERATORS = ("report.html", "report.json", "grid.png")
 REPORT_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 
 
+_EVALUATIONS = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
+
+
 def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
     return {200: {"content": {media_type: {}}}, 304: {"description": "The client has it."}}
 
@@ -46,8 +50,8 @@ def _file_answer(media_type: str) -> dict[int | str, dict[str, Any]]:
 @router.get("", dependencies=[READ], response_model=Page[ReleaseRecord], summary="List releases")
 def list_releases(service: Running, request: Request, page: Paging, account_id: OfAccount = None) -> Response:
     """List the releases, newest first, all or those of an account."""
-    query = narrowed(views.RELEASES, Release, account_id=account_id)
-    return answer_newest(service, request, page, query, Release, views.records)
+    asked = narrowed(Release, account_id=account_id)
+    return answer_newest(service, request, page, Release, views.records, *asked, columns=views.RELEASES)
 
 
 @router.get("/{release_id}", dependencies=[READ], response_model=ReleaseRecord, summary="Read a release")
@@ -129,14 +133,13 @@ def read_file(service: Running, request: Request, release_id: ReleaseId, name: F
 )
 def list_evaluations(service: Running, request: Request, release_id: ReleaseId, page: Paging) -> Response:
     """List what was measured, and is being measured, newest first."""
-    query = select(Evaluation).options(joinedload(Evaluation.job).defer(Job.secret, raiseload=True))
-    query = query.where(Evaluation.release_id == release_id)
 
     def show(session: Session, rows: Sequence[Evaluation]) -> list[EvaluationRecord]:
         jobs.get_release(session, release_id)
         return [evaluate.show(row, row.job) for row in rows]
 
-    return answer_newest(service, request, page, query, Evaluation, show)
+    of_release = Evaluation.release_id == release_id
+    return answer_newest(service, request, page, Evaluation, show, of_release, columns=_EVALUATIONS)
 
 
 def _send_report(service: Service, request: Request, release_id: str, name: str, media_type: str) -> Response:
@@ -199,7 +202,5 @@ def read_content(service: Running, request: Request, sample_id: SampleId) -> Res
 
 
 def _find(session: Session, sample_id: str) -> tuple[Sample, Job]:
-    sample = session.get(Sample, sample_id)
-    if sample is None:
-        raise NotFound("There is no such sample.", sample_id=sample_id)
+    sample = find(session, Sample, sample_id)
     return sample, jobs.get_job(session, sample.job_id)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
 from obscura.wire.job_schemas import EvaluationRecord, EvaluationRequest
@@ -14,6 +13,7 @@ from obscura.wire.schemas import record_of
 from obscura.wire.words import FailureCode, ReleaseKind
 from privacy.plans.registry import plan_from_json
 from service import ledger
+from service.access import visible
 from service.db.base import new_id
 from service.db.job_tables import Evaluation, Job, Release
 from service.errors import Conflict, InvalidInput
@@ -125,7 +125,8 @@ def finish(
 
 def finished_evaluations(session: Session, release_id: str) -> Sequence[Evaluation]:
     """Return the finished evaluations of a release, with their confusions, newest first, at most LISTED_MAX."""
-    found = select(Evaluation).where(Evaluation.release_id == release_id, Evaluation.finished_at.is_not(None))
+    of_release = Evaluation.release_id == release_id, Evaluation.finished_at.is_not(None)
+    found = visible(session, Evaluation).where(*of_release)
     newest_first = found.order_by(Evaluation.finished_at.desc(), Evaluation.id.desc()).limit(LISTED_MAX)
     return session.scalars(newest_first.options(undefer(Evaluation.confusion))).all()
 
@@ -150,7 +151,8 @@ def newest_on_own_dataset(session: Session, trials: Sequence[Any]) -> dict[str, 
 
 def _finished_of(session: Session, release_ids: Sequence[str]) -> Sequence[Evaluation]:
     """Return the finished evaluations of some releases, the newest last."""
-    found = select(Evaluation).where(Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None))
+    of_releases = Evaluation.release_id.in_(release_ids), Evaluation.finished_at.is_not(None)
+    found = visible(session, Evaluation).where(*of_releases)
     return session.scalars(found.order_by(Evaluation.finished_at, Evaluation.id)).all() if release_ids else []
 
 

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from obscura.wire.job_schemas import PreviewRecord, PreviewRequest
 from obscura.wire.wording import show_percent
 from obscura.wire.words import FailureCode, Visibility
+from privacy.plans.moments.appearance import SEEN
 from privacy.plans.registry import RECIPES
 from service.db.base import new_id
 from service.db.dataset_tables import Dataset
@@ -124,6 +125,12 @@ def forecast_sentence(accuracy: float, real: float | None, chance: float, stand_
     return f"{sentence} This is a forecast on other images, not a promise."
 
 
+def _seen(job: Job) -> list[str]:
+    """Return what the plan says that people will see of its images, where it says so."""
+    seen = job.plan.get("facts", {}).get("what_people_see")
+    return [] if seen is None else [SEEN[seen]]
+
+
 def show(made: Preview, job: Job) -> PreviewRecord:
     """Return the record of a preview, whose state is its job's."""
     found = made.results or {}
@@ -139,7 +146,7 @@ def show(made: Preview, job: Job) -> PreviewRecord:
         accuracy=found.get("accuracy"),
         real_accuracy=found.get("real"),
         chance=found.get("chance"),
-        verdict=forecast_sentence(**found) if found else None,
+        verdict=" ".join([forecast_sentence(**found), *_seen(job)]) if found else None,
         notes=list(job.plan.get("notes", [])),
         failure=failure_of(job),
         created_at=made.created_at,

@@ -14,6 +14,7 @@ from obscura.wire.schemas import to_the_minute
 from obscura.wire.words import TRAIN, EarlyEnd, EntryKind, FailureCode, JobState, ReleaseKind
 from privacy.plans.plan import Plan
 from service import ledger
+from service.access import visible
 from service.audit.receipts import make_receipt
 from service.audit.signing import SigningKey
 from service.db.base import is_id, new_id
@@ -146,7 +147,8 @@ def hold_price(
 
 def newest_release(session: Session, account: Account) -> str | None:
     """Return the id of the newest release of an account, which can be sampled at no cost."""
-    newest = select(Release.id).where(Release.account_id == account.id).order_by(Release.created_at.desc(), Release.id)
+    of_account = visible(session, Release, select(Release.id)).where(Release.account_id == account.id)
+    newest = of_account.order_by(Release.created_at.desc(), Release.id)
     return session.scalar(newest.limit(1))
 
 
@@ -188,7 +190,7 @@ def publish(
     require_sha256(artifact_sha256)
     job = lock_attempt(session, job_id, attempt, TRAIN, replay=JobState.SUCCEEDED)
     if job.state is JobState.SUCCEEDED:
-        published = session.scalars(select(Release).where(Release.job_id == job_id)).one()
+        published = session.scalars(visible(session, Release).where(Release.job_id == job_id)).one()
         if (published.id, published.artifact_sha256) != (release_id, artifact_sha256):
             raise stale_attempt(job, attempt)
         return published

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from privacy.errors import InvalidParameter
-from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
 
 integers = arrays.arrays(np.int64, (3, 5), elements=st.integers(-(1 << 20), 1 << 20))
 bounds = st.floats(1e-6, 1e6)
@@ -51,3 +51,38 @@ def test_integers_only_and_of_bounded_magnitude() -> None:
         clip_integer_rows(np.ones((1, 2)), 1.0)
     with pytest.raises(InvalidParameter):
         clip_integer_rows(np.array([[1 << 21]]), 1.0)
+
+
+PARTS = [np.array([0, 3]), np.array([1]), np.array([4])]  # the number at 2 is in none
+
+
+def length(row: np.ndarray, parts: list[np.ndarray] = PARTS) -> int:
+    """Of the outer products of all parts together, squared."""
+    return sum(sum(int(value) ** 2 for value in row[part]) ** 2 for part in parts)
+
+
+@given(rows=integers, norm_max=st.integers(1, 1 << 20))
+def test_outer_products_of_parts_stay_within_the_bound(rows: np.ndarray, norm_max: int) -> None:
+    clipped = clip_integer_parts(rows, norm_max, PARTS)
+    assert all(length(row) <= norm_max**4 for row in clipped)
+    assert (np.abs(clipped) <= np.abs(rows)).all()
+    assert (clipped * rows >= 0).all()
+    assert not clipped[:, 2].any()
+    for row, alone in zip(rows, clipped, strict=True):  # a function of that row alone
+        assert np.array_equal(clip_integer_parts(row[None], norm_max, PARTS)[0], alone)
+
+
+def test_parts_of_equal_length_may_be_longer_than_one_and_attain_the_bound() -> None:
+    rows = np.full((1, 5), 10_000)
+    spread, alone = clip_integer_parts(rows, 1024, PARTS)[0], clip_integer_parts(rows, 1024, PARTS[:1])[0]
+    assert 0.99 * 1024**4 < length(spread) <= 1024**4
+    assert 0.99 * 1024**4 < length(alone, PARTS[:1]) <= 1024**4
+    assert np.linalg.norm(spread) > 1.15 * np.linalg.norm(alone)
+    own = [clip_integer_parts(rows, 1024, [part]).sum(axis=0) for part in PARTS]  # control: each part by itself
+    assert length(sum(own)) > 2 * 1024**4
+
+
+@pytest.mark.parametrize("bad", [0, 0.5, (1 << 20) + 1, math.nan, math.inf])
+def test_bounds_of_parts_are_whole_numbers(bad: float) -> None:
+    with pytest.raises(InvalidParameter):
+        clip_integer_parts(np.ones((1, 5), dtype=np.int64), bad, PARTS)

@@ -68,6 +68,10 @@ ASKED: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"discriminator_steps": 4, "accuracy_floor": 0, "records_per_subject": 9},
         {"estimator": "dpsgd", "freeze": "posterior", "latent": 5, "generator_batch": 7, "initial_seed": 12},
     ),
+    "select_public": (
+        {"public_dataset_id": "ds_public", "public_labels": True, "extractor": "resnet_18", "iterations": 1},
+        {"public_dataset_id": "ds_public", "choices": 7, "threshold": 0, "mirror": True, "shift": 0, "colour": 1},
+    ),
 }
 TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, and not beside the others
     "class_histogram": ({"preset": "default"}, {"stddev": 3}),
@@ -118,6 +122,7 @@ TOGETHER: Mapping[str, tuple[dict[str, Any], ...]] = {  # each value is right, a
         {"mean_share": 0.5},
     ),
     "dpgan": ({"multiplicity": 2}, {"discriminator_steps": 5, "discriminator_steps_max": 4}),
+    "select_public": ({}, {"public_dataset_id": "ds_public", "extractor": "../a"}),
 }
 VALUES: tuple[Any, ...] = (
     *(True, False, None, "", "x", "1", [], {}, [1], math.nan, math.inf, -math.inf, 10**400),
@@ -132,7 +137,8 @@ def planned() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The options, facts and epsilon of each valid case, with the document of its plan or its refusal."""
     for recipe, known in RECIPES.items():
         for options in [{}, *({"preset": preset} for preset in known.presets), *ASKED[recipe]]:
-            quick = recipe in ("class_histogram", "datalens", "moments")  # to find the others' noise takes a second
+            # To find the noise of the others takes a second.
+            quick = recipe in ("class_histogram", "datalens", "moments", "select_public")
             for facts_name, epsilon in PLACES if quick else PLACES[:1]:
                 asked = f"{recipe} {json.dumps(options)}"
                 yield asked, f"{facts_name} {epsilon}", _planned(recipe, options, epsilon, FACTS[facts_name])

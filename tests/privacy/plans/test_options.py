@@ -95,9 +95,9 @@ def test_what_holds_where_nothing_is_given_is_the_default_of_the_schema():
 
 @pytest.mark.parametrize(("recipe", "follows"), [("datalens", datalens), ("moments", moments)])
 def test_the_options_that_follow_from_facts_and_budget_are_named(recipe, follows):
-    fixed, found = RECIPES[recipe].config(), set()
+    fixed, found = RECIPES[recipe].defaults, set()
     for facts in FACTS.values():
         for mu in (0.001, 0.1, 1.0, 10.0):
             made = follows.config_that_follows({}, mu, facts)
-            found |= {name for name, value in made if value != getattr(fixed, name)}
+            found |= {name for name, value in made if value != fixed[name]}
     assert found == RECIPES[recipe].follows

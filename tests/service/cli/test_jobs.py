@@ -51,7 +51,10 @@ def shown(made: Plan) -> str:
 def test_a_plans_table_fits_a_terminal(recipe, preset):
     facts = PublicFacts(tuple(map(str, range(10))), 28, 28, 1, 60_000, "record")
     account = open_filter(1.0, 1e-5)
-    made = build_plan(recipe, {"preset": preset} if preset else {}, account, account.capacity_nano, facts)
+    options = {"preset": preset} if preset else {}
+    if recipe == "select_public":
+        options["public_dataset_id"] = "ds_0123456789abcdef0123456789abcdef"
+    made = build_plan(recipe, options, account, account.capacity_nano, facts)
     text = shown(made)
     assert max(map(len, text.splitlines())) <= COLUMNS, text
     assert ("teachers" in text) == ("teachers" in made.facts)

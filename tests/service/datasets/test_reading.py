@@ -16,8 +16,9 @@ import pytest
 from PIL import Image
 
 from obscura.wire.faults import Fault
-from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadTooLarge, sweep
-from service.datasets.vault import make_fingerprint_key, open_dataset, open_subjects, shred
+from service.api.problems import STATUSES
+from service.datasets.reading import Upload, UploadFailed, UploadRefused, UploadsStopped, UploadTooLarge, sweep
+from service.datasets.vault import fingerprint_key_path, make_fingerprint_key, open_dataset, open_subjects, shred
 from service.errors import InvalidInput, NotFound, ObscuraError
 from service.ingest.faults import explain
 from service.ingest.request import IngestLimits, IngestRequest
@@ -108,6 +109,15 @@ def test_a_refused_upload_changes_nothing_and_may_be_tried_again(settings):
     refused = assert_refused(settings, Fault.LABEL_RANGE, in_chunks(npz(labels=[0, 1, 2])))
     assert refused.numbers == {"fault": "label_range"}
     assert list((settings.data_dir / "datasets").iterdir()) == []
+    receive(settings, FACTS, in_chunks(npz()), None, "npz")
+
+
+def test_a_service_without_its_key_of_fingerprints_takes_nothing_and_says_what_mends_that(settings):
+    fingerprint_key_path(settings).unlink()
+    with pytest.raises(UploadsStopped, match=r"`obscura ledger verify`.*sent again") as stopped:
+        receive(settings, FACTS, in_chunks(npz()), None, "npz")
+    assert STATUSES[stopped.value.code][0] == 503
+    make_fingerprint_key(settings)
     receive(settings, FACTS, in_chunks(npz()), None, "npz")
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from obscura.wire.words import DatasetState
+from service.access import find
 from service.datasets import states
 from service.db.dataset_tables import Dataset
-from service.db.session import find, transaction
+from service.db.session import transaction
 from service.errors import InvalidInput, NotFound
 
 

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from obscura.wire.words import JobState
+from privacy.plans.moments.appearance import SEEN
 from service import jobs
+from service.db.job_tables import Preview
 from service.db.session import transaction
 from service.errors import InvalidInput, StaleAttempt
 from service.jobs import kinds
@@ -76,3 +78,12 @@ def test_a_forecast_warns_where_there_is_little_to_see(accuracy, says):
     assert "real ones: 90%" in sentence
     assert ("noise" in sentence) == (says is not None)
     assert says is None or says in sentence
+
+
+def test_what_people_will_see_is_said_with_the_forecast(shop):
+    claim = shop.claimed(ask(shop, epsilon=8.0, recipe="moments"))
+    shop.tell(kinds.preview.finish, claim, results=FOUND, grid=b"png", now=shop.now)
+    with transaction(shop.factory, read_only=True) as session:
+        job = jobs.get_job(session, claim.job_id)
+        verdict = kinds.preview.show(jobs.made_by(session, Preview, job.id), job).verdict
+    assert verdict == f"{forecast_sentence(**FOUND)} {SEEN[job.plan['facts']['what_people_see']]}"

@@ -139,13 +139,13 @@ def test_a_gradient_basis_comes_from_public_images_alone(shop):
 
     for private_id in (dataset_id, shop.dataset_id):
         for ask in (shop.plan, shop.train):
-            with pytest.raises(InvalidInput, match=r"must be public: the basis .* private images would leak"):
+            with pytest.raises(InvalidInput, match=r"must be public: what is computed .* private images would leak"):
                 ask(**anchored(private_id))
     with pytest.raises(NotFound):
         shop.plan(**anchored("ds_none"))
     unready = shop.declare(account_id=None, **UNREADY)
     shop.plan(**anchored(unready))
-    with pytest.raises(Conflict, match="dataset of the anchors is declared, not ready"):
+    with pytest.raises(Conflict, match="public dataset that the options name is declared, not ready"):
         shop.train(**anchored(unready))
     shop.assert_nothing_written()
     other_shape = shop.declare(account_id=None, height=5, classes=["x"])

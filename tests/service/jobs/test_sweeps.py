@@ -123,7 +123,7 @@ def test_the_anchors_of_every_trial_must_be_public_and_there(shop):
     for anchors_id, error in ((shop.dataset_id, InvalidInput), (unready, Conflict)):
         options = [{"architecture": "cnn"}, {"estimator": "gep", "anchors_dataset_id": anchors_id}]
         trials = [jobs.Trial(4.5, chosen) for chosen in options]
-        with pytest.raises(error, match="anchors"):
+        with pytest.raises(error, match="dataset that the options name"):
             shop.sweep(4.5, 4.5, dataset_id=dataset_id, recipe="dp_classifier", trials=trials)
     shop.assert_nothing_written()
 

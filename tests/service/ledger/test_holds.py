@@ -13,6 +13,7 @@ from service import ledger
 from service.db.session import SessionFactory, transaction
 from service.errors import Conflict, HoldExhausted, InvalidInput, NotFound, StaleAttempt
 from service.ledger.chain import GENESIS_HASH
+from service.views.accounts import page
 from tests.service.ledger.account_book import CAPACITY, SHA, AccountBook
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def test_an_account_that_cannot_be_right_is_refused(
     with pytest.raises(InvalidInput):
         open_account(factory, **change)
     with transaction(factory, read_only=True) as session:
-        assert not ledger.audited_accounts(session, after=None, limit=10)
+        assert page(session, after=None, limit=10) == ([], None)
 
 
 def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_account: Callable[..., str]) -> None:
@@ -80,9 +81,10 @@ def test_two_accounts_cannot_share_a_name(account_book: AccountBook, open_accoun
 def test_accounts_are_paged_in_the_order_of_opening(factory: SessionFactory, open_account: Callable[..., str]) -> None:
     made = sorted(open_account(factory, name=f"group {index}") for index in range(5))
     with transaction(factory, read_only=True) as session:
-        first = [account.id for account, _ in ledger.audited_accounts(session, after=None, limit=3)]
-        rest = [account.id for account, _ in ledger.audited_accounts(session, after=first[-1], limit=3)]
-    assert first + rest == made  # opened at the same moment: the id decides
+        first, last = page(session, after=None, limit=3)
+        rest, over = page(session, after=last, limit=3)
+    assert over is None
+    assert [account.id for account in first + rest] == made  # opened at the same moment: the id decides
 
 
 # --- the two phases ---------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("dp_diffusion", "record", DIFFUSION),
     ("dp_diffusion", "record", {**DIFFUSION, "central_images": 0, "moments_share": 0.3, "moments_steps": 3}),
     ("dpgan", "record", {**NETWORKS, "latent": 4, "generator_batch": 16, "discriminator_steps": 2}),
+    ("select_public", "record", {"choices": 3}),
+    ("select_public", "subject", {"choices": 3, "iterations": 1}),
 ]
 # Every case on SQLite; what the database could change does not depend on the recipe, so two on PostgreSQL.
 EVERYWHERE = [
@@ -309,7 +311,8 @@ def test_nothing_that_leaves_tells_how_many_units_there_are(observe: Observe, ca
     first = observe(case, counts[0])
     reports = [shown["event"]["progress"] for shown in first["seen"]]
     assert {report["stage"] for report in reports} > {None}
-    assert recipe == "class_histogram" or any(report["eta_seconds"] is not None for report in reports)
+    over_at_once = ("class_histogram", "moments", "select_public")
+    assert recipe in over_at_once or any(report["eta_seconds"] is not None for report in reports)
     assert first["ledger"][-1]["kind"] == "capture"
     for units in counts[1:]:
         assert_alike(first, observe(case, units))

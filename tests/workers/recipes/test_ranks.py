@@ -153,6 +153,16 @@ def test_a_histogram_is_paid_and_released_once(both: Both) -> None:
     assert (first["draws"], second["draws"]) == (1, 0)
 
 
+def test_votes_for_public_pictures_are_paid_and_released_once(both: Both) -> None:
+    alone, first, second = both("public pictures")
+    for name, value in alone["state"].items():
+        assert torch.equal(first["state"][name], value)
+        assert torch.equal(second["state"][name], value)
+    assert (first["paid"], second["paid"]) == (alone["paid"], []) == ([1, 1], [])
+    assert (first["draws"], second["draws"]) == (2, 0)
+    assert (first["writes"], second["writes"]) == (2, 0)
+
+
 def test_every_rank_finds_a_checkpoint_on_its_own_device(both: Both) -> None:
     _, first, second = both("device")
     assert (first["step"], first["device"], first["reads"]) == (7, "meta", 1)

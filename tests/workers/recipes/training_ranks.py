@@ -5,6 +5,7 @@ Writes to `OUT/RANK.pt`, for every scenario, what was released, what was paid, w
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
@@ -219,6 +220,17 @@ def count_classes() -> dict[str, Any]:
     return {"counts": histogram.noisy_counts, "paid": purse.paid}
 
 
+def select_pictures() -> dict[str, Any]:
+    account = open_filter(20.0, 1e-5)
+    options = {"public_dataset_id": "ds_public", "choices": 4}
+    plan = build_plan("select_public", options, account, account.capacity_nano, FACTS)
+    purse, memory = Purse(), Memory()
+    data = dataclasses.replace(images(), public_anchors=images(30).private_images)
+    run = Run(plan=plan, facts=FACTS, data=data, budget=purse, secret=bytes([rank()]) * 32, checkpoints=memory)
+    state = TRAINERS["select_public"](run).state_dict()
+    return {"state": state, "paid": purse.paid, "writes": memory.writes}
+
+
 def load_onto_a_device() -> dict[str, Any]:
     memory = Memory()
     save_checkpoint(memory, step=7, state={"value": torch.ones(2)})
@@ -249,6 +261,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "denoiser": train_denoiser,
     "central images alone": partial(train_denoiser, left=3),
     "histogram": count_classes,
+    "public pictures": select_pictures,
     "device": load_onto_a_device,
 }
 

@@ -91,8 +91,9 @@ def test_it_is_never_negative(sizes, piece, step, elapsed, before):
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_every_recipe_has_its_pieces_from_declared_numbers(recipe):
     """What recipes report is among them: tests/workers/recipes/test_neighbours.py."""
-    options = {"images": 30, "teachers": 40, "images_per_iteration": 10} if recipe == "datalens" else {}
-    plan = plan_of(recipe, options)
+    options = {"datalens": {"images": 30, "teachers": 40, "images_per_iteration": 10}}
+    options["select_public"] = {"public_dataset_id": "ds_public"}
+    plan = plan_of(recipe, options.get(recipe, {}))
     pieces = work_of(plan, FACTS)
     assert pieces
     assert all(piece.work > 0 and piece.steps > 0 for piece in pieces)

@@ -35,12 +35,12 @@ from workers.recipes.datalens.teacher_stage import (
     start_teacher_stage,
 )
 from workers.recipes.interface import NothingUseful, Piece, Run, save_checkpoint
-from workers.recipes.moments.coefficients import exact_product
+from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
 from workers.recipes.moments.warm_start import ClassGaussians, prior, release_gaussians, warm_start_work
 from workers.recipes.units import teacher_of_each
 
-_LATENT_CLIP = 4.0  # public: a record further out than four standard deviations is moved there before teachers see it
+_LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
 _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096
 
@@ -63,8 +63,8 @@ def train(run: Run) -> Generator | ConditionalDcganGenerator:
     cfg = run.plan.config_of(DataLensConfig)
     if cfg.votes_on == "pixels":
         return train_on_pixels(run)
-    # Votes on texture are unknown, so nothing bends a generator that draws it.
-    generator = empty_generator(cfg, run.facts, features=0 if cfg.texture else cfg.features)
+    features = 0 if cfg.texture and cfg.vote_share == 0 else cfg.features  # so it was before votes knew of texture
+    generator = empty_generator(cfg, run.facts, features)
     state = started(run, generator, lambda released, keep: _start(run, cfg, released, keep))
     generator.to(run.device)
     if run.plan.stage(VOTES) is not None:
@@ -169,18 +169,26 @@ def _shards(run: Run, cfg: DataLensConfig, generator: Generator) -> Shards:
 def encode(generator: Generator, private_images: npt.NDArray[np.uint8], private_labels: Tensor) -> Tensor:
     """Return the latents (n, d) from which the unbent generator would draw what it can of each image. Private.
 
-    Each record's latent is a function of that record and the generator alone, to the last bit.
+    Where the generator draws texture, a latent stands for pixels and texture together: it is the least-squares answer
+    to both. Each record's latent is a function of that record and the generator alone, to the last bit, so a unit moves
+    one shard and no more than k votes of one teacher, as on pixels.
     """
     latents = torch.zeros(len(private_images), generator.config.components)
+    pixels_of, clip = generator.config.pixels, _LATENT_CLIP
+    if generator.config.clusters > 1:
+        clip += float(generator.centres.abs().max())  # released
     for label in range(generator.config.classes):
         factor, mean = generator.factor[label].cpu().double(), generator.mean[label].cpu().double()
-        inverse = torch.linalg.pinv(factor, rtol=1e-3).T.numpy()  # (pixels, d)
+        inverse = torch.linalg.pinv(factor, rtol=1e-3).T.numpy()  # (outputs, d)
         origin = mean.numpy() @ inverse  # (d,)
         rows = (private_labels == label).nonzero().squeeze(1)
         for block in torch.split(rows, _BLOCK):
             images = np.asarray(private_images[block.numpy()])
             if images.ndim == 4:
                 images = np.moveaxis(images, 3, 1)
-            pixels = images.reshape(len(images), generator.config.pixels) / 255.0
-            latents[block] = torch.from_numpy(exact_product(pixels, inverse, largest=1.0) - origin).float()
-    return latents.clamp_(-_LATENT_CLIP, _LATENT_CLIP)
+            pixels = images.reshape(len(images), pixels_of) / 255.0
+            found = exact_product(pixels, inverse[:pixels_of], largest=1.0) - origin
+            if generator.config.outputs > pixels_of:
+                found += texture_coefficients(np.asarray(private_images[block.numpy()]), inverse[pixels_of:].T)
+            latents[block] = torch.from_numpy(found).float()
+    return latents.clamp_(-clip, clip)

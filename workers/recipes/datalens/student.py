@@ -47,8 +47,7 @@ class LatentStudent:
 
     def propose(self, labels: Tensor) -> Tensor:
         """Draw latents (m, d) for labels (m,), bent as the generator bends them now."""
-        shape = (len(labels), self.generator.config.components)
-        self._z = torch.randn(shape, generator=self.latents).to(labels.device)
+        self._z = self.generator.draw(labels, self.latents)
         return self.generator.latent(self._z, labels)
 
     def learn(self, releases: list[Release]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privacy.errors import BudgetExceeded
+from privacy.plans.moments.symmetry import Action
 from privacy.plans.moments.warm_start import CLUSTER_ROUNDS, CLUSTERS, QUANTISATION
 from workers.recipes.moments.coefficients import exact_product
 from workers.recipes.moments.released_sums import Kept, Noise, release_means
@@ -34,16 +35,20 @@ class KMeans:
         clusters: of each class.
         clip: norm to which a record's row is clipped.
         stddev: of a round's discrete Gaussian noise, for integers of norm QUANTISATION.
+        action: of the declared symmetries on the components.
     """
 
     clusters: int
     clip: float
     stddev: float
+    action: Action
 
 
 @dataclass(frozen=True)
 class Clusters:
     """Released: each class's clusters.
+
+    Where symmetries are declared, a cluster's twins under them are clusters, too, and follow it.
 
     Attributes:
         shares: (classes, clusters) of a class's records; each row adds up to 1.
@@ -89,37 +94,50 @@ def release_clusters(
 
     Privacy:
         A record adds its row and its count to one cluster of its class in every round: `release_means` has the proof.
-        Which cluster that is follows from its own row and from earlier rounds.
+        Which cluster that is follows from its own row and from earlier rounds. A record that is nearest to a cluster's
+        twin is turned, as the twin is turned back to the cluster, and added to that one: a change of signs and places
+        leaves its norm as it is.
     """
-    classes, clusters, d = len(counts), rounds.clusters, len(pooled)
+    classes, clusters, d, action = len(counts), rounds.clusters, len(pooled), rounds.action
     stream = np.random.Generator(np.random.PCG64(_SEED))
     spread = np.sqrt(pooled)
     first = stream.normal(size=(classes, clusters, d)) * spread * _APART
-    found, paid = Clusters(np.full((classes, clusters), 1 / clusters), first), 0
+    found, paid = _with_twins(np.full((classes, clusters), 1 / clusters), first, action), 0
     for number in range(CLUSTER_ROUNDS):
-        cluster = private_labels * clusters + found.nearest(private_rows, private_labels)
+        nearest = found.nearest(private_rows, private_labels)
+        cluster = private_labels * clusters + nearest // action.order
+        turned = np.empty_like(private_rows)
+        for symmetry in range(action.order):
+            members = nearest % action.order == symmetry
+            turned[members] = action.turned_back(private_rows[members], symmetry)
 
-        def round_of(drawn: Noise, cluster: npt.NDArray[np.int64] = cluster) -> Array:
+        def round_of(drawn: Noise, rows: Array = turned, cluster: npt.NDArray[np.int64] = cluster) -> Array:
             sizes = classes * clusters, rounds.clip, rounds.stddev
-            return np.column_stack(release_means(private_rows, cluster, *sizes, drawn))
+            return np.column_stack(release_means(rows, cluster, *sizes, drawn))
 
         try:
             table = releases.once(f"{CLUSTERS} {number + 1}", round_of)  # (classes * clusters, 1 + d)
         except BudgetExceeded:
             break
-        found, paid = _fitted(table.reshape(classes, clusters, 1 + d), counts, rounds, spread), number + 1
+        shares, centres = _fitted(table.reshape(classes, clusters, 1 + d), counts, rounds, spread)
+        found, paid = _with_twins(shares, centres, action), number + 1
     return found if paid else None
 
 
-def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> Clusters:
-    """Turn a round's counts and means (classes, clusters, 1 + d) into clusters, as far as its noise lets them."""
+def _with_twins(shares: Array, centres: Array, action: Action) -> Clusters:
+    """Return clusters (classes, clusters) and their twins, those of one cluster together."""
+    return Clusters(np.repeat(shares / action.order, action.order, axis=1), action.orbit(centres))
+
+
+def _fitted(table: Array, counts: Array, rounds: KMeans, spread: Array) -> tuple[Array, Array]:
+    """Turn a round's counts and means (classes, clusters, 1 + d) into shares and centres, as far as noise allows."""
     sums = table[:, :, 1:] * table[:, :, :1]
     members = np.maximum(table[:, :, 0], _RAREST * counts[:, None] / table.shape[1])
     noise_variance = float(np.mean((rounds.stddev * rounds.clip / QUANTISATION / members) ** 2))
     centres = (sums / members[:, :, None]).reshape(-1, sums.shape[2])  # (classes * clusters, d)
     shrink_apart(centres, noise_variance)
     near = np.clip(centres, -_FARTHEST * spread, _FARTHEST * spread)
-    return Clusters(members / members.sum(axis=1, keepdims=True), near.reshape(sums.shape))
+    return members / members.sum(axis=1, keepdims=True), near.reshape(sums.shape)
 
 
 def in_latents(clusters: Clusters, shape: Array, roots: list[Array]) -> Clusters:

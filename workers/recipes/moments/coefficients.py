@@ -52,7 +52,8 @@ def image_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     )
     planes = LUMA_CHROMA if config.colour == "luma_chroma" else np.eye(facts.channels)
     plane = (rows[:, :, None] * columns[:, None, :]).reshape(len(seen), 1, -1)
-    return (planes[seen.plane][:, :, None] * plane).reshape(len(seen), facts.pixels)
+    basis = (planes[seen.plane][:, :, None] * plane).reshape(len(seen), facts.pixels)
+    return seen.waves.paired(basis, config.symmetry)
 
 
 def coefficients(private_images: npt.NDArray[np.uint8], basis: Array, centre: float = 0.25) -> Array:
@@ -101,7 +102,8 @@ def texture_basis(config: MomentsConfig, facts: PublicFacts) -> Array:
     down, across = (cosine_basis(side // TEXTURE_CELL, side // TEXTURE_CELL) for side in (facts.height, facts.width))
     factors = (lengths[seen.length], turns[seen.turn], down[seen.row], across[seen.column])
     basis: Array = np.einsum("kl,ko,ki,kj->kloij", *factors)
-    return basis.reshape(len(seen.power), texture_size(facts.height, facts.width) if config.texture else 0)
+    flat = basis.reshape(len(seen.power), texture_size(facts.height, facts.width) if config.texture else 0)
+    return seen.waves.paired(flat, config.symmetry)
 
 
 def _fourier_basis(length: int) -> Array:

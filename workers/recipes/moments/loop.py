@@ -8,6 +8,7 @@ from typing import Any
 from models.portable.generator import Generator, GeneratorConfig
 from models.portable.textured import new_generator
 from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments.symmetry import ORDER
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run, load_checkpoint, save_checkpoint
 from workers.recipes.moments.warm_start import ClassGaussians, put_into, release_gaussians, warm_start_work
@@ -42,7 +43,8 @@ def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
 def empty_generator(config: MomentsConfig, facts: PublicFacts, features: int = 0) -> Generator:
     """Return a generator of zeros for what the moments will be; `features` are those of its bending network."""
     sizes = (len(facts.classes), facts.channels, facts.height, facts.width, config.latent_size(facts))
-    return new_generator(GeneratorConfig(*sizes, features=features, clusters=config.clusters), config.texture)
+    clusters = config.clusters * ORDER[config.symmetry] if config.clusters > 1 else 1  # each has twins
+    return new_generator(GeneratorConfig(*sizes, features=features, clusters=clusters), config.texture)
 
 
 def started(

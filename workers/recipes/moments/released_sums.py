@@ -7,7 +7,7 @@ Adjacency add/remove of one record, which adds an integer array of norm at most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privacy.accounting.events import SMOOTHING_VARIANCE
-from privacy.mechanisms.clipping import clip_integer_rows
+from privacy.mechanisms.clipping import clip_integer_parts, clip_integer_rows
 from privacy.plans.moments.warm_start import COUNT_WEIGHT, QUANTISATION
 
 Array = npt.NDArray[np.float64]
@@ -91,25 +91,46 @@ def release_means(
     return counts, released[:, :-1] * (clip / QUANTISATION) / counts[:, None]
 
 
-def release_scatter(private_rows: Array, clip: float, stddev: float, noise: Noise) -> Array:
+def release_scatter(
+    private_rows: Array, clip: float, stddev: float, noise: Noise, blocks: Sequence[npt.NDArray[np.int64]] | None = None
+) -> Array:
     """Release the sum of outer products of the rows, (f, f), symmetric.
+
+    Args:
+        private_rows: (n, f).
+        clip: norm to which a row is clipped; where there are blocks, what stands for it below.
+        stddev: of the discrete Gaussian; charged before its first number is drawn.
+        noise: secret generator.
+        blocks: places of numbers between which products are released. Other products are 0, without noise: a declared
+            symmetry says so. None: all are released.
 
     Privacy:
         A row clipped to integers q of norm <= Q adds q q^T. With off-diagonal entries weighted by sqrt(2), as their
         smaller noise does, the norm of its upper triangle is |q|^2 <= Q^2: sensitivity Q^2. The noise of the
         off-diagonal entries has half the variance (and what discreteness needs) of the diagonal's.
+        Of several blocks with parts q_b of q the added triangles have the norm root(sum |q_b|^4), which is clipped to
+        Q^2: sensitivity Q^2, too.
     """
-    q = quantised(private_rows, clip).astype(np.float64)  # sums stay below 2^53: exact
-    total = np.zeros((q.shape[1], q.shape[1]))
+    parts = [np.arange(private_rows.shape[1])] if blocks is None else blocks
+    q = quantised(private_rows, clip, parts).astype(np.float64)  # sums stay below 2^53: exact
+    released = np.zeros((q.shape[1], q.shape[1]))
+    for part in parts:
+        released[np.ix_(part, part)] = _noisy_products(q[:, part], stddev, noise)
+    return released * (clip / QUANTISATION) ** 2
+
+
+def _noisy_products(q: Array, stddev: float, noise: Noise) -> Array:
+    """Return the noisy sum of outer products (f, f) of integer rows (n, f)."""
+    f = q.shape[1]
+    total = np.zeros((f, f))
     for at in range(0, len(q), _BLOCK):
         total += q[at : at + _BLOCK].T @ q[at : at + _BLOCK]
-    f = len(total)
     upper = np.triu(np.ones((f, f), dtype=bool), 1)
     released = np.zeros((f, f))
     released[upper] = total[upper] + noise.discrete_gaussian(int(upper.sum()), off_diagonal_stddev(stddev))
     released += released.T
     released[np.diag_indices(f)] = np.diag(total) + noise.discrete_gaussian(f, stddev)
-    return released * (clip / QUANTISATION) ** 2
+    return released
 
 
 def off_diagonal_stddev(stddev: float) -> float:
@@ -125,8 +146,14 @@ def off_diagonal_stddev(stddev: float) -> float:
     return root
 
 
-def quantised(rows: Array, clip: float) -> npt.NDArray[np.int64]:
-    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`."""
+def quantised(rows: Array, clip: float, parts: Sequence[npt.NDArray[np.int64]] = ()) -> npt.NDArray[np.int64]:
+    """Round rows to integers of norm at most QUANTISATION, which stands for `clip`.
+
+    With more than one part, it is the fourth root of the sum of the parts' norms to the fourth that is at most that.
+    """
     # Far outliers are cut first: integers beyond the clip bound are scaled down in any case.
     scaled = np.nan_to_num(np.clip(rows * (QUANTISATION / clip), -(2.0**19), 2.0**19))
-    return clip_integer_rows(np.rint(scaled).astype(np.int64), float(QUANTISATION))
+    integers = np.rint(scaled).astype(np.int64)
+    if len(parts) > 1:
+        return clip_integer_parts(integers, float(QUANTISATION), parts)
+    return clip_integer_rows(integers, float(QUANTISATION))

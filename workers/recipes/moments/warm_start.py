@@ -26,8 +26,9 @@ import torch
 from models.portable.generator import Generator
 from privacy.errors import BudgetExceeded
 from privacy.mechanisms.noise import SecureNoise
-from privacy.plans.moments.detail import WITHIN, coefficients_of, noise_shape, power_of
+from privacy.plans.moments.detail import WITHIN, action_of, coefficients_of, noise_shape, power_of
 from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments.symmetry import Places
 from privacy.plans.moments.warm_start import (
     BY_CLASS,
     CLUSTERS,
@@ -40,6 +41,7 @@ from privacy.plans.moments.warm_start import (
 )
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.interface import Piece, Run
+from workers.recipes.moments.blocks import block_by_block, principal_components
 from workers.recipes.moments.clusters import Clusters, KMeans, in_latents, release_clusters
 from workers.recipes.moments.coefficients import (
     coefficients,
@@ -135,54 +137,70 @@ def warm_start(
     if config.texture:
         private = np.concatenate([private, texture_coefficients(private_images, of_texture)], axis=1)
     private /= shape
+    action = action_of(config, facts)
+    blocks = action.blocks()
+    may_differ = blocks[0][0]  # means of all other numbers are zero, as a declared symmetry says
 
     def counts_and_means(drawn: Noise) -> Array:
+        rows = private[:, may_differ]
         return np.column_stack(
-            release_means(private, private_labels, classes, config.mean_clip * size, scales.means, drawn)
+            release_means(rows, private_labels, classes, config.mean_clip * size, scales.means, drawn)
         )
 
     table = releases.once(MEANS, counts_and_means)  # (classes, 1 + f)
-    counts, means = table[:, 0], table[:, 1:]
+    counts, released = table[:, 0], table[:, 1:]
     if config.shrink:
-        sums = means * counts[:, None]
+        sums = released * counts[:, None]
         counts = shrink_counts(counts, scales.means / COUNT_WEIGHT)
-        means = shrink_means(sums, counts, expected, scales.means * config.mean_clip * size / QUANTISATION)
+        noise_stddev = scales.means * config.mean_clip * size / QUANTISATION
+        released = shrink_means(sums, counts, expected[may_differ], noise_stddev)
+    means = np.zeros((classes, len(shape)))
+    means[:, may_differ] = released
     private -= means[private_labels]
 
     def pooled_scatter(drawn: Noise) -> Array:
         assert scales.pooled is not None
-        return release_scatter(private, config.deviation_clip * size, scales.pooled, drawn)
+        parts = [part for pair in blocks for part in pair]
+        return release_scatter(private, config.deviation_clip * size, scales.pooled, drawn, parts)
 
     if scales.pooled is None:
         covariance = np.diag(WITHIN * expected)
     else:
         covariance = releases.once(POOLED, pooled_scatter) / counts.sum()
-        if config.shrink:
-            noise_stddev = scales.pooled * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
-            covariance = shrink_pooled(covariance, expected, noise_stddev)
-    values, vectors = np.linalg.eigh(covariance * np.outer(shape, shape))
-    kept = np.argsort(-values, kind="stable")[: config.latent_size(facts)]
-    components = vectors[:, kept]  # (f, d)
-    pooled = np.maximum(values[kept], _FLOOR)  # (d,)
+    noise_stddev = (scales.pooled or 0.0) * (config.deviation_clip * size / QUANTISATION) ** 2 / counts.sum()
+
+    def fit_pooled(part: Array, places: Places, noise_stddev: float) -> Array:
+        kept = scales.pooled is None or not config.shrink
+        return part if kept else shrink_pooled(part, expected[places], noise_stddev)
+
+    covariance = block_by_block(covariance, blocks, noise_stddev, fit_pooled) * np.outer(shape, shape)
+    found = principal_components(covariance, action, config.class_size(facts), config.latent_size(facts))
+    components, pooled = found.vectors, np.maximum(found.variances, _FLOOR)  # (f, d) and (d,)
     factor, clusters = _drawn(components.T, basis, of_texture).T, None
     roots = [np.diag(np.sqrt(pooled)) for _ in range(classes)]
     if scales.by_class is not None:
-        leading = config.class_size(facts)
+        leading = found.leading
         own_shape = noise_shape(pooled[:leading], config.noise_shape)  # (d,), as noise is shaped in coefficients
         private = exact_product(private * shape, components[:, :leading], largest=_FAR * size) / own_shape
         middle, clip = pooled[:leading] / own_shape**2, config.component_clip * size
         if scales.clusters is not None:
-            rounds = KMeans(config.clusters, clip, scales.clusters)
+            rounds = KMeans(config.clusters, clip, scales.clusters, found.action)
             clusters = release_clusters(private, private_labels, middle, counts, rounds, releases)
             if clusters is not None:
                 private -= clusters.centres[private_labels, clusters.nearest(private, private_labels)]
         rows = [private[private_labels == label] for label in range(classes)]
-        own = _own(rows, middle, counts, clip, scales.by_class, releases)
-        if own is not None:
-            for root, each in zip(roots, own, strict=True):
-                positive = for_new_records(at_least(each, middle), counts.mean()) if config.shrink else each
-                # Beyond the leading components the pooled covariance stands in.
-                root[:leading, :leading] = _root(positive * np.outer(own_shape, own_shape))
+        own_blocks = found.action.blocks()
+        own = _own(rows, counts, clip, scales.by_class, own_blocks, releases)
+
+        def fit_own(part: Array, places: Places, noise_stddev: float) -> Array:
+            fitted = shrink(part, middle[places], noise_stddev)
+            if config.shrink:
+                fitted = for_new_records(at_least(fitted, middle[places]), float(counts.mean()))
+            return _root(fitted * np.outer(own_shape[places], own_shape[places]))
+
+        for root, (covariance, noise_stddev) in zip(roots, own, strict=False):
+            # Beyond the leading components the pooled covariance stands in.
+            root[:leading, :leading] = block_by_block(covariance, own_blocks, noise_stddev, fit_own)
         if clusters is not None:
             clusters = in_latents(clusters, own_shape, roots)
     mean = _drawn(means * shape, basis, of_texture)
@@ -197,27 +215,27 @@ def _drawn(rows: Array, basis: Array, of_texture: Array) -> Array:
 
 def _own(
     private_rows: Sequence[Array],
-    pooled: Array,
     counts: Array,
     clip: float,
     stddev: float,
+    blocks: Sequence[Sequence[Places]],
     releases: Kept,
-) -> list[Array] | None:
-    """Release the scatter of each class's rows, and pull its covariance (d, d) towards the pooled one, diag(pooled).
+) -> list[tuple[Array, float]]:
+    """Release the scatter of each class's rows; return each class's covariance (d, d), and the noise in it.
 
-    None: it cannot be paid.
+    Empty: it cannot be paid.
     """
+    parts = [part for pair in blocks for part in pair]
 
     def scatters(drawn: Noise) -> Array:
         """(classes, d, d); a record is in one class only, so this is one release."""
-        return np.stack([release_scatter(rows, clip, stddev, drawn) for rows in private_rows])
+        return np.stack([release_scatter(rows, clip, stddev, drawn, parts) for rows in private_rows])
 
     try:
         own = releases.once(BY_CLASS, scatters) / counts[:, None, None]
     except BudgetExceeded:
-        return None
-    noise_stddev = stddev * (clip / QUANTISATION) ** 2 / counts  # (classes,)
-    return [shrink(each, pooled, noise) for each, noise in zip(own, noise_stddev, strict=True)]
+        return []
+    return list(zip(own, stddev * (clip / QUANTISATION) ** 2 / counts, strict=True))
 
 
 def _root(covariance: Array) -> Array:

@@ -138,7 +138,7 @@ class Rehearsal:
     plan: Plan
     facts: PublicFacts
     stand_in: StandIn
-    parts: PublicParts = field(default_factory=lambda: PublicParts(None, None))
+    parts: PublicParts = field(default_factory=PublicParts)
 
 
 def forecast(
@@ -159,8 +159,7 @@ def forecast(
                 stand_in.labels,
                 facts.classes,
                 None if facts.subjects_declared is None else np.arange(len(stand_in.labels)) % facts.subjects_declared,
-                public_extractor=rehearsal.parts.extractor,
-                public_anchors=rehearsal.parts.anchors,
+                **rehearsal.parts.given(),
             ),
             budget=PlanBudget(plan.stages),
             secret=secrets.token_bytes(32),

@@ -82,14 +82,13 @@ def test_where_noise_is_small_texture_is_released() -> None:
     assert config(FASHION).texture
     assert not config(FEW).texture
     assert not config(FASHION, 10.0, texture=False).texture
-    assert not voting(FASHION, 10.0).texture  # votes know nothing of it
+    assert voting(FASHION, 10.0).texture  # latents, on which teachers vote, stand for pixels and texture together
     assert not config(dataclasses.replace(FASHION, height=30), 10.0).texture  # cells of four pixels do not fit
 
 
 @pytest.mark.parametrize(
     ("facts", "options", "about"),
     [
-        (FASHION, {"recipe": "datalens", "texture": True}, "the recipe `moments`"),
         (FASHION, {"recipe": "datalens", "texture": True, "preset": "votes_only"}, "set warm_start"),
         (dataclasses.replace(FASHION, height=30), {"texture": True}, "multiples of 4"),
         (dataclasses.replace(COLOUR, width=64), {"texture": True}, "at most 1024"),

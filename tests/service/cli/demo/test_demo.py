@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from obscura.cli.console import CliError, Output
+from service.cli import demo
 from service.cli.demo import COUNT, run_demo
 from service.cli.demo import images as demo_images
 
-SMALL = {"teachers": 20, "images": 20, "evaluation_samples": 300}
+TEACHERS = {"teachers": 20, "images": 20}
 NUMBERS = ("epsilon", "delta", "capacity", "price", "spent", "teachers", "images_aggregated", "peak_memory_bytes")
 
 
 @pytest.mark.slow
 def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, capsys, warm):
-    monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", SMALL)
+    monkeypatch.setattr(demo_images, "DIGITS_OPTIONS", {"evaluation_samples": 300})
+    monkeypatch.setattr(demo, "TEACHER_OPTIONS", TEACHERS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr("sys.executable", warm)
     out = tmp_path / "demo"
@@ -28,8 +30,18 @@ def test_the_demo_does_everything_and_may_be_repeated(tmp_path, monkeypatch, cap
     assert (summary["dataset"], summary["recipe"]) == ("digits", "datalens")
     assert (summary["unit"], summary["adjacency"]) == ("record", "add_remove")
     assert all(summary[name] > 0 for name in NUMBERS)
-    assert summary["spent"] <= summary["price"] <= summary["capacity"]
-    assert {"setup", "ingest", "job", "sample", "evaluation"} == set(summary["seconds"])
+    assert summary["price"] < summary["spent"] <= summary["capacity"]  # of both trainings
+    assert {"setup", "ingest", "first_job", "job", "sample", "evaluation"} == set(summary["seconds"])
+    first, taught = summary["runs"]
+    assert list(first) == list(taught)
+    assert (first["recipe"], first["teachers"], first["images_aggregated"], first["iterations"]) == ("moments", 0, 0, 0)
+    assert (taught["recipe"], taught["teachers"], taught["images_aggregated"], taught["iterations"]) == (
+        "datalens",
+        20,
+        20,
+        1,
+    )
+    assert all(run["epsilon"] == 1.0 and 0 < run["accuracy"] <= 1 and run["seconds"] > 0 for run in (first, taught))
     assert set(summary["accuracy"]) == {"logistic_regression", "mlp", "cnn"}
     assert set(summary["accuracy_warm_start_only"]) == set(summary["accuracy"])
     for name in ("download", "grid", "report", "privacy_card"):

@@ -35,6 +35,7 @@ from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens.teacher_stage import start_teacher_stage
 from workers.recipes.interface import Cancelled, Run, TrainingData, TrustedCurator, load_checkpoint
 from workers.recipes.moments import loop as moments
+from workers.recipes.moments.warm_start import ClassGaussians
 from workers.recipes.registry import TRAINERS
 from workers.train.checkpoints import SealedFolder
 
@@ -455,13 +456,17 @@ def test_hardly_any_records_still_end_in_a_generator(
     assert torch.isfinite(train(plan(), data=few).mean).all()
 
 
+MIXED = {"clusters": 2, "mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
+
+
+@pytest.mark.parametrize("options", [{}, {"texture": True, **MIXED}], ids=["pixels", "texture and clusters"])
 def test_a_records_latent_ignores_the_other_records_to_the_last_bit(
-    train: Callable[..., Generator], data: TrainingData
+    options: dict[str, Any], train: Callable[..., Generator], data: TrainingData
 ) -> None:
-    generator = train(start_alone())
+    generator = train(start_alone(**options))
     labels = torch.from_numpy(data.private_labels)
     whole = datalens.encode(generator, data.private_images, labels)
-    assert whole.abs().max() <= 4.0
+    assert whole.abs().max() <= 4.0 + (float(generator.centres.abs().max()) if options else 0.0)
     keep = np.arange(len(labels)) != 137
     assert torch.equal(datalens.encode(generator, data.private_images[keep], labels[keep]), whole[keep])
     for index in (0, 777):
@@ -482,12 +487,32 @@ def test_encoding_undoes_drawing(train: Callable[..., Generator]) -> None:
     assert (found - z)[strong].abs().mean() < 0.1
 
 
+def test_a_latent_of_texture_holds_what_pixels_alone_do_not(train: Callable[..., Generator]) -> None:
+    """Two latents that draw the same pixels and different texture are told apart by their images."""
+    generator = train(start_alone(texture=True))
+    generator.factor.zero_()
+    generator.factor[:, 64:, 0] = 1.0  # the first number of a latent is texture alone
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8)).astype(np.uint8)
+    images, labels = np.stack([np.full((8, 8), 128, np.uint8), noise]), torch.zeros(2, dtype=torch.int64)
+    flat, rough = datalens.encode(generator, images, labels)[:, 0]
+    assert rough > flat + 0.1
+
+
+@pytest.mark.parametrize("options", [{"warm_start": False}, {"texture": True}], ids=["prior", "texture"])
 def test_one_records_presence_changes_votes_by_at_most_the_sensitivity(
-    train: Callable[..., Generator], data: TrainingData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: dict[str, Any],
+    train: Callable[..., Generator],
+    data: TrainingData,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    """From the public prior, in one round, without noise: a record moves the votes of one teacher of a hundred."""
+    """From one start, in one round, without noise: a record moves the votes of one teacher of a hundred."""
     monkeypatch.setattr(topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
-    made, sums = plan(warm_start=False, rounds=1), []
+    made, sums = plan(rounds=1, **options), []
+    if "texture" in options:
+        begun = train(start_alone(texture=True))
+        start = ClassGaussians(begun.mean.double().numpy(), begun.factor.double().numpy())
+        monkeypatch.setattr(datalens, "_start", lambda *_: start)
     for without in (-1, 55):
         keep = np.arange(1797) != without
         subset = TrainingData(data.private_images[keep], data.private_labels[keep], FACTS.classes)

@@ -18,6 +18,7 @@ from privacy.accounting.filter import open_filter
 from privacy.errors import BudgetExceeded, InvalidParameter
 from privacy.mechanisms.noise import SecureNoise
 from privacy.plans.moments.options import MomentsConfig
+from privacy.plans.moments.symmetry import Action
 from privacy.plans.moments.warm_start import (
     BY_CLASS,
     CLUSTER_ROUNDS,
@@ -40,6 +41,7 @@ Q = QUANTISATION
 FACTS = PublicFacts(("a", "b", "c"), 8, 8, 1, 6000, "record")
 SHARES = {"mean_share": 0.2, "pooled_share": 0.3, "class_share": 0.3, "cluster_share": 0.2}
 CONFIG = MomentsConfig(frequencies=8, components=12, clusters=4, shrink=True, **SHARES)
+NONE = Action("none", np.ones(4), np.ones(4), np.arange(4), np.ones(4))
 Numbers = npt.NDArray[np.float64]
 
 
@@ -133,7 +135,7 @@ def blobs(n: int = 3000) -> tuple[Numbers, npt.NDArray[np.int64], Numbers]:
 def found(releases: Kept, stddev: float = 3.0) -> Clusters | None:
     rows, labels, _ = blobs()
     pooled = (rows**2).mean(0)
-    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev), releases)
+    return release_clusters(rows, labels, pooled, np.full(2, 3000.0), KMeans(3, 8.0, stddev, NONE), releases)
 
 
 @pytest.mark.parametrize("stddev", [3.0, 3e3])

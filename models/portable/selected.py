@@ -1,0 +1,93 @@
+"""Draws public pictures, slightly varied, as often as released weights say. Nothing in it was learned from pixels.
+
+The release holds the pictures themselves. Private records decided nothing but the weights by which they are chosen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+_BLOCK = 64  # images varied at once
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectedConfig:
+    """The shape of a selection, and how strongly its pictures vary.
+
+    Attributes:
+        classes: number of declared classes.
+        channels: 1 or 3.
+        height: pixels.
+        width: pixels.
+        choices: pictures among which a class draws.
+        shift: largest shift along each side, as a part of that side; the border is repeated.
+        tint: largest logarithm of the exponent that bends each channel's brightness; black and white stay.
+        mirror: whether half of the images are mirrored, left and right.
+    """
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+    choices: int
+    shift: float = 0.0
+    tint: float = 0.0
+    mirror: bool = False
+
+
+class SelectedPictures(nn.Module):
+    """Draws labelled images; see the module.
+
+    Attributes:
+        pictures: (classes, choices, c, h, w) uint8, public pictures or variations of them.
+        weights: (classes, choices), released, how often each is drawn; those of a class add up to 1.
+    """
+
+    pictures: Tensor
+    weights: Tensor
+
+    def __init__(self, config: SelectedConfig) -> None:
+        super().__init__()
+        self.config = config
+        shape = (config.classes, config.choices)
+        picture = (config.channels, config.height, config.width)
+        self.register_buffer("pictures", torch.zeros(*shape, *picture, dtype=torch.uint8))
+        self.register_buffer("weights", torch.full(shape, 1 / config.choices))
+
+    @torch.no_grad()
+    def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
+        """Draw one image for each label.
+
+        Args:
+            labels: (n,) int64, each below `config.classes`.
+            stream: CPU generator with a public seed; equal seeds give equal images.
+
+        Returns:
+            (n, c, h, w) float32 in [0, 1], on the labels' device.
+        """
+        up_to = self.weights.cumsum(1)[labels]  # (n, choices)
+        drawn = torch.rand(len(labels), 1, generator=stream).to(labels.device) * up_to[:, -1:]
+        chosen = (drawn >= up_to[:, :-1]).sum(1)
+        images = torch.empty(len(labels), *self.pictures.shape[2:], device=labels.device)
+        for at in range(0, len(labels), _BLOCK):
+            rows = slice(at, at + _BLOCK)
+            images[rows] = vary(self.pictures[labels[rows], chosen[rows]], self.config, stream)
+        return images
+
+
+def vary(pictures: Tensor, config: SelectedConfig, stream: torch.Generator) -> Tensor:
+    """Return pictures (n, c, h, w) uint8, each shifted, recoloured and maybe mirrored at random, float32 in [0, 1]."""
+    n, channels, height, width = pictures.shape
+    random = torch.rand(n, 3 + channels, generator=stream).to(pictures.device) * 2 - 1  # in [-1, 1)
+    down, right = (random[:, [0]] * config.shift * height).round(), (random[:, [1]] * config.shift * width).round()
+    y = (torch.arange(height, device=pictures.device) + down).clamp(0, height - 1).long()  # (n, h)
+    x = (torch.arange(width, device=pictures.device) + right).clamp(0, width - 1).long()  # (n, w)
+    if config.mirror:
+        x = torch.where(random[:, [2]] < 0, width - 1 - x, x)
+    picture = torch.arange(n, device=pictures.device)[:, None, None]
+    moved = pictures.permute(0, 2, 3, 1)[picture, y[:, :, None], x[:, None, :]]  # (n, h, w, c)
+    exponents = torch.exp(random[:, None, None, 3:] * config.tint)
+    return ((moved.float() / 255) ** exponents).permute(0, 3, 1, 2)

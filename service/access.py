@@ -1,0 +1,126 @@
+"""Who asks, and which rows they may see: the one place where a department will come in.
+
+A session that is opened for a caller bears them (`on_behalf`). What is read for people starts at `visible` or `find`,
+which leave out what `seen_by` hides from that caller. Sessions of the service itself, of its workers and of the
+verification bear nobody, and see everything.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from sqlalchemy import ColumnElement, Select, select
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.interfaces import ORMOption
+
+from service.db.base import Base
+from service.db.session import SessionFactory
+from service.errors import Forbidden, NotFound
+
+Row = TypeVar("Row", bound=Base)
+Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+_CALLER = "obscura_caller"
+
+
+class Scope(enum.StrEnum):
+    """What a key may do. `admin` includes every other scope."""
+
+    ADMIN = "admin"
+    DATA = "data"
+    TRAIN = "train"
+    READ = "read"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is asking: a key's id, its scopes, and the person behind it where it is an admin's."""
+
+    id: str
+    scopes: frozenset[Scope]
+    admin_id: str | None = None
+
+    def require(self, scope: Scope) -> None:
+        """Let the caller pass, or not.
+
+        Raises:
+            Forbidden: the key has neither this scope nor `admin`.
+        """
+        if not self.scopes & {scope, Scope.ADMIN}:
+            has = ", ".join(sorted(self.scopes)) or "none"
+            raise Forbidden(f"This needs a key with the scope {scope.value!r}; this key has {has}.", needed=scope.value)
+
+
+def seen_by(caller: Principal | None, table: type[Base]) -> ColumnElement[bool] | None:  # noqa: ARG001 - no rule yet
+    """Return the condition on a table's rows that a caller may see; None where these are all.
+
+    Today every caller sees every row: what a key may do is said by its scopes.
+
+    Args:
+        caller: a key's holder, or None for a reader of the dashboard without one, where the settings allow that.
+        table: one that belongs to an account, the accounts themselves, requests or keys.
+    """
+    return None
+
+
+def on_behalf(factory: SessionFactory, caller: Callable[[], Principal | None]) -> SessionFactory:
+    """Return a factory of the same sessions that bear a caller, who is asked for when the first row is looked for."""
+    theirs = copy(factory)
+    theirs.kw = {**factory.kw, "info": {**factory.kw["info"], _CALLER: caller}}
+    return theirs
+
+
+@overload
+def visible(session: Session, table: type[Row]) -> Select[Row]: ...
+@overload
+def visible(session: Session, table: type[Base], query: Query) -> Query: ...
+def visible(session: Session, table: type[Base], query: Any = None) -> Any:
+    """Return a query for the rows of a table that the caller of a session may see.
+
+    Args:
+        session: bears the caller, or nobody.
+        table: whose rows the query is about; what it joins belongs to them.
+        query: of these rows or of columns of theirs; None for whole rows.
+    """
+    query = select(table) if query is None else query
+    condition = _condition(session, table)
+    return query if condition is None else query.where(condition)
+
+
+def find(
+    session: Session, table: type[Row], row_id: str, *, lock: bool = False, options: Sequence[ORMOption] = ()
+) -> Row:
+    """Return a row of a table by its id; as it is now, and locked until the transaction ends, if that is asked for.
+
+    Raises:
+        NotFound: there is none that the caller may see; the message says what was looked for.
+    """
+    require_visible(session, table, row_id)
+    row = session.get(table, row_id, options=options, with_for_update=lock or None, populate_existing=lock)
+    if row is None:
+        raise _not_found(table, row_id)
+    return row
+
+
+def require_visible(session: Session, table: Any, row_id: str) -> None:
+    """Let an id pass, unless its row is hidden from the caller; whether there is one is asked afterwards.
+
+    Raises:
+        NotFound: it is hidden, as if it were not there.
+    """
+    condition = _condition(session, table)
+    if condition is not None and session.scalar(select(table.id).where(table.id == row_id, condition)) is None:
+        raise _not_found(table, row_id)
+
+
+def _condition(session: Session, table: type[Base]) -> ColumnElement[bool] | None:
+    caller = session.info.get(_CALLER)
+    return None if caller is None else seen_by(caller(), table)
+
+
+def _not_found(table: type[Base], row_id: str) -> NotFound:
+    noun = table.__name__.removeprefix("Api").removesuffix("Row").lower()
+    return NotFound(f"There is no such {noun}.", **{f"{noun}_id": row_id})
