@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.shards import Shards
-from models.sizes import convolutional_sizes
 from models.teacher_ensemble import RealBatch
+from models.teacher_sizes import convolutional_sizes
 
 _DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
 _BETAS = (0.5, 0.999)  # of Adam
@@ -182,14 +182,14 @@ class ConvolutionalTeachers:
         known = functional.one_hot(labels, c.classes).to(images)  # (m, n, classes)
         x = images.reshape(-1, n, c.channels, c.height, c.width)
         x = _convolved(x, known, own["conv1"], own["bias1"].flatten())
-        x = functional.leaky_relu(x, _LEAK).unflatten(1, (n, -1))
+        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
         x = _convolved(x, known, own["conv2"], None)  # what a bias before BatchNorm adds, that takes away
         x = functional.batch_norm(x, None, None, own["scale1"].flatten(), own["bias2"].flatten(), training=True)
-        x = functional.leaky_relu(x, _LEAK).unflatten(1, (n, -1))
+        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
         x = torch.cat([x.flatten(2), known], dim=2).transpose(0, 1)  # (n, m, numbers)
         x = torch.bmm(x, own["dense"]).transpose(0, 1).flatten(1)  # (m, n hidden)
         x = functional.batch_norm(x, None, None, own["scale2"].flatten(), own["bias3"].flatten(), training=True)
-        x = torch.cat([functional.leaky_relu(x, _LEAK).unflatten(1, (n, -1)), known], dim=2).transpose(0, 1)
+        x = torch.cat([torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1)), known], dim=2).transpose(0, 1)
         return torch.bmm(x, own["head"])[..., 0].T + own["bias4"][:, 0]
 
 

@@ -126,7 +126,7 @@ class Shards:
         rows, group = self._grouped(classes, teachers)
         sizes, width = len(self._sizes[teachers]), self._records.shape[1]
         sums = torch.zeros(sizes * classes, width)
-        for some, where in zip(rows.split(_SUMMED_TOGETHER), group.split(_SUMMED_TOGETHER), strict=True):
+        for some, where in zip(torch.split(rows, _SUMMED_TOGETHER), torch.split(group, _SUMMED_TOGETHER), strict=True):
             sums.index_add_(0, where, self._records.index_select(0, some).float())
         if self._records.dtype == torch.uint8:
             sums /= 255

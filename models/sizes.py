@@ -36,29 +36,3 @@ def denoiser_layers(height: int, width: int, blocks: int) -> int:
     down = 5 * blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
     up = 6 * (blocks + 1) * sizes
     return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end
-
-
-def teacher_parameters(inputs: int, classes: int, hidden: int) -> int:
-    """Return how many numbers one teacher of `models.teacher_ensemble` trains; its label is part of what it sees."""
-    columns = inputs + classes
-    return hidden * columns + hidden + 1 if hidden else classes * columns
-
-
-def convolutional_sizes(
-    channels: int, height: int, width: int, classes: int, features: int, hidden: int
-) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of what one teacher of `models.convolutional_teachers` trains, by name."""
-    first = channels + classes  # channels after the first convolution, as published
-    cells = -(-height // 4) * -(-width // 4)
-    return {
-        "conv1": (first, channels + classes, 5, 5),
-        "bias1": (first,),
-        "conv2": (features, first + classes, 5, 5),
-        "scale1": (features,),
-        "bias2": (features,),
-        "dense": (features * cells + classes, hidden),
-        "scale2": (hidden,),
-        "bias3": (hidden,),
-        "head": (hidden + classes, 1),
-        "bias4": (1,),
-    }

@@ -65,14 +65,15 @@ class ConditionalDcganGenerator(nn.Module):
         stream = torch.Generator().manual_seed(seed)
         for layer in (self.first, self.second, self.third, self.last):
             nn.init.normal_(layer.weight, std=_DEVIATION, generator=stream)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def forward(self, latents: Tensor, labels: Tensor) -> Tensor:
         """(n, latent) and (n,) -> images (n, c, h, w) in [0, 1]."""
         known = functional.one_hot(labels, self.config.classes).to(latents)
         x = functional.relu(self.norms[0](self.first(torch.cat([latents, known], dim=1))))
         x = functional.relu(self.norms[1](self.second(torch.cat([x, known], dim=1))))
-        x = x.unflatten(1, (-1, *self._quarter))
+        x = torch.unflatten(x, 1, (-1, *self._quarter))
         x = functional.relu(self.norms[2](self.third(_with_class(x, known))))
         image: Tensor = self.last(_with_class(x, known)).sigmoid()
         return image[:, :, : self.config.height, : self.config.width]
@@ -92,7 +93,9 @@ class ConditionalDcganGenerator(nn.Module):
     @torch.no_grad()
     def sample(self, labels: Tensor, stream: torch.Generator) -> Tensor:
         """Draw one image for each label; see `models.released.ReleasedGenerator`."""
-        parts = [self(self.latents(len(block), stream).to(labels.device), block) for block in labels.split(_BLOCK)]
+        parts = [
+            self(self.latents(len(block), stream).to(labels.device), block) for block in torch.split(labels, _BLOCK)
+        ]
         return torch.cat(parts)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from models.sizes import convolutional_sizes, teacher_parameters
+from models.teacher_sizes import convolutional_sizes, teacher_parameters
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens.moment_votes import DETAILED, MomentVotesConfig

@@ -64,7 +64,7 @@ class PixelStudent:
         last = releases[-1]
         loss = (self.network(self._z, last.released_labels).flatten(1) - last.released_targets).square().sum()
         self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._optimiser.step()
 
     def state(self) -> dict[str, Any]:
