@@ -179,6 +179,6 @@ def _shards(run: Run, teachers: int) -> Shards:
     private_images = np.asarray(run.data.private_images)
     if private_images.ndim == 4:
         private_images = np.moveaxis(private_images, 3, 1)
-    rows = torch.from_numpy(np.ascontiguousarray(private_images).reshape(len(private_images), -1))
-    labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))  # torch takes no read-only map
+    rows = torch.from_numpy(np.array(private_images, order="C")).flatten(1)  # copied: torch takes no read-only map
+    labels = torch.from_numpy(np.array(run.data.private_labels, dtype=np.int64))
     return Shards(rows, labels, shard_members(assigned, teachers), device=run.device)
