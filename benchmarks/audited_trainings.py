@@ -32,6 +32,7 @@ from privacy.plans.moments.warm_start import BY_CLASS, MEANS, POOLED, QUANTISATI
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens import loop as datalens
 from workers.recipes.datalens import moment_votes
+from workers.recipes.datalens.pixel_votes import PixelStudent
 from workers.recipes.datalens.student import LatentStudent
 from workers.recipes.datalens.teacher_stage import Release
 from workers.recipes.interface import Run, TrainingData
@@ -111,7 +112,7 @@ class Tap:
         scatters: pooled, then one for each class.
         votes: (images, d) integers of each noisy sum.
         moments: the round and the student's moments before each round of moment votes.
-        latents: what the student learned from.
+        releases: what a student learned from, of votes on latents or on pixels.
     """
 
     journal: PaymentJournal | None = None
@@ -119,7 +120,7 @@ class Tap:
     scatters: list[Array] = dataclasses.field(default_factory=list)
     votes: list[torch.Tensor] = dataclasses.field(default_factory=list)
     moments: list[tuple[MomentRound, moment_votes.Moments]] = dataclasses.field(default_factory=list)
-    latents: list[Release] = dataclasses.field(default_factory=list)
+    releases: list[Release] = dataclasses.field(default_factory=list)
     _announced: list[GaussianEvent] = dataclasses.field(default_factory=list)
     _inside: bool = False
 
@@ -155,7 +156,8 @@ def tapped(tap: Tap) -> Iterator[None]:
         warm_start.release_means,
         warm_start.release_scatter,
     )
-    directions, learn, draw = moment_votes._directions, LatentStudent.learn, SecureNoise.discrete_gaussian
+    directions, draw = moment_votes._directions, SecureNoise.discrete_gaussian
+    learn, descend = LatentStudent.learn, PixelStudent.learn
 
     def watched_draw(noise: SecureNoise, shape: int | tuple[int, ...], stddev: float) -> npt.NDArray[np.int64]:
         tap.drawing()
@@ -191,8 +193,12 @@ def tapped(tap: Tap) -> Iterator[None]:
         return directions(current, moments, private)
 
     def watched_learn(student: LatentStudent, releases: list[Release]) -> None:
-        tap.latents.append(releases[-1])
+        tap.releases.append(releases[-1])
         learn(student, releases)
+
+    def watched_descent(student: PixelStudent, releases: list[Release]) -> None:
+        tap.releases.append(releases[-1])
+        descend(student, releases)
 
     with ExitStack() as stack:
         for target, name, watched in (
@@ -201,6 +207,7 @@ def tapped(tap: Tap) -> Iterator[None]:
             (warm_start, "release_scatter", watched_scatter),
             (moment_votes, "_directions", watched_directions),
             (LatentStudent, "learn", watched_learn),
+            (PixelStudent, "learn", watched_descent),
             (SecureNoise, "discrete_gaussian", watched_draw),
         ):
             stack.enter_context(mock.patch.object(target, name, watched))
@@ -209,8 +216,8 @@ def tapped(tap: Tap) -> Iterator[None]:
 
 def train(
     plan: Plan, population: Population, included: npt.NDArray[np.bool_], tap: Tap, budget: Payer, secret: bytes
-) -> Generator:
-    """Run the whole recipe once on the public records and the chosen canaries."""
+) -> Any:
+    """Run the whole recipe once on the public records and the chosen canaries; return what it publishes."""
     run = Run(plan=plan, facts=population.facts, data=population.data(included), budget=budget, secret=secret)
     with tapped(tap):
         return datalens.train(run)
@@ -328,7 +335,7 @@ def latent_vote_scores(tap: Tap, generator: Generator, population: Population) -
     labels = torch.from_numpy(population.canary_labels)
     latents = datalens.encode(generator, population.canary_images, labels).double()  # (m, d)
     scores = torch.zeros(len(labels), dtype=torch.float64)
-    for release in tap.latents:
+    for release in tap.releases:
         votes, x = release.released_sums.double(), release.released_inputs.double()
         same = (labels[:, None] == release.released_labels[None, :]).double()  # (m, images)
         scores += ((latents @ votes.T) - (votes * x).sum(1)).mul(same).sum(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.audited import Scores
 from benchmarks.audited_gradients import SETTINGS, Setting, dpsgd, play, projection
+from benchmarks.audited_pixel_votes import pixel_vote_scores
 from benchmarks.audited_releases import vote_config, vote_scores
 from benchmarks.audited_steps import train_steps
 from benchmarks.audited_trainings import (
@@ -48,6 +49,7 @@ WARM_START_AND_VOTES: dict[str, Any] = {
     "component_clip": 5.0,
 }
 MOMENT_VOTES: dict[str, Any] = {"preset": "votes_only"}
+PIXEL_VOTES: dict[str, Any] = {"preset": "published", "images": 300}
 ONE_STEP_MU, MANY_CANARIES, MANY_MU = 0.5, 50_000, 0.7
 TRAINING = PoissonGaussianEvent(0.25, 4.0, 8)
 Row = dict[str, Any]
@@ -94,7 +96,7 @@ def _best(games: list[one_run.Guesses], confidence: float) -> tuple[float, float
 
 
 def audit_datalens(population: Population, epsilon: float, variant: str) -> list[Row]:
-    """Train twice, with a warm start and with moment votes, and audit all that is released."""
+    """Train with a warm start, with moment votes and with votes on pixels, and audit all that is released."""
     account = open_filter(epsilon, DELTA)
     claims = epsilon, gaussian_mu(epsilon, DELTA)
     included = one_run.flip_coins(len(population.canary_images), COINS_SEED)
@@ -127,6 +129,15 @@ def audit_datalens(population: Population, epsilon: float, variant: str) -> list
         ("finished generator (moment votes)", generator_scores(generator, population)),
     ):
         rows.append(one_run_row(release, variant, claims, scores, included, certain=False))
+
+    options = {**PIXEL_VOTES, "teachers": teachers}
+    plan = build_plan("datalens", options, account, account.capacity_nano, population.facts)
+    secret, journal = secrets.token_bytes(32), PaymentJournal(PlanBudget(plan.stages))
+    tap = Tap(journal)
+    with BROKEN[variant]():
+        train(plan, population, included, tap, journal, secret)
+    scores = pixel_vote_scores(tap, plan, population, secret, believed)
+    rows.append(one_run_row("votes on pixels: all images", variant, claims, scores, included, certain=False))
     return rows
 
 

@@ -17,6 +17,7 @@ _FUTURE = "from __future__ import annotations\n"
 # By "network" in the description of a release: its file, and the names of its class and its configuration.
 PROGRAMS: Mapping[str | None, tuple[str, str, str]] = {
     None: ("portable.generator", "Generator", "GeneratorConfig"),
+    "conditional_dcgan": ("portable.conditional_dcgan", "ConditionalDcganGenerator", "ConditionalDcganConfig"),
     "dcgan": ("portable.dcgan", "DcganGenerator", "DcganConfig"),
     "edm": ("portable.edm", "EdmDenoiser", "EdmConfig"),
     "selected": ("portable.selected", "SelectedPictures", "SelectedConfig"),

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
@@ -55,6 +56,7 @@ class ReleasedGenerator(Protocol):
 # Each network and its shape, by "network" in a release's description, which the affine generator's has not.
 NETWORKS: Mapping[str | None, tuple[Callable[[Any], Any], Callable[..., Any]]] = {
     None: (Generator, GeneratorConfig),
+    "conditional_dcgan": (ConditionalDcganGenerator, ConditionalDcganConfig),
     "dcgan": (DcganGenerator, DcganConfig),
     "edm": (EdmDenoiser, EdmConfig),
     "selected": (SelectedPictures, SelectedConfig),

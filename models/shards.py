@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+_SUMMED_TOGETHER = 4096  # records
+
 
 @dataclass(frozen=True, repr=False)
 class ShardBatch:
@@ -109,3 +111,31 @@ class Shards:
         cycle = (first + steps) % sizes.clamp(min=1)
         rows = self._flat[(self._starts[teachers, None] + cycle).clamp(max=len(self._flat) - 1)]
         return ShardBatch(self._records, self._labels, rows, steps < sizes, self._device)
+
+    def counts(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
+        """Return how many records of each class each of these teachers has, (n, classes) int64 (PRIVATE)."""
+        _, group = self._grouped(classes, teachers)
+        return torch.bincount(group, minlength=len(self._sizes[teachers]) * classes).view(-1, classes)
+
+    def means(self, classes: int, teachers: slice = slice(None)) -> torch.Tensor:
+        """Return the mean record of each class of each of these teachers, (n, classes, d) float32 (PRIVATE).
+
+        Sums of bytes are exact, so one record cannot change another teacher's mean, not even in its last bit. It is
+        zero where a teacher has no record of the class.
+        """
+        rows, group = self._grouped(classes, teachers)
+        sizes, width = len(self._sizes[teachers]), self._records.shape[1]
+        sums = torch.zeros(sizes * classes, width)
+        for some, where in zip(torch.split(rows, _SUMMED_TOGETHER), torch.split(group, _SUMMED_TOGETHER), strict=True):
+            sums.index_add_(0, where, self._records.index_select(0, some).float())
+        if self._records.dtype == torch.uint8:
+            sums /= 255
+        counts = self.counts(classes, teachers).clamp(min=1)
+        return sums.view(sizes, classes, width).div_(counts[..., None]).to(self._device)
+
+    def _grouped(self, classes: int, teachers: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the records of these teachers, teacher by teacher, and for each its teacher's and class's place."""
+        sizes = self._sizes[teachers]
+        first = int(self._starts[teachers][0])
+        rows = self._flat[first : first + int(sizes.sum())]
+        return rows, torch.repeat_interleave(torch.arange(len(sizes)) * classes, sizes) + self._labels[rows]

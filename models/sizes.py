@@ -36,9 +36,3 @@ def denoiser_layers(height: int, width: int, blocks: int) -> int:
     down = 5 * blocks * sizes + (halvings > 0)  # the channels change once: that block has a shortcut
     up = 6 * (blocks + 1) * sizes
     return 4 + down + halvings + 15 + up + halvings + 2  # condition and stem, middle with attention, the end
-
-
-def teacher_parameters(inputs: int, classes: int, hidden: int) -> int:
-    """Return how many numbers one teacher of `models.teacher_ensemble` trains; its label is part of what it sees."""
-    columns = inputs + classes
-    return hidden * columns + hidden + 1 if hidden else classes * columns

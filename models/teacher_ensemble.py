@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from models.precision import bfloat16_is_fast
-from models.sizes import teacher_parameters
+from models.teacher_sizes import teacher_parameters
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,12 @@ from service.errors import NotFound
 from service.jobs import get_release
 from service.storage.interface import Storage, key_of
 
-_NETWORKS = {None: "one Gaussian a class, bent by a small network", "dcgan": "DCGAN", "edm": "EDM diffusion model"}
+_NETWORKS = {
+    None: "one Gaussian a class, bent by a small network",
+    "conditional_dcgan": "DCGAN told the class in every layer",
+    "dcgan": "DCGAN",
+    "edm": "EDM diffusion model",
+}
 
 
 def read_made(storage: Storage, factory: SessionFactory, release_id: str, name: str) -> bytes:

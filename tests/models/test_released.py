@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from models.portable.conditional_dcgan import ConditionalDcganConfig, ConditionalDcganGenerator
 from models.portable.dcgan import DcganConfig, DcganGenerator
 from models.portable.edm import EdmConfig, EdmDenoiser
 from models.portable.generator import Generator, GeneratorConfig
@@ -33,6 +34,10 @@ def dcgan() -> DcganGenerator:
     return DcganGenerator(DcganConfig(classes=2, channels=1, height=8, width=8, latent=3, features=4), seed=3)
 
 
+def conditional_dcgan() -> ConditionalDcganGenerator:
+    return ConditionalDcganGenerator(ConditionalDcganConfig(2, 1, 8, 8, latent=3, features=4, dense=8), seed=3).eval()
+
+
 def edm(**changes: int) -> EdmDenoiser:
     shape = {"classes": 2, "channels": 1, "height": 8, "width": 8, "features": 4, "blocks": 1} | changes
     return EdmDenoiser(EdmConfig(**shape, sampling_steps=3, churn=1.0, guidance=0.5), seed=3)  # type: ignore[arg-type]
@@ -50,8 +55,8 @@ def edm_from_texture() -> EdmDenoiser:
     return started_edm(start_clusters=2, start_texture=True)
 
 
-EVERY: list[Any] = [affine, dcgan, edm, edm_of_patches, started_edm, edm_from_texture, selected, textured]
-DEEP: list[Any] = [dcgan, edm, edm_of_patches, edm_from_texture, selected, textured]
+DEEP: list[Any] = [conditional_dcgan, dcgan, edm, edm_of_patches, edm_from_texture, selected, textured]
+EVERY: list[Any] = [affine, started_edm, *DEEP]
 
 
 @pytest.mark.parametrize("make", EVERY)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from models.sizes import teacher_parameters
+from models.teacher_sizes import convolutional_sizes, teacher_parameters
 from privacy.aggregation.topagg_config import TopAggConfig
 from privacy.errors import InvalidParameter
 from privacy.plans.datalens.moment_votes import DETAILED, MomentVotesConfig
@@ -47,7 +48,12 @@ class DataLensConfig(MomentsConfig):
     clip: float = Field(
         1e-5, ge=1e-30, le=1e6, description="c, below which gradients keep their size; large ones become plain signs."
     )
-    beta: float = Field(0.7, ge=1e-6, le=1, description="Share of teachers that the thresholded release needs.")
+    beta: float = Field(
+        0.7,
+        ge=1e-6,
+        le=1,
+        description="Share of teachers that the thresholded release needs; `published` chooses it by the budget.",
+    )
     images: int | None = Field(
         600, ge=1, le=IMAGES_MAX, description="Images whose gradients are aggregated; null where stddev is given."
     )
@@ -58,6 +64,19 @@ class DataLensConfig(MomentsConfig):
     teacher_steps: int = Field(2, ge=1, le=100, description="Steps of each teacher in an iteration.")
     pretraining_steps: int = Field(
         10, ge=1, le=1000, description="Steps of each teacher before the first iteration; nothing is released by them."
+    )
+    votes_on: Literal["latents", "pixels"] = Field(
+        "latents",
+        description="What teachers vote on: the numbers of a latent or, as published, an image's pixels, for which the "
+        "generator starts from nothing.",
+    )
+    teacher_network: Literal["linear", "dense", "convolutional"] = Field(
+        "dense",
+        description="Of votes on pixels: linear teachers in closed form, one hidden layer, or the published network.",
+    )
+    teacher_features: int = Field(32, ge=1, le=256, description="Channels of a convolutional teacher.")
+    generator_learning_rate: float = Field(
+        1e-3, ge=1e-8, le=1, description="Learning rate of the generator's Adam, where votes are on pixels."
     )
     teacher_hidden: int = Field(16, ge=0, le=1024, description="Hidden units of a teacher; 0 is a linear teacher.")
     teacher_learning_rate: float = Field(1e-3, ge=1e-8, le=1, description="Learning rate of the teachers' Adam.")
@@ -83,6 +102,14 @@ class DataLensConfig(MomentsConfig):
             raise InvalidParameter(
                 "images", self.images, "give either the number of images or the noise stddev; the other one follows"
             )
+        if self.votes_on == "pixels" and self.has_start:
+            raise InvalidParameter(
+                "votes_on", "pixels", "the generator learns from nothing then: turn warm_start and moment_votes off"
+            )
+        if self.teacher_network == "convolutional" and self.teacher_hidden == 0:
+            raise InvalidParameter("teacher_hidden", 0, "a convolutional teacher has at least one hidden unit")
+        if self.votes_on == "latents" and self.teacher_network != "dense":
+            raise InvalidParameter("teacher_network", self.teacher_network, "it votes on pixels: set votes_on")
         if self.warm_start and self.moment_votes:
             raise InvalidParameter("moment_votes", True, "they take the place of the warm start: turn that off")
         for name, given in (("clusters", self.clusters > 1), ("texture", self.texture)):
@@ -103,6 +130,10 @@ class DataLensConfig(MomentsConfig):
         return 1.0 - self.vote_share
 
     @property
+    def drawing_seconds(self) -> float:
+        return 3e-3 if self.votes_on == "pixels" else super().drawing_seconds
+
+    @property
     def changes_its_start(self) -> bool:
         return self.warm_start and self.vote_share > 0
 
@@ -120,29 +151,54 @@ class DataLensConfig(MomentsConfig):
     def latent_size(self, facts: PublicFacts) -> int:
         return self.moments(facts).coefficients if self.moment_votes else super().latent_size(facts)
 
+    def vote_size(self, facts: PublicFacts) -> int:
+        """Numbers of an image on which teachers vote."""
+        return facts.pixels if self.votes_on == "pixels" else self.latent_size(facts)
+
     def parameters_per_teacher(self, facts: PublicFacts) -> int:
-        """Trained numbers of one teacher on latents."""
-        return teacher_parameters(self.latent_size(facts), len(facts.classes), self.teacher_hidden)
+        """Numbers that one teacher learns."""
+        classes = len(facts.classes)
+        if self.teacher_network == "linear":
+            return facts.pixels * classes
+        if self.teacher_network == "convolutional":
+            sides = facts.channels, facts.height, facts.width
+            sizes = convolutional_sizes(*sides, classes, self.teacher_features, self.teacher_hidden)
+            return sum(map(math.prod, sizes.values()))
+        return teacher_parameters(self.vote_size(facts), classes, self.teacher_hidden)
 
     def topagg(self, facts: PublicFacts, stddev: float) -> TopAggConfig:
-        """The aggregation of votes on latents with that noise."""
+        """The aggregation of votes with that noise."""
         return TopAggConfig(
             k=self.top_k,
             c=self.clip,
             stddev=stddev,
             beta=self.beta,
             teachers=self.teachers,
-            dimension=self.latent_size(facts),
+            dimension=self.vote_size(facts),
             top_k=self.use_top_k,
             stochastic_sign=self.use_stochastic_sign,
             threshold=self.use_threshold,
         )
 
 
-# The first is completed by `privacy.plans.datalens.defaults`, and pays little for votes, since moments are worth more;
-# "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
+# The first two are completed by `privacy.plans.datalens.defaults`; the default pays little for votes, since moments are
+# worth more; "fixed" is what was once chosen on the 60,000 images of Fashion-MNIST, whatever is declared.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {"vote_share": 0.05},
+    "published": {  # Algorithms 1 to 3, the authors' generator and steps; k and beta follow from the budget
+        "warm_start": False,
+        "vote_share": 1.0,
+        "votes_on": "pixels",
+        "teacher_network": "linear",
+        "images": 2250,
+        "images_per_iteration": 15,
+        "step": 1e-3,
+        "teacher_hidden": 256,
+        "teacher_weight_decay": 0.0,
+        "instance_noise": 0.0,
+        "label_smoothing": 0.0,
+        "use_threshold": True,
+    },
     "fixed": {},
     "votes_only": {"warm_start": False, "moment_votes": True, "vote_share": 0.0},
     "votes_only_detailed": {"warm_start": False, "moment_votes": True, "moment_detail": True, "vote_share": 0.0},

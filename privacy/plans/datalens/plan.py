@@ -26,7 +26,7 @@ from privacy.plans.moments.warm_start import warm_start_noise, warm_start_stages
 from privacy.plans.plan import Plan, PublicFacts, Recipe, Stage
 
 ROUND_IMAGES_MAX = 4096  # the student solves one linear system over the images of a round
-VOTES = "votes"  # the stage of votes on latents
+VOTES = "votes"  # the stage of votes on images, by their latents or their pixels
 
 
 def plan_from_options(options: Mapping[str, Any], privacy_filter: Filter, budget_nano: int, facts: PublicFacts) -> Plan:
@@ -68,7 +68,7 @@ def plan_datalens(config: DataLensConfig, privacy_filter: Filter, budget_nano: i
         noise[VOTES], iterations = _vote_noise(config, vote_nano, facts)
     images = iterations * config.images_per_iteration
     together_max = ROUND_IMAGES_MAX // config.images_per_iteration  # iterations whose votes are fitted together
-    if iterations // config.rounds > together_max:
+    if config.votes_on == "latents" and iterations // config.rounds > together_max:
         raise InvalidParameter(
             "rounds",
             config.rounds,
@@ -122,11 +122,10 @@ def start_releases(plan: Plan) -> Mapping[str, int]:
 
 def _check_facts(config: DataLensConfig, facts: PublicFacts) -> None:
     check_images(config, facts)
-    latent = config.latent_size(facts)
-    if config.vote_share > 0 and config.top_k > latent:
-        raise InvalidParameter(
-            "top_k", config.top_k, f"a teacher votes on the {latent} numbers of a latent, so k is at most {latent}"
-        )
+    size = config.vote_size(facts)
+    if config.vote_share > 0 and config.top_k > size:
+        what = "numbers of a latent" if config.votes_on == "latents" else "pixels"
+        raise InvalidParameter("top_k", config.top_k, f"a teacher votes on the {size} {what}, so k is at most {size}")
     teachers_max = facts.units_declared // UNITS_PER_TEACHER_MIN
     if (config.vote_share > 0 or config.moment_votes) and config.teachers > teachers_max:
         raise InvalidParameter(
@@ -143,8 +142,8 @@ def _check_teachers_memory(config: DataLensConfig, facts: PublicFacts) -> None:
     each = config.parameters_per_teacher(facts)
     if config.teachers * each <= TEACHER_PARAMETERS_MAX:
         return
-    fewer = ["teachers", *(["teacher_hidden"] if config.teacher_hidden else [])]
-    fewer += [] if config.moment_votes else ["components"]
+    fewer = ["teachers", *(["teacher_hidden"] if config.teacher_hidden and config.teacher_network != "linear" else [])]
+    fewer += ["components"] if config.votes_on == "latents" and not config.moment_votes else []
     raise InvalidParameter(
         "teachers",
         config.teachers,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.audited_pixel_votes import pixel_vote_scores
 from benchmarks.audited_trainings import (
     Tap,
     decode,
@@ -49,6 +50,7 @@ BOTH: dict[str, Any] = {
 }
 # Without their coins votes hide nothing by themselves.
 MOMENTS: dict[str, Any] = {"preset": "votes_only", "teachers": 250, "use_stochastic_sign": False}
+PIXELS: dict[str, Any] = {"preset": "published", "teachers": 250, "images": 60}
 INCLUDED = flip_coins(CANARIES, seed=0)
 
 
@@ -107,6 +109,21 @@ def test_moment_votes_without_noise_are_flagged() -> None:
     with no_noise():
         _, plan, tap = run(MOMENTS, secret, epsilon)
     assert_claim_falls(moment_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), epsilon)
+
+
+def test_votes_on_pixels_stay_below_their_claim() -> None:
+    secret = secrets.token_bytes(32)
+    _, plan, tap = run(PIXELS, secret)
+    assert sum(len(release.released_labels) for release in tap.releases) == 60
+    assert_claim_stands(pixel_vote_scores(tap, plan, POPULATION, secret))
+
+
+def test_votes_on_pixels_without_noise_are_flagged() -> None:
+    """Canaries that share a teacher and a class hide each other, as in moment votes."""
+    secret = secrets.token_bytes(32)
+    with no_noise():
+        _, plan, tap = run(PIXELS, secret)
+    assert_claim_falls(pixel_vote_scores(tap, plan, POPULATION, secret, noise=1e-3), EPSILON)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0])

@@ -62,12 +62,14 @@ DIFFUSION: dict[str, Any] = {
     "central_steps": 3, "basis_size": 60,
 }  # fmt: skip
 WITHOUT_WARM_START = {**OPTIONS, "warm_start": False, "moment_votes": True, "vote_share": 0.0}
+VOTES_ON_PIXELS: dict[str, Any] = {"preset": "published", "teachers": 40, "images": 30, "evaluation_samples": 300}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("class_histogram", "record", {}),
     ("class_histogram", "subject", {}),
     ("datalens", "record", OPTIONS),
     ("datalens", "subject", {**OPTIONS, "teachers": 15}),
     ("datalens", "record", WITHOUT_WARM_START),
+    ("datalens", "record", VOTES_ON_PIXELS),
     ("moments", "record", {"components": 6, "evaluation_samples": 300}),
     ("dp_classifier", "record", {**STEPS, "architecture": "scatter_linear", "epochs": 0.5}),
     ("dp_classifier", "subject", {**STEPS, "architecture": "scatter_linear", "expected_batch": 10}),

@@ -144,11 +144,10 @@ def run_votes(left: int = 10**9) -> dict[str, Any]:
     }
 
 
-def train_generator() -> dict[str, Any]:
+def train_generator(**options: Any) -> dict[str, Any]:
     account = open_filter(20.0, 1e-5)
     # Without noise and coins of the teachers' own, which ranks draw apart, both trainings are the same.
-    options = {"teachers": 20, "images": 20, "components": 6, "top_k": 3}
-    options |= {"instance_noise": 0.0, "use_stochastic_sign": False}
+    options |= {"teachers": 20, "images": 20, "instance_noise": 0.0, "use_stochastic_sign": False}
     plan = build_plan("datalens", options, account, account.capacity_nano, FACTS)
     purse, memory = Purse(), Memory()
     generator = trained(plan, budget=purse, checkpoints=memory)
@@ -252,7 +251,8 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "two attempts": train_in_two_attempts,
     "votes": run_votes,
     "votes of a poor purse": partial(run_votes, left=12),
-    "generator": train_generator,
+    "generator": partial(train_generator, components=6, top_k=3),
+    "generator from pixels": partial(train_generator, preset="published"),
     "noise": release_noise,
     "integers": add_integers,
     "own directions, gep": partial(train_with_directions_of_its_own, "gep"),

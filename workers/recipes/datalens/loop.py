@@ -3,6 +3,7 @@
 The loop is Algorithm 1 (arXiv:2103.11109) with two additions of ours, both switchable: a warm start paid from the
 same budget, and votes on *latents* instead of pixels. In a class's latent space every direction has unit variance, so
 the few coordinates for which a teacher may vote are the ones that matter, and few coordinates mean little noise.
+`pixel_votes` has the algorithm as it was published.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.portable.conditional_dcgan import ConditionalDcganGenerator
 from models.portable.generator import Generator
 from models.shards import Shards
 from models.teacher_ensemble import TeacherConfig
@@ -24,6 +26,7 @@ from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES, planned_iterations
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
+from workers.recipes.datalens.pixel_votes import pixel_votes_work, train_on_pixels
 from workers.recipes.datalens.student import LatentStudent, vote_stddev
 from workers.recipes.datalens.teacher_stage import (
     TeacherStageConfig,
@@ -42,7 +45,7 @@ _CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096
 
 
-def train(run: Run) -> Generator:
+def train(run: Run) -> Generator | ConditionalDcganGenerator:
     """Train and return the released generator; see `workers.recipes.interface.Trainer`.
 
     Privacy:
@@ -58,6 +61,8 @@ def train(run: Run) -> Generator:
         ContributionUnbounded: a unit could change a release by more than was priced; raised before it is charged.
     """
     cfg = run.plan.config_of(DataLensConfig)
+    if cfg.votes_on == "pixels":
+        return train_on_pixels(run)
     features = 0 if cfg.texture and cfg.vote_share == 0 else cfg.features  # so it was before votes knew of texture
     generator = empty_generator(cfg, run.facts, features)
     state = started(run, generator, lambda released, keep: _start(run, cfg, released, keep))
@@ -70,6 +75,8 @@ def train(run: Run) -> Generator:
 def work(plan: Plan, facts: PublicFacts) -> tuple[Piece, ...]:
     """Return the pieces of a training."""
     cfg, pieces = plan.config_of(DataLensConfig), []
+    if cfg.votes_on == "pixels":
+        return (pixel_votes_work(plan, facts),)
     if cfg.warm_start:
         pieces.append(warm_start_work(plan, facts))
     elif cfg.moment_votes:

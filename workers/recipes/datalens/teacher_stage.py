@@ -10,14 +10,14 @@ of the records, and votes, top-k and noise live in that smaller space. The loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from models.shards import Shards
-from models.teacher_ensemble import TeacherConfig, TeacherEnsemble
+from models.teacher_ensemble import RealBatch, TeacherConfig, TeacherEnsemble
 from privacy.accounting.events import GaussianEvent
 from privacy.aggregation import topagg
 from privacy.aggregation.topagg_config import TopAggConfig
@@ -26,16 +26,52 @@ from workers.recipes.interface import TrustedCurator
 from workers.recipes.ranks import join_on_first, rank, ranks, share
 
 
+class Teachers(Protocol):
+    """The teachers of this rank, whatever they are: `models.teacher_ensemble` or another stack of networks. PRIVATE."""
+
+    device: torch.device
+
+    def update(self, real: RealBatch, fake: torch.Tensor, fake_labels: torch.Tensor) -> None:
+        """Learn for one step to tell own records from synthetic inputs (m, d) of classes (m,)."""
+        ...
+
+    def image_gradients(self, images: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield d log D_i / d x_j of blocks of teachers, (n, m, d); zero where one abstains."""
+        ...
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint needs, stacked by teacher; numbers that all share have no axis."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state_dict` returned."""
+        ...
+
+
+class TeacherShape(Protocol):
+    """What the stage must know of a teacher's configuration."""
+
+    @property
+    def inputs(self) -> int:
+        """Numbers in what it looks at."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of declared classes."""
+        ...
+
+
 @dataclass(frozen=True)
 class TeacherStageConfig:
     """Public parameters of the stage, in the paper's letters where it has one.
 
     Attributes:
         aggregation: N, k, c, sigma, beta and the ablation switches.
-        teacher: architecture and optimiser of a teacher; its `inputs` are the aggregation's dimension.
+        teacher: the shape of a teacher; its `inputs` are the aggregation's dimension.
         images: m, synthetic images per iteration: each is one paid release.
         iterations: T.
-        teacher_steps: updates of the teachers per iteration.
+        teacher_steps: updates of the teachers per iteration; 0 for teachers that are fitted in closed form.
         first_steps: updates in the first iteration; nothing is released by them.
         shard_batch: records of each teacher per update.
         gamma: how far a full vote moves a pixel.
@@ -44,7 +80,7 @@ class TeacherStageConfig:
     """
 
     aggregation: TopAggConfig
-    teacher: TeacherConfig
+    teacher: TeacherShape
     images: int
     iterations: int
     teacher_steps: int = 2
@@ -60,9 +96,12 @@ class TeacherStageConfig:
         Raises:
             InvalidParameter: a field is out of range.
         """
-        for name in ("images", "iterations", "teacher_steps", "first_steps", "shard_batch", "charge_iterations"):
+        for name in ("images", "iterations", "shard_batch", "charge_iterations"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, getattr(self, name), "it is a positive integer")
+        for name in ("teacher_steps", "first_steps"):
+            if getattr(self, name) < 0:
+                raise InvalidParameter(name, getattr(self, name), "it is not negative")
         if self.teacher.inputs != self.aggregation.dimension:
             raise InvalidParameter("teacher.inputs", self.teacher.inputs, "teachers vote on what they look at")
 
@@ -111,7 +150,7 @@ class Student(Protocol):
 class TeacherStageState:
     """Where the stage is. `tensors()` holds private weights and belongs into a checkpoint of the job only."""
 
-    ensemble: TeacherEnsemble
+    ensemble: Teachers
     iteration: int = 0
     releases: list[Release] = field(default_factory=list)
 
@@ -130,14 +169,18 @@ class TeacherStageState:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `tensors` returned."""
         teachers: Mapping[str, torch.Tensor] = state["teachers"]
-        mine = share(len(teachers["first"]))
-        self.ensemble.load_state_dict({name: value[mine] if value.dim() else value for name, value in teachers.items()})
+        own = {name: value[share(len(value))] if value.dim() else value for name, value in teachers.items()}
+        self.ensemble.load_state_dict(own)
         self.releases = [Release(**release) for release in state["releases"]]
         self.iteration = int(state["iteration"])
 
 
 def start_teacher_stage(cfg: TeacherStageConfig, curator: TrustedCurator) -> TeacherStageState:
-    """Make untrained teachers; on several ranks, each its share of those that one process would make."""
+    """Make untrained dense teachers; on several ranks, each its share of those that one process would make.
+
+    `cfg.teacher` is a `TeacherConfig`. Other teachers start as a `TeacherStageState` of their own.
+    """
+    assert isinstance(cfg.teacher, TeacherConfig)
     device = curator.device
     generator = curator.generator("teachers", on_device=True)
     ensemble = TeacherEnsemble(cfg.teacher, cfg.aggregation.teachers, generator=generator, device=device)

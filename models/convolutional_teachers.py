@@ -1,0 +1,200 @@
+"""Convolutional discriminators, one to a shard, as one tensor program: what DataLens' authors published, stacked.
+
+Two convolutions and two dense layers, each told the class (Wang et al. 2021, arXiv:2103.11109). The teachers' weights
+lie along a leading axis and a grouped convolution does for all what a loop over networks would do one by one, in blocks
+of teachers whose temporary tensors are bounded. BatchNorm is over one teacher's images, real and synthetic ones apart:
+a teacher is private anyway. Everything in here is private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.shards import Shards
+from models.teacher_ensemble import RealBatch
+from models.teacher_sizes import convolutional_sizes
+
+_DEVIATION, _KERNEL, _LEAK = 0.02, 5, 0.2
+_BETAS = (0.5, 0.999)  # of Adam
+
+
+@dataclass(frozen=True)
+class ConvolutionalConfig:
+    """One teacher; the defaults are the published ones.
+
+    Attributes:
+        classes: number of declared classes.
+        channels: 1 or 3.
+        height: pixels.
+        width: pixels.
+        features: channels of the second convolution; the first has one for each channel and class.
+        hidden: units of the first dense layer.
+        learning_rate: of Adam.
+    """
+
+    classes: int
+    channels: int
+    height: int
+    width: int
+    features: int = 32
+    hidden: int = 256
+    learning_rate: float = 1e-3
+
+    @property
+    def inputs(self) -> int:
+        """Numbers in one image."""
+        return self.channels * self.height * self.width
+
+
+class ConvolutionalTeachers:
+    """Teachers with stacked weights and their Adam moments. PRIVATE.
+
+    A teacher abstains from classes of which it has no record, and does not learn from synthetic images of them either:
+    it would take the class itself for the mark of a synthetic image.
+
+    Args:
+        config: the architecture of each.
+        shards: whose classes they may speak of. PRIVATE.
+        teachers: those whose shards are asked for, side by side.
+        generator: a CPU generator, of the initial weights. A teacher's do not depend on which others are made.
+        device: to compute on.
+        block_bytes: of temporary tensors; how many teachers are worked on at a time follows.
+    """
+
+    def __init__(
+        self,
+        config: ConvolutionalConfig,
+        shards: Shards,
+        teachers: slice = slice(None),
+        *,
+        generator: torch.Generator,
+        device: torch.device | str = "cpu",
+        block_bytes: int = 64 * 2**20,
+    ) -> None:
+        self.config = c = config
+        self.device = torch.device(device)
+        self._there = (shards.counts(c.classes, teachers) > 0).to(self.device)  # (N, classes)
+        self.teachers = len(self._there)
+        seeds = torch.randint(1 << 62, (shards.teachers,), generator=generator)[teachers].tolist()
+        shapes = convolutional_sizes(c.channels, c.height, c.width, c.classes, c.features, c.hidden)
+        self._parameters = {
+            name: nn.Parameter(torch.full((self.teachers, *shape), float(name in ("scale1", "scale2"))))
+            for name, shape in shapes.items()
+        }
+        with torch.no_grad():
+            for place, seed in enumerate(seeds):
+                stream = torch.Generator().manual_seed(seed)
+                for name in ("conv1", "conv2", "dense", "head"):
+                    self._parameters[name][place].normal_(std=_DEVIATION, generator=stream)
+        for name, tensor in self._parameters.items():
+            self._parameters[name] = moved = nn.Parameter(tensor.detach().to(self.device))
+            moved.grad = torch.zeros_like(moved)
+        self._optimizer = torch.optim.Adam(self._parameters.values(), lr=c.learning_rate, betas=_BETAS, fused=True)
+        widest = max(c.height * c.width * (c.channels + c.classes), 4 * math.prod(shapes["dense"]) // c.hidden)
+        self._bytes_each, self._block_bytes = 16 * widest, block_bytes  # an image's, with what autograd keeps
+
+    def __repr__(self) -> str:
+        return f"ConvolutionalTeachers(teachers={self.teachers}, <private>)"
+
+    def update(self, real: RealBatch, fake: Tensor, fake_labels: Tensor) -> None:
+        """Take one Adam step of every teacher on its own records against the synthetic images, which all share.
+
+        Args:
+            real: each teacher's records of this step; a shard that is smaller than the batch repeats them (PRIVATE).
+            fake: (m, d) inputs.
+            fake_labels: (m,) int64.
+        """
+        for block in self._blocks(real.width + len(fake)):
+            x, y, _ = real.read(block)  # (n, r, d), (n, r)
+            own = self._own(block)
+            spoken_of = self._there[block][:, fake_labels].T.float()  # (m, n)
+            with torch.enable_grad():
+                true = self._logits(own, x.transpose(0, 1), y.T)  # (r, n)
+                made = self._logits(own, fake[:, None].expand(-1, len(x), -1), fake_labels[:, None].expand(-1, len(x)))
+                weight = spoken_of / spoken_of.sum(0).clamp(min=1)
+                loss = functional.softplus(-true).mean(0).sum() + (functional.softplus(made) * weight).sum()
+                slopes = torch.autograd.grad(loss, list(own.values()))
+            for name, slope in zip(own, slopes, strict=True):
+                gradient = self._parameters[name].grad
+                assert gradient is not None  # allocated once
+                gradient[block] = slope
+        self._optimizer.step()
+
+    def image_gradients(self, images: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield d log D_i / d x_j for blocks of teachers (PRIVATE).
+
+        Args:
+            images: (m, d) synthetic inputs x_j.
+            labels: (m,) int64.
+
+        Yields:
+            The block of teachers and their gradients, (n, m, d) float32; zero where a teacher abstains.
+        """
+        for block in self._blocks(2 * len(images)):
+            n = block.stop - block.start
+            with torch.enable_grad():
+                shown = images[:, None].repeat(1, n, 1).requires_grad_()
+                said = self._logits(self._own(block), shown, labels[:, None].expand(-1, n))
+                (slope,) = torch.autograd.grad(-functional.softplus(-said).sum(), shown)
+            yield block, slope.transpose(0, 1) * self._there[block][:, labels, None]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return weights, Adam moments and step counts (PRIVATE); they share memory with the teachers."""
+        state = {name: tensor.detach() for name, tensor in self._parameters.items()}
+        for name, tensor in self._parameters.items():
+            state |= {f"{name}.{key}": value for key, value in self._optimizer.state.get(tensor, {}).items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            ValueError: a tensor is missing or has another shape.
+        """
+        for name, tensor in self._parameters.items():
+            if name not in state or state[name].shape != tensor.shape:
+                raise ValueError(f"the state has no {name} of shape {tuple(tensor.shape)}")
+        for name, tensor in self._parameters.items():
+            tensor.data.copy_(state[name])
+            self._optimizer.state.pop(tensor, None)
+            if f"{name}.step" in state:
+                moments = {key: state[f"{name}.{key}"].to(tensor).clone() for key in ("exp_avg", "exp_avg_sq")}
+                step = state[f"{name}.step"].to(self.device, torch.float32).clone()
+                self._optimizer.state[tensor] = {"step": step, **moments}
+
+    def _own(self, block: slice) -> dict[str, Tensor]:
+        """Return the weights of some teachers, as leaves of a graph of their own."""
+        return {name: tensor.detach()[block].requires_grad_() for name, tensor in self._parameters.items()}
+
+    def _blocks(self, images: int) -> Iterator[slice]:
+        size = max(1, min(self.teachers, self._block_bytes // (self._bytes_each * images)))
+        return (slice(start, min(start + size, self.teachers)) for start in range(0, self.teachers, size))
+
+    def _logits(self, own: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        """(m, n, d), (m, n) -> (m, n): what each of n teachers says of its own m images."""
+        c, n = self.config, images.shape[1]
+        known = functional.one_hot(labels, c.classes).to(images)  # (m, n, classes)
+        x = images.reshape(-1, n, c.channels, c.height, c.width)
+        x = _convolved(x, known, own["conv1"], own["bias1"].flatten())
+        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
+        x = _convolved(x, known, own["conv2"], None)  # what a bias before BatchNorm adds, that takes away
+        x = functional.batch_norm(x, None, None, own["scale1"].flatten(), own["bias2"].flatten(), training=True)
+        x = torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1))
+        x = torch.cat([x.flatten(2), known], dim=2).transpose(0, 1)  # (n, m, numbers)
+        x = torch.bmm(x, own["dense"]).transpose(0, 1).flatten(1)  # (m, n hidden)
+        x = functional.batch_norm(x, None, None, own["scale2"].flatten(), own["bias3"].flatten(), training=True)
+        x = torch.cat([torch.unflatten(functional.leaky_relu(x, _LEAK), 1, (n, -1)), known], dim=2).transpose(0, 1)
+        return torch.bmm(x, own["head"])[..., 0].T + own["bias4"][:, 0]
+
+
+def _convolved(x: Tensor, known: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """(m, n, c, h, w) and (m, n, classes), with one convolution for each of n teachers -> (m, n out, h / 2, w / 2)."""
+    planes = known[..., None, None].expand(-1, -1, -1, *x.shape[3:])
+    stacked = torch.cat([x, planes], dim=2).flatten(1, 2)
+    return functional.conv2d(stacked, weights.flatten(0, 1), bias, stride=2, padding=_KERNEL // 2, groups=x.shape[1])

@@ -1,0 +1,98 @@
+"""Linear and convolutional teachers: each is what it would be alone, and abstains from classes it has no record of."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.convolutional_teachers import ConvolutionalConfig, ConvolutionalTeachers
+from models.linear_teachers import LinearTeachers
+from models.shards import Shards
+from tests.models.checks import stream
+
+CLASSES, SIDE, TEACHERS = 3, 8, 6
+CONFIG = ConvolutionalConfig(CLASSES, 1, SIDE, SIDE, features=4, hidden=5, learning_rate=1e-2)
+IMAGES, LABELS = torch.rand(4, SIDE**2, generator=stream(5)), torch.tensor([0, 1, 2, 0])
+
+
+def shards(without: int | None = None) -> Shards:
+    """Six teachers of 30 records; the last has none, and the first none of class 2."""
+    labels = torch.arange(30) % CLASSES
+    owner = np.random.default_rng(0).integers(0, TEACHERS - 1, 30)
+    owner[(labels.numpy() == 2) & (owner == 0)] = 1
+    rows = [np.flatnonzero((owner == i) & (np.arange(30) != without)) for i in range(TEACHERS)]
+    pixels = torch.randint(0, 256, (30, SIDE**2), generator=stream(1), dtype=torch.uint8)
+    return Shards(pixels, labels, rows)
+
+
+def convolutional(teachers: slice = slice(None), **changes: int) -> ConvolutionalTeachers:
+    return ConvolutionalTeachers(CONFIG, shards(), teachers, generator=stream(2), **changes)
+
+
+def taught(made: ConvolutionalTeachers, teachers: slice = slice(None), steps: int = 3) -> ConvolutionalTeachers:
+    rows = stream(3)
+    for _ in range(steps):
+        made.update(shards().batch(5, rows, teachers), IMAGES, LABELS)
+    return made
+
+
+def directions(made: LinearTeachers | ConvolutionalTeachers) -> torch.Tensor:
+    found = torch.zeros(made.teachers, len(IMAGES), SIDE**2)
+    for block, part in made.image_gradients(IMAGES, LABELS):
+        found[block] = part
+    return found
+
+
+def test_a_linear_teacher_points_to_the_mean_of_its_records_of_the_class():
+    found, owned = directions(LinearTeachers(shards(), CLASSES)), shards()
+    batch = owned.batch(30, stream()).read(slice(0, TEACHERS))
+    for teacher, (records, labels, mask) in enumerate(zip(*batch, strict=True)):
+        for image, label in enumerate(LABELS.tolist()):
+            own = records[mask & (labels == label)] if len(mask) else records
+            expected = own.mean(0) - IMAGES[image] if len(own) else torch.zeros(SIDE**2)
+            torch.testing.assert_close(found[teacher, image], expected)
+    assert not found[0, 2].any()
+    assert not found[-1].any()
+
+
+@pytest.mark.parametrize("left_out", [0, 13, 29])
+def test_a_record_changes_its_own_linear_teacher_alone_to_the_last_bit(left_out):
+    both = [directions(LinearTeachers(shards(without), CLASSES)) for without in (None, left_out)]
+    assert [not torch.equal(*pair) for pair in zip(*both, strict=True)].count(True) == 1
+
+
+def test_a_convolutional_teacher_is_what_it_is_alone_whatever_the_block():
+    together, one_by_one = taught(convolutional()), taught(convolutional(block_bytes=1))
+    torch.testing.assert_close(directions(together), directions(one_by_one), rtol=1e-3, atol=1e-6)
+    alone = taught(convolutional(slice(2, 3)), slice(2, 3))
+    torch.testing.assert_close(directions(alone)[0], directions(together)[2], rtol=1e-3, atol=1e-6)
+
+
+def test_convolutional_teachers_abstain_from_classes_they_have_no_record_of():
+    found = directions(taught(convolutional()))
+    assert not found[0, 2].any()
+    assert not found[-1].any()
+    assert found[0, 0].any()
+    assert found[1:-1].flatten(1).any(1).all()
+
+
+def test_convolutional_teachers_learn_to_tell_their_records_from_synthetic_images():
+    made, rows = convolutional(slice(0, 2)), stream(3)
+    batch = shards().batch(5, rows, slice(0, 2))
+    before = directions(made)
+    for _ in range(30):
+        made.update(batch, IMAGES, LABELS)
+    x, y, _ = batch.read(slice(0, 2))
+    own = made._own(slice(0, 2))
+    real = made._logits(own, x.transpose(0, 1), y.T)
+    fake = made._logits(own, IMAGES[:, None].expand(-1, 2, -1), LABELS[:, None].expand(-1, 2))
+    assert real.mean() > fake[:2].mean() + 0.3
+    assert not torch.equal(before, directions(made))
+
+
+def test_teachers_come_back_from_their_state():
+    made, other = taught(convolutional()), convolutional()
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(directions(taught(made, steps=1)), directions(taught(other, steps=1)))
+    with pytest.raises(ValueError, match="no conv1"):
+        other.load_state_dict({})
+    assert LinearTeachers(shards(), CLASSES).state_dict() == {}

@@ -1,0 +1,172 @@
+"""DataLens as published, a job from plan to generator: who learns, what is paid, and what one record changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.linear_teachers import LinearTeachers
+from models.shards import Shards
+from privacy.aggregation.topagg_config import TopAggConfig
+from privacy.errors import InvalidParameter
+from privacy.mechanisms.noise import SecureNoise
+from privacy.plans.datalens.options import DataLensConfig
+from privacy.plans.plan import Plan, PublicFacts
+from tests.workers.small_trainings import (
+    FACTS,
+    Memory,
+    Purse,
+    digits,
+    plan_of,
+    share_nearest_to_own_class,
+    stop_at,
+    train,
+    weights,
+)
+from workers.recipes.datalens import teacher_stage
+from workers.recipes.datalens.teacher_stage import Release, TeacherStageConfig, TeacherStageState, run_teacher_stage
+from workers.recipes.interface import Cancelled, NothingUseful, TrainingData, TrustedCurator
+
+SMALL: dict[str, Any] = {"preset": "published", "teachers": 40, "images": 120, "teacher_features": 2}
+FASHION = PublicFacts(tuple("0123456789"), 28, 28, 1, 60_000, "record")
+
+
+def small(**options: Any) -> Plan:
+    return plan_of("datalens", {**SMALL, **options})
+
+
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher_stage.topagg, "noisy_sum", lambda votes, *_: votes.to(torch.int64))
+
+
+def test_k_and_beta_follow_from_the_budget_and_all_of_it_buys_noise_for_2250_images() -> None:
+    for epsilon, k, beta in ((1.0, 200, 0.7), (8.0, 350, 0.2)):
+        plan = plan_of("datalens", {"preset": "published"}, FASHION, epsilon)
+        config = plan.config_of(DataLensConfig)
+        assert (config.top_k, config.beta, config.teachers) == (k, beta, 4000)
+        assert plan.facts["iterations"] == 150
+        assert plan.stage("votes").event.count == 2250  # type: ignore[union-attr]
+        assert 0.999 * plan.budget_nano < plan.price_nano <= plan.budget_nano
+    assert 4900 < plan_of("datalens", {"preset": "published"}, FASHION, 1.0).noise_stddev["votes"] < 5400
+    assert small(top_k=3, beta=0.5).config_of(DataLensConfig).top_k == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"warm_start": True}, "learns from nothing"),
+        ({"votes_on": "latents"}, "votes on pixels"),
+        ({"top_k": 65}, "64 pixels"),
+        ({"teacher_network": "convolutional", "teacher_hidden": 0}, "hidden unit"),
+        ({"teachers": 376}, "at most 375 teachers"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidParameter, match=why):
+        small(**options)
+
+
+def test_published_teachers_that_do_not_fit_in_memory_are_refused() -> None:
+    with pytest.raises(InvalidParameter, match=r"424,647 parameters each .* 2,354 teachers would fit"):
+        plan_of("datalens", {"preset": "published", "teacher_network": "convolutional"}, FASHION)
+
+
+@pytest.mark.parametrize("network", ["linear", "dense", "convolutional"])
+def test_all_teachers_pay_for_each_image_before_its_noise(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    purse, drawn, original = Purse(), [0], SecureNoise.discrete_gaussian
+
+    def watched(noise: SecureNoise, shape: tuple[int, ...], stddev: float) -> Any:
+        drawn[0] += shape[0]
+        assert drawn[0] <= purse.releases("votes")
+        return original(noise, shape, stddev)
+
+    monkeypatch.setattr(SecureNoise, "discrete_gaussian", watched)
+    generator = train(small(teacher_network=network, teacher_hidden=4), digits(), budget=purse)
+    assert [event.count for event in purse.events] == [75, 45]
+    assert drawn[0] == 120
+    images = generator.sample(torch.arange(20) % 10, torch.Generator().manual_seed(0))
+    assert images.shape == (20, 1, 8, 8)
+    assert not generator.training
+
+
+def test_without_noise_linear_teachers_teach_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    generator = train(small(images=1500, beta=0.1, step=0.05), digits())
+    assert share_nearest_to_own_class(generator) > 0.5
+
+
+def test_it_ends_early_with_what_was_paid_and_goes_on_from_a_checkpoint() -> None:
+    paid = train(small(), digits(), budget=Purse(80))
+    whole = train(small(), digits())
+    assert not torch.equal(weights(paid), weights(whole))
+    with pytest.raises(NothingUseful):
+        train(small(), digits(), budget=Purse(10))
+    memory, purse = Memory(), Purse()
+    with pytest.raises(Cancelled):
+        train(small(), digits(), checkpoints=memory, progress=stop_at(7, "votes"))
+    train(small(), digits(), checkpoints=memory, budget=purse, attempt=2)
+    assert [event.count for event in purse.events] == [45]  # the second group again, in which it was cut off
+    left = train(small(), digits(), checkpoints=memory, budget=Purse(0), attempt=3)
+    assert torch.isfinite(weights(left)).all()
+
+
+def test_a_subjects_records_have_one_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records of a subject together change one teacher's votes: at most 2 sqrt(k) on an image."""
+    quiet(monkeypatch)
+    found = digits()
+    subjects = np.arange(1500) % 200
+    facts = dataclasses.replace(FACTS, unit="subject", subjects_declared=200)
+    plan, sums = plan_of("datalens", {**SMALL, "images": 15}, facts), []
+    original = teacher_stage.topagg.threshold
+
+    def watched(g_star: torch.Tensor, cfg: TopAggConfig) -> torch.Tensor:
+        sums.append(g_star)
+        return original(g_star, cfg)
+
+    monkeypatch.setattr(teacher_stage.topagg, "threshold", watched)
+    for there in (subjects >= 0, subjects != 17):
+        data = TrainingData(found.private_images[there], found.private_labels[there], found.classes, subjects[there])
+        train(plan, data, facts)
+    change = (sums[0] - sums[1]).double().norm(dim=1)
+    assert 0 < change.max() <= 2 * plan.config_of(DataLensConfig).top_k ** 0.5
+
+
+class Grey:
+    """Proposes images of one dark grey."""
+
+    def propose(self, labels: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(labels), 9), 0.2)
+
+    def learn(self, releases: list[Release]) -> None:
+        """Learn nothing."""
+
+
+def test_a_neighbour_attains_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A white record beside a black one turns each of its teacher's k votes from down to up: exactly 2 sqrt(k)."""
+    quiet(monkeypatch)
+    aggregation = TopAggConfig(k=4, c=1e-5, stddev=3.0, beta=0.5, teachers=2, dimension=9)
+    cfg = TeacherStageConfig(aggregation, DataShape(9, 1), images=1, iterations=1, teacher_steps=0, first_steps=0)
+    records, labels = (
+        torch.tensor([0, 255], dtype=torch.uint8)[:, None].expand(-1, 9),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    sums = []
+    for own in ([0, 1], [0]):
+        shards = Shards(records, labels, [np.array(own), np.empty(0, np.int64)])
+        state = TeacherStageState(LinearTeachers(shards, 1))
+        curator = TrustedCurator(budget=Purse(), secret=bytes(32))
+        sums.append(run_teacher_stage(cfg, shards, Grey(), state, curator)[0].released_sums)
+    assert float((sums[0] - sums[1]).norm()) == pytest.approx(2 * 4**0.5)
+    assert aggregation.sensitivity == pytest.approx(2 * 4**0.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataShape:
+    """What linear teachers look at."""
+
+    inputs: int
+    classes: int
