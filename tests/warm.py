@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 MAINS = (
     "obscura.cli",
     "workers.train.runner",
+    "workers.train.followers",
     "tests.workers.tiny_runner",
     "tests.workers.recipes.training_ranks",
     "tests.service.api.api_process",
@@ -222,8 +223,8 @@ def _run(order: dict[str, Any]) -> Any:
         exec(compile(order["code"], "<string>", "exec"), {"__name__": "__main__"})
         return 0
     main = importlib.import_module(order["main"])
-    if "--supervisor" in arguments:  # it looks whether its parent lives, which is this process's; see `_hear`
-        arguments[arguments.index("--supervisor") + 1] = str(os.getppid())
+    for name in {"--supervisor", "--runner"}.intersection(arguments):  # it looks whether its parent lives: see `_hear`
+        arguments[arguments.index(name) + 1] = str(os.getppid())
     sys.argv = [f"{Path(main.__file__ or '').with_name('__main__.py')}", *arguments]
     sys.modules["__main__"].__package__ = order["main"]  # by which usage names the program
     return main.main()

@@ -40,4 +40,8 @@
   form.addEventListener("submit", (event) => {
     if (event.submitter?.hasAttribute("data-no-script")) event.preventDefault();
   });
+  if (epsilon.value !== epsilon.defaultValue) {
+    slider.value = epsilon.value; // it was filled in before this script ran
+    soon();
+  }
 })();

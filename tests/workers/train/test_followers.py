@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,16 +43,23 @@ def followers(workshop: Any) -> list[int]:
     return [line["pid"] for line in lines]
 
 
-def supervise_two(workshop: Any, attempt: Attempt, patience: Patience) -> None:
+@pytest.fixture
+def supervise_two(workshop: Any, warm: str, impatient: Patience) -> Callable[[Attempt], None]:
+    """Supervise an attempt of a runner and a follower, both forked from a Python that has everything imported."""
     settings = workshop.settings.model_copy(update={"processes": 2})
-    supervise(settings, workshop.factory, attempt, draining=lambda: False, command=RUNNER_COMMAND, patience=patience)
+    command = (warm, *RUNNER_COMMAND[1:])
+
+    def supervised(attempt: Attempt) -> None:
+        supervise(settings, workshop.factory, attempt, draining=lambda: False, command=command, patience=impatient)
+
+    return supervised
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_job_for_the_charges_of_one(workshop, impatient):
+def test_two_processes_train_a_job_for_the_charges_of_one(workshop, supervise_two):
     alone, together = (classifier(workshop, epochs=1.0, epsilon=5.0) for _ in range(2))
     assert workshop.work(alone) == ExitStatus.ENDED
-    supervise_two(workshop, workshop.claim(together), impatient)
+    supervise_two(workshop.claim(together))
 
     for job_id in (alone, together):
         assert workshop.job(job_id).state is JobState.SUCCEEDED, workshop.logs()[-2000:]
@@ -64,10 +72,10 @@ def test_two_processes_train_a_job_for_the_charges_of_one(workshop, impatient):
 
 
 @pytest.mark.slow
-def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop, impatient):
+def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(workshop, supervise_two):
     job_id = classifier(workshop, epochs=10.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
-    thread = threading.Thread(target=supervise_two, args=(workshop, attempt, impatient))
+    thread = threading.Thread(target=supervise_two, args=(attempt,))
     thread.start()
     workshop.wait(lambda: workshop.job(job_id).progress.get("step", 0) > 3)
     (first,) = followers(workshop)
@@ -79,7 +87,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
     assert workshop.hold(job_id).state is HoldState.ARMED
     charged = len(charges(workshop, job_id))
 
-    supervise_two(workshop, workshop.claim(job_id), impatient)  # at once: the lease was given up
+    supervise_two(workshop.claim(job_id))  # at once: the lease was given up
     workshop.assert_settled(job_id, JobState.SUCCEEDED)
     assert workshop.job(job_id).attempts_lost == 1
     steps = sum(details["event"]["count"] for _, details in charges(workshop, job_id))
@@ -91,7 +99,7 @@ def test_a_follower_that_is_killed_costs_an_attempt_and_the_next_goes_on(worksho
 
 
 @pytest.mark.slow
-def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop, impatient):
+def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop, supervise_two, impatient):
     job_id = classifier(workshop, epochs=200.0, epsilon=8.0)
     attempt = workshop.claim(job_id)
     log = workshop.settings.data_dir / "logs" / "alone.log"
@@ -114,7 +122,7 @@ def test_followers_are_gone_with_their_runner_and_with_a_cancelled_job(workshop,
     workshop.wait(lambda: not alive(first), seconds=20)
 
     workshop.wait(lambda: workshop.job(job_id).lease_until < datetime.now(UTC), seconds=60)
-    thread = threading.Thread(target=supervise_two, args=(workshop, workshop.claim(job_id), impatient))
+    thread = threading.Thread(target=supervise_two, args=(workshop.claim(job_id),))
     thread.start()
     paid = len(charges(workshop, job_id))
     workshop.wait(lambda: len(charges(workshop, job_id)) > paid)
