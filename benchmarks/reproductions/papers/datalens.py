@@ -42,7 +42,7 @@ _QUICK, _FULL = "quick", "full"
 _SAMPLES = {_QUICK: 10_000, _FULL: 60_000}
 SEEDS = {_QUICK: (0,), _FULL: (0, 1, 2)}
 _MERF = {_QUICK: (2000, 2000), _FULL: (10_000, 6000)}  # features, steps
-DEFAULT, PAPER, DP_MERF = "DataLens, our default", "DataLens, Algorithms 1-3", "DP-MERF"
+DEFAULT, PAPER, DP_MERF = "moments, our default", "DataLens, Algorithms 1-3", "DP-MERF"
 DC_GAN, DP_GAN, PATE_GAN, G_PATE, GS_WGAN = "DC-GAN without privacy", "DP-GAN", "PATE-GAN", "G-PATE", "GS-WGAN"
 # Sizes of the competitors: for minutes on a CPU, and networks and numbers of teachers like the papers'.
 _SIZES: dict[str, dict[str, Any]] = {

@@ -28,7 +28,7 @@ def test_every_method_is_run_with_every_seed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(datalens._MERF, "quick", (20, 2))
     monkeypatch.setitem(datalens._SIZES, "quick", TINY)
     rows = datalens.table_1("fashion-mnist", "quick", seeds=(3, 4))
-    names = ("DataLens, our default", "DP-MERF", *TINY)
+    names = ("moments, our default", "DP-MERF", *TINY)
     assert [(row["method"], row["epsilon"]) for row in rows] == [
         (name, epsilon) for name in names for epsilon in (1, 10)
     ]
@@ -59,7 +59,7 @@ def test_small_epsilons_have_every_private_method_beside_what_was_published(monk
         monkeypatch.setattr(module, "SAMPLES", 40)
     monkeypatch.setitem(datalens._MERF, "quick", (20, 2))
     monkeypatch.setitem(datalens._SIZES, "quick", TINY)
-    rows = small_epsilons.table_2("fashion-mnist", "quick", seeds=(1, 2), methods=("DataLens, our default", "G-PATE"))
+    rows = small_epsilons.table_2("fashion-mnist", "quick", seeds=(1, 2), methods=("moments, our default", "G-PATE"))
     assert [row["epsilon"] for row in rows] == [0.2, 0.4, 0.6, 0.8, 1.0] * 2
     assert all(0 <= row["ours"] <= 1 and row["seeds"] == 2 for row in rows)
     assert {(row["method"], row["epsilon"]): row["published"] for row in rows}["G-PATE", 0.6] == 0.4283
