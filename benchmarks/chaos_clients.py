@@ -51,7 +51,6 @@ OPTIONS: dict[str, Any] = {
     "evaluation_samples": 500,
 }
 # 40 Poisson-sampled steps of tiny networks: their stage is paid as a whole, with the first of them.
-SAMPLED_SHARE = 0.3  # of the trainings
 SAMPLED_OPTIONS: dict[str, Any] = {
     "features": 4,
     "latent": 4,
@@ -62,7 +61,20 @@ SAMPLED_OPTIONS: dict[str, Any] = {
     "generator_batch": 16,
     "evaluation_samples": 500,
 }
-TRAININGS: dict[str, dict[str, Any]] = {"datalens": OPTIONS, "dpgan": SAMPLED_OPTIONS}
+PUBLISHED_OPTIONS: dict[str, Any] = {
+    "preset": "published",
+    "teachers": 40,
+    "images": 60,
+    "top_k": 8,
+    "evaluation_samples": 500,
+}
+# What is trained, with its share of the trainings.
+TRAININGS: tuple[tuple[str, dict[str, Any], float], ...] = (
+    ("datalens", OPTIONS, 0.4),
+    ("datalens", PUBLISHED_OPTIONS, 0.15),
+    ("moments", {"components": 8, "evaluation_samples": 500}, 0.15),
+    ("dpgan", SAMPLED_OPTIONS, 0.3),
+)
 
 
 @dataclass
@@ -255,8 +267,8 @@ class Customer(threading.Thread):
             body: dict[str, Any] = {"count": 40, "seed": self._dice.randrange(2**31), "format": "npz"}
             ask = self._starter(f"/v1/releases/{release_id}/samples", body, key, "job_id")
         else:
-            recipe = "dpgan" if self._dice.random() < SAMPLED_SHARE else "datalens"
-            body = {"dataset_id": self._dataset_id, "recipe": recipe, "epsilon": EPSILON, "options": TRAININGS[recipe]}
+            (recipe, options, _), *_ = self._dice.choices(TRAININGS, [share for *_, share in TRAININGS])
+            body = {"dataset_id": self._dataset_id, "recipe": recipe, "epsilon": EPSILON, "options": options}
             ask = self._starter("/v1/jobs", body, key, "id")
         job_id = self._insist(ask)
         if job_id is None:
