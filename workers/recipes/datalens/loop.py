@@ -19,21 +19,15 @@ from torch import Tensor
 from models.portable.conditional_dcgan import ConditionalDcganGenerator
 from models.portable.generator import Generator
 from models.shards import Shards
-from models.teacher_ensemble import TeacherConfig
 from privacy.mechanisms.partition import shard_members
 from privacy.plans.datalens.moment_votes import planned_rounds
 from privacy.plans.datalens.options import DataLensConfig
 from privacy.plans.datalens.plan import VOTES, planned_iterations
 from privacy.plans.plan import Plan, PublicFacts
 from workers.recipes.datalens.moment_votes import cosine_features, run_moment_votes
-from workers.recipes.datalens.pixel_votes import pixel_votes_work, train_on_pixels
+from workers.recipes.datalens.pixel_votes import pixel_votes_work, stage_config, train_on_pixels
 from workers.recipes.datalens.student import LatentStudent, vote_stddev
-from workers.recipes.datalens.teacher_stage import (
-    TeacherStageConfig,
-    TeacherStageState,
-    run_teacher_stage,
-    start_teacher_stage,
-)
+from workers.recipes.datalens.teacher_stage import TeacherStageState, run_teacher_stage, start_teacher_stage
 from workers.recipes.interface import NothingUseful, Piece, Run, save_checkpoint
 from workers.recipes.moments.coefficients import exact_product, texture_coefficients
 from workers.recipes.moments.loop import Keep, empty_generator, started
@@ -41,7 +35,6 @@ from workers.recipes.moments.warm_start import ClassGaussians, prior, release_ga
 from workers.recipes.units import teacher_of_each
 
 _LATENT_CLIP = 4.0  # public: of a record further out than that, in standard deviations, teachers see that much
-_CHARGED_TOGETHER = 5  # iterations that are paid, run and checkpointed together
 _BLOCK = 4096
 
 
@@ -104,7 +97,7 @@ def _start(run: Run, cfg: DataLensConfig, released: Mapping[str, Any], keep: Kee
 
 def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, Any] | None) -> None:
     """Run the teacher stage; the generator's bend is changed in place."""
-    stage_cfg = _stage_config(run.plan, cfg, run.facts)
+    stage_cfg = stage_config(run.plan, cfg, run.facts)
     agg = stage_cfg.aggregation
     student = LatentStudent(
         generator,
@@ -130,32 +123,6 @@ def _vote(run: Run, cfg: DataLensConfig, generator: Generator, saved: dict[str, 
     if not releases and not cfg.has_start:
         raise NothingUseful
     student.finish(releases)
-
-
-def _stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> TeacherStageConfig:
-    agg = cfg.topagg(facts, plan.noise_stddev[VOTES])
-    teacher = TeacherConfig(
-        inputs=agg.dimension,
-        classes=len(facts.classes),
-        hidden=cfg.teacher_hidden,
-        learning_rate=cfg.teacher_learning_rate,
-        weight_decay=cfg.teacher_weight_decay,
-        instance_noise=cfg.instance_noise,
-        label_smoothing=cfg.label_smoothing,
-        zero_head=True,
-    )
-    return TeacherStageConfig(
-        aggregation=agg,
-        teacher=teacher,
-        images=cfg.images_per_iteration,
-        iterations=planned_iterations(plan),
-        teacher_steps=cfg.teacher_steps,
-        first_steps=cfg.pretraining_steps,
-        shard_batch=max(1, facts.records_declared // cfg.teachers),
-        gamma=cfg.step,
-        charge_iterations=_CHARGED_TOGETHER,
-        stage=VOTES,
-    )
 
 
 def _shards(run: Run, cfg: DataLensConfig, generator: Generator) -> Shards:

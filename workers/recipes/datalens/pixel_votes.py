@@ -100,7 +100,7 @@ def train_on_pixels(run: Run) -> ConditionalDcganGenerator:
     seed = int(torch.randint(1 << 62, (1,), generator=run.generator("generator weights")))
     network = ConditionalDcganGenerator(ConditionalDcganConfig(*sizes), seed).to(run.device)
     student = PixelStudent(network, cfg.generator_learning_rate, run.generator("latents"))
-    stage = stage_config(run, cfg)
+    stage = stage_config(run.plan, cfg, facts)
     private_shards = _shards(run, cfg.teachers)
     state = _teachers(run, cfg, stage, private_shards)
     saved = load_checkpoint(run.checkpoints)
@@ -125,16 +125,15 @@ def pixel_votes_work(plan: Plan, facts: PublicFacts) -> Piece:
     return Piece(VOTES, iterations, each * iterations * cfg.teachers * cfg.images_per_iteration * facts.size)
 
 
-def stage_config(run: Run, cfg: DataLensConfig) -> TeacherStageConfig:
-    """Return the parameters of Algorithm 1."""
-    facts = run.facts
-    aggregation = cfg.topagg(facts, run.plan.noise_stddev[VOTES])
+def stage_config(plan: Plan, cfg: DataLensConfig, facts: PublicFacts) -> TeacherStageConfig:
+    """Return the parameters of Algorithm 1, for votes on pixels or on latents."""
+    aggregation = cfg.topagg(facts, plan.noise_stddev[VOTES])
     learns = cfg.teacher_network != "linear"  # the others' one step is taken in closed form
     return TeacherStageConfig(
         aggregation=aggregation,
-        teacher=_teacher(run, cfg),
+        teacher=_teacher(cfg, facts, aggregation.dimension),
         images=cfg.images_per_iteration,
-        iterations=planned_iterations(run.plan),
+        iterations=planned_iterations(plan),
         teacher_steps=cfg.teacher_steps * learns,
         first_steps=cfg.pretraining_steps * learns,
         shard_batch=max(1, facts.records_declared // cfg.teachers),
@@ -144,14 +143,13 @@ def stage_config(run: Run, cfg: DataLensConfig) -> TeacherStageConfig:
     )
 
 
-def _teacher(run: Run, cfg: DataLensConfig) -> TeacherConfig | ConvolutionalConfig:
-    facts, classes = run.facts, len(run.facts.classes)
+def _teacher(cfg: DataLensConfig, facts: PublicFacts, inputs: int) -> TeacherConfig | ConvolutionalConfig:
+    classes = len(facts.classes)
     if cfg.teacher_network == "convolutional":
         sizes = (classes, facts.channels, facts.height, facts.width)
-        rate = cfg.teacher_learning_rate
-        return ConvolutionalConfig(*sizes, cfg.teacher_features, cfg.teacher_hidden, rate)
+        return ConvolutionalConfig(*sizes, cfg.teacher_features, cfg.teacher_hidden, cfg.teacher_learning_rate)
     return TeacherConfig(
-        inputs=facts.pixels,
+        inputs=inputs,
         classes=classes,
         hidden=cfg.teacher_hidden,
         learning_rate=cfg.teacher_learning_rate,

@@ -391,7 +391,7 @@ def test_the_teachers_have_as_many_parameters_as_their_plan_counted(options: dic
     made = plan(**options)
     config = made.config_of(DataLensConfig)
     teachers = start_teacher_stage(
-        datalens._stage_config(made, config, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
+        datalens.stage_config(made, config, FACTS), TrustedCurator(budget=Purse(), secret=SECRET)
     ).ensemble
     numbers = sum(value.numel() for value in teachers.state_dict().values())
     assert numbers == config.teachers * config.parameters_per_teacher(FACTS)
