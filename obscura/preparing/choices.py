@@ -10,9 +10,10 @@ from typing import Literal
 
 from PIL import ImageColor
 
+from obscura.preparing.depth import FORMAT_SCALE, Scale
 from obscura.preparing.errors import PackingError
 
-SIDE_MIN, SIDE_MAX = 8, 128  # of the images that generators are made for
+SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
 # Where none is named, whatever the pictures are. Noise is added to every number that is learned: at 32 an epsilon of 1
 # still shows what is in a picture, and two cores train in minutes.
 SIDE_USUAL = 32
@@ -21,6 +22,9 @@ BACKGROUND_USUAL = "white"
 Size = tuple[int, int]  # width, height
 Colour = tuple[int, int, int]
 Fit = Literal["crop", "pad"]
+Frames = Literal["first", "all"]
+Axis = Literal["axial", "coronal", "sagittal"]
+SUBJECT_TAG_USUAL, NO_TAG = "PatientID", "none"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class Choices:
         attributes: Of CelebA: one makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
+        scale: What black and white are in pictures of more than eight bits.
+        frames: Of files with several frames, the first or all of them.
+        subject_tag: Of DICOM files: the tag that says whose a picture is; NO_TAG where none does.
+        label_tag: Of DICOM files: the tag whose value is the class, instead of class folders.
+        slices: Of NIfTI volumes: the axis of the body along which they are cut.
+        every: Which slices: every so many; None for the middle one.
     """
 
     size: Size | None = None
@@ -51,6 +61,12 @@ class Choices:
     attributes: tuple[str, ...] = ()
     split: str | None = None
     skip_broken: bool = False
+    scale: Scale = FORMAT_SCALE
+    frames: Frames = "first"
+    subject_tag: str = SUBJECT_TAG_USUAL
+    label_tag: str | None = None
+    slices: Axis | None = None
+    every: int | None = None
 
     @property
     def touch_every_picture(self) -> bool:

@@ -16,7 +16,7 @@ from obscura.preparing.choices import Choices, fits
 from obscura.preparing.classes import require_stated, stated_classes
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import class_folders, labelled_by_table
-from obscura.preparing.layouts import find_layout
+from obscura.preparing.layouts import dicom, find_layout, nifti
 from obscura.preparing.package import Member, Package, zip_stream
 from obscura.preparing.pictures import Target, prepare_picture
 from obscura.preparing.sources import Source, Tally
@@ -93,10 +93,13 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     source = find_layout(path, choices, subjects=subjects)
     if source is not None:
         return source
-    if path.is_dir():
-        return class_folders(FolderTree(path), choices, subjects=subjects)
-    if path.suffix.lower() == ".zip":
-        return class_folders(ZipTree(path), choices, subjects=subjects)
+    if path.name.casefold() == "dicomdir":
+        path = path.parent
+    if path.is_dir() or path.suffix.lower() == ".zip":
+        tree = FolderTree(path) if path.is_dir() else ZipTree(path)
+        found = (find(tree, "", choices, subjects=subjects) for find in (dicom.find, nifti.find))
+        source = next((source for source in found if source is not None), None)
+        return source or class_folders(tree, choices, subjects=subjects)
     raise PackingError(
         f"{path.name} is neither a folder of class folders, nor an .npz, a .zip or IDX files. Unpack other archives "
         "first."
@@ -108,7 +111,7 @@ class _Members:
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
         self._source, self._found, self._names = source, found, names
-        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
+        self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background, choices.scale)
         self._numbers = number_subjects(found.subjects)
 
     def __iter__(self) -> Iterator[Member]:

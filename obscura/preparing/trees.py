@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -39,16 +40,25 @@ class Tree(Protocol):
         """
         ...
 
+    def begin(self, path: str, count: int) -> bytes:
+        """Return a file's first bytes; none of one that cannot be read."""
+        ...
+
 
 def folders(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     """Names of the folders that people made."""
     return _kept(tree.folders(at), tally)
 
 
+def kept_files(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
+    """Names of the files that people made."""
+    return _kept(tree.files(at), tally)
+
+
 def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
     """Names of the pictures in a folder; everything else is counted."""
     found = []
-    for name in _kept(tree.files(at), tally):
+    for name in kept_files(tree, at, tally):
         suffix = suffix_of(name)
         if suffix in picture_suffixes():
             found.append(name)
@@ -56,6 +66,13 @@ def pictures(tree: Tree, at: str, tally: Tally | None = None) -> list[str]:
             tally.left_out[OTHER] += 1
             tally.suffixes.add(suffix or name)
     return found
+
+
+def all_files(tree: Tree, at: str, tally: Tally) -> Iterator[str]:
+    """Paths of the files that people made, in a folder and in those inside it."""
+    yield from (below(at, name) for name in kept_files(tree, at, tally))
+    for name in folders(tree, at, tally):
+        yield from all_files(tree, below(at, name), tally)
 
 
 def suffix_of(name: str) -> str:
@@ -115,6 +132,14 @@ class FolderTree:
         except OSError as error:
             raise Unreadable(f"it cannot be opened ({error.strerror or type(error).__name__})") from None
 
+    def begin(self, path: str, count: int) -> bytes:
+        """As `Tree.begin`."""
+        try:
+            with (self._root / path).open("rb") as file:
+                return file.read(count)
+        except OSError:
+            return b""
+
     def _entries(self, at: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._root / at) as entries:
@@ -172,6 +197,14 @@ class ZipTree:
             raise
         except Exception as error:  # a damaged or encrypted member fails in many ways
             raise Unreadable(f"the zip does not give it out ({type(error).__name__})") from None
+
+    def begin(self, path: str, count: int) -> bytes:
+        """As `Tree.begin`."""
+        try:
+            with self._archive.open(self._inside(path)) as file:
+                return file.read(count)
+        except Exception:  # a damaged or encrypted member fails in many ways
+            return b""
 
     def _inside(self, path: str) -> str:
         return below(self._wrapper, path) if path and self._wrapper else path or self._wrapper

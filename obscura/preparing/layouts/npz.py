@@ -13,8 +13,7 @@ import numpy as np
 
 from obscura.preparing.errors import PackingError
 from obscura.preparing.package import Package, file_stream
-from obscura.preparing.pictures import PIXELS_MAX
-from obscura.preparing.sources import Pixels, Record, Source, Tally
+from obscura.preparing.sources import PIXELS_MAX, Pixels, Record, Source, Tally
 from obscura.preparing.subjects import number_subjects
 from obscura.wire.subjects import SubjectId
 
