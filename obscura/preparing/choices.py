@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, Unpack
+from typing import Annotated, Literal, TypedDict, Unpack, cast, get_args
 
 from PIL import ImageColor
 
-from obscura.preparing.depth import FORMAT_SCALE, Scale
+from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.errors import PackingError
 
 SIDE_MIN, SIDE_MAX = 8, 256  # of the images that generators are made for
@@ -55,6 +55,22 @@ class Wishes(TypedDict, total=False):
         str | None, "Of CelebA: Male, or several of which a face has one: Black_Hair,Blond_Hair,Brown_Hair."
     ]
     skip_broken: Annotated[bool, "Leave out pictures that cannot be read."]
+    depth: Annotated[
+        str | int | None, "Of grey pictures: how many bits their device stores, such as 12 in 16-bit files."
+    ]
+    window: Annotated[
+        str | Sequence[float] | None,
+        "Of grey pictures: the number that becomes black and the one that becomes white, such as -160,240; auto: the "
+        "window in each DICOM or NIfTI file.",
+    ]
+    frames: Annotated[str | None, "Of DICOM files with several frames: first (usual), or all."]
+    subject_tag: Annotated[
+        str | None,
+        f"Of DICOM files: the tag that says whose a picture is ({SUBJECT_TAG_USUAL} usually); {NO_TAG}: no tag does.",
+    ]
+    label_tag: Annotated[str | None, "Of DICOM files: the tag whose value is the class, instead of class folders."]
+    slices: Annotated[str | None, "Of NIfTI volumes: the axis along which they are cut, axial, coronal or sagittal."]
+    every: Annotated[int | None, "Of NIfTI volumes: one slice of so many is taken; the middle one if nothing is said."]
 
 
 @dataclass(frozen=True)
@@ -113,6 +129,13 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
     fit = wishes.get("fit") or "crop"
     if fit not in ("crop", "pad"):
         raise PackingError(f"--fit is crop or pad, not {fit!r}.")
+    frames, slices, every = wishes.get("frames") or "first", wishes.get("slices"), wishes.get("every")
+    if frames not in get_args(Frames):
+        raise PackingError(f"--frames is first or all, not {frames!r}.")
+    if slices is not None and slices not in get_args(Axis):
+        raise PackingError(f"--slices is axial, coronal or sagittal, not {slices!r}.")
+    if every is not None and every < 1:
+        raise PackingError(f"--every is 1 or more, not {every}.")
     size, labels, attribute = wishes.get("size"), wishes.get("labels"), wishes.get("attribute")
     background = wishes.get("background") or BACKGROUND_USUAL
     return Choices(
@@ -126,6 +149,12 @@ def read_choices(**wishes: Unpack[Wishes]) -> Choices:
         attributes=tuple(name.strip() for name in attribute.split(",")) if attribute else (),
         split=wishes.get("split"),
         skip_broken=wishes.get("skip_broken", False),
+        scale=read_scale(wishes.get("depth"), wishes.get("window")),
+        frames=cast(Frames, frames),
+        subject_tag=wishes.get("subject_tag") or SUBJECT_TAG_USUAL,
+        label_tag=wishes.get("label_tag"),
+        slices=cast(Axis | None, slices),
+        every=every,
     )
 
 

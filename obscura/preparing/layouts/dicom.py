@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from obscura.pictures.types import picture_suffixes
-from obscura.preparing.choices import NO_TAG, Choices
+from obscura.preparing.choices import NO_TAG, SUBJECT_TAG_USUAL, Choices
 from obscura.preparing.dicom import (
     HEAD_BYTES,
     begins_like_dicom,
@@ -47,9 +47,13 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
 
     Raises:
         MissingExtra: What reads DICOM is not installed.
-        PackingError: There is no such tag.
+        PackingError: There is no such tag, or one was named and there is no DICOM file.
     """
     if not any(_is_dicom(tree, path) for path in all_files(tree, base, Tally())):
+        if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
+            raise PackingError(
+                f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
+            )
         return None
     require_reader(choices.subject_tag, choices.label_tag)
     if subjects and choices.subject_tag == NO_TAG:

@@ -34,9 +34,12 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
     Raises:
         MissingExtra: What reads NIfTI is not installed.
         ChoiceNeeded: No axis was named.
-        PackingError: Several slices of one person are wanted, and the account protects single records.
+        PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
+            what holds no volume.
     """
     if not any(_is_nifti(path) for path in all_files(tree, base, Tally())):
+        if choices.slices is not None or choices.every is not None:
+            raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
         return None
     require_reader()
     if choices.slices is None:

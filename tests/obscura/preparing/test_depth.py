@@ -11,7 +11,7 @@ from PIL import Image
 
 from obscura.pictures.parts import PNG_MAGIC
 from obscura.preparing import ChoiceNeeded, PackingError, prepare
-from obscura.preparing.choices import Choices
+from obscura.preparing.choices import Choices, read_choices
 from obscura.preparing.depth import FORMAT_SCALE, Scale, read_scale
 from obscura.preparing.pictures import Target, look, prepare_picture
 from tests.obscura.preparing.conftest import deep_png
@@ -177,3 +177,14 @@ def test_a_transparent_number_of_sixteen_bits_is_laid_on_the_background():
     pixels = np.asarray(Image.open(io.BytesIO(png)))
     assert tuple(pixels[3, 3]) == (9, 200, 9)
     assert tuple(pixels[3, 4]) == (round(values[3, 4] / 257),) * 3
+
+
+def test_the_words_of_the_command_line_reach_the_pictures(tmp_path):
+    assert prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(depth="12")).private_records == 2
+    assert read_choices(window="-1,2").scale == Scale(window=(-1, 2))
+    for wrong in ({"frames": "some"}, {"slices": "top"}, {"every": 0}, {"depth": "1.5"}, {"window": "best"}):
+        with pytest.raises(PackingError, match=f"--{next(iter(wrong))}"):
+            read_choices(**wrong)  # type: ignore[arg-type]
+    for other in ({"label_tag": "Modality"}, {"subject_tag": "none"}, {"frames": "all"}, {"slices": "axial"}):
+        with pytest.raises(PackingError, match=r"DICOM|NIfTI"):
+            prepare(folder(tmp_path, TWELVE, TWELVE), read_choices(**other))  # type: ignore[arg-type]
