@@ -39,6 +39,14 @@ class Choices:
         attributes: Of CelebA: one makes two classes, several make one class each.
         split: Which part of a dataset that comes in parts: train, test, t10k, ...
         skip_broken: Whether pictures that cannot be read are left out.
+        file_column: Of the table, the column that names the pictures; None takes one of a usual name.
+        label_column: Of the table, the column that holds the classes.
+        subject_column: Of the table, the column that tells whose each picture is.
+        combinations: Whether every combination of several labels is a class.
+        skip_unlabelled: Whether pictures without a label are left out.
+        used_classes: Whether numbers that no picture has are no classes.
+        table_encoding: Of the table's letters, where it is not UTF-8.
+        zip_encoding: Of the names in a zip that does not say.
     """
 
     size: Size | None = None
@@ -51,6 +59,14 @@ class Choices:
     attributes: tuple[str, ...] = ()
     split: str | None = None
     skip_broken: bool = False
+    file_column: str | None = None
+    label_column: str | None = None
+    subject_column: str | None = None
+    combinations: bool = False
+    skip_unlabelled: bool = False
+    used_classes: bool = False
+    table_encoding: str | None = None
+    zip_encoding: str | None = None
 
     @property
     def touch_every_picture(self) -> bool:
@@ -69,6 +85,14 @@ def read_choices(
     attribute: str | None = None,
     split: str | None = None,
     skip_broken: bool = False,
+    file_column: str | None = None,
+    label_column: str | None = None,
+    subject_column: str | None = None,
+    combinations: bool = False,
+    skip_unlabelled: bool = False,
+    used_classes: bool = False,
+    table_encoding: str | None = None,
+    zip_encoding: str | None = None,
 ) -> Choices:
     """Read choices as people write them: `size="64x48"` (width x height), `background="white"` or `"#ffeedd"`.
 
@@ -89,6 +113,14 @@ def read_choices(
         attributes=attributes,
         split=split,
         skip_broken=skip_broken,
+        file_column=file_column,
+        label_column=label_column,
+        subject_column=subject_column,
+        combinations=combinations,
+        skip_unlabelled=skip_unlabelled,
+        used_classes=used_classes,
+        table_encoding=table_encoding,
+        zip_encoding=zip_encoding,
     )
 
 
