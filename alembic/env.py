@@ -46,7 +46,7 @@ def migrate(connection: Connection) -> None:
         for unknown in set(context.get_context().get_current_heads()) - known:
             raise SchemaUnknown(
                 f"The database has schema {unknown}, which this version does not know. Nothing was changed. Where it "
-                f"is of before November 2026 (below {min(known)}), start it once with a version of then; where it is of a "
+                f"is of before November 2026 (below {min(known)}), start it once with a version of then; where of a "
                 "later version, start it with that one."
             )
         context.run_migrations()
