@@ -27,7 +27,7 @@ from obscura.preparing.dicom import (
 from obscura.preparing.errors import PackingError, Unreadable
 from obscura.preparing.folders import LOOSE
 from obscura.preparing.sources import Content, Record, Source, Tally
-from obscura.preparing.trees import OTHER, Tree, all_files, suffix_of
+from obscura.preparing.trees import OTHER, Tree, all_files, begin, suffix_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -49,7 +49,7 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
         MissingExtra: What reads DICOM is not installed.
         PackingError: There is no such tag, or one was named and there is no DICOM file.
     """
-    if not any(_is_dicom(tree, path) for path in all_files(tree, base, Tally())):
+    if not any(_is_dicom(tree, path) for path in all_files(tree, base)):
         if choices.label_tag is not None or choices.subject_tag != SUBJECT_TAG_USUAL or choices.frames == "all":
             raise PackingError(
                 f"--subject-tag, --label-tag and --frames are for DICOM files, and {tree.name} has none."
@@ -142,7 +142,7 @@ def _is_dicom(tree: Tree, path: str) -> bool:
     suffix = suffix_of(path)
     if suffix in SUFFIXES:
         return True
-    return suffix not in picture_suffixes() and begins_like_dicom(tree.begin(path, HEAD_BYTES))
+    return suffix not in picture_suffixes() and begins_like_dicom(begin(tree, path, HEAD_BYTES))
 
 
 def _required(dataset: Dataset, tag: str) -> str:

@@ -37,7 +37,7 @@ def find(tree: Tree, base: str, choices: Choices, *, subjects: bool) -> Source |
         PackingError: Several slices of one person are wanted, and the account protects single records; or slices of
             what holds no volume.
     """
-    if not any(_is_nifti(path) for path in all_files(tree, base, Tally())):
+    if not any(_is_nifti(path) for path in all_files(tree, base)):
         if choices.slices is not None or choices.every is not None:
             raise PackingError(f"--slices and --every are for NIfTI volumes, and {tree.name} has none.")
         return None
