@@ -216,6 +216,30 @@ def test_a_sample_job_has_no_hold_and_costs_nothing(shop):
     assert (sample.path, sample.sha256, sample.bytes) == (None, None, None)
 
 
+def test_a_sample_in_proportions_keeps_them_in_label_order(shop):
+    release_id = shop.release()
+    names = shop.classes_of(release_id)
+    sample = shop.read(jobs.made_by, Sample, shop.sample(release_id, proportions={names[1]: 1, names[0]: 0.5}))
+    assert sample.classes is None
+    assert list(sample.proportions.items()) == [(names[0], 0.5), (names[1], 1.0)]
+    assert shop.read(jobs.made_by, Sample, shop.sample(release_id)).proportions is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"proportions": {"coat": 1.0}, "classes": ["coat"]}, "not both"),
+        ({"proportions": {"unicorn": 1.0}}, "there is no class unicorn"),
+        ({"proportions": {"coat": 0.0}}, "coat=0 is not a number"),
+        ({"proportions": {"coat": float("inf")}}, "coat=inf is not a number"),
+        ({"proportions": {}}, "no number"),
+    ],
+)
+def test_proportions_that_cannot_be_drawn_are_refused(shop, changes, says):
+    with pytest.raises(InvalidInput, match=says):
+        shop.sample(shop.release(), **changes)
+
+
 def test_a_sample_that_cannot_be_drawn_is_refused(shop):
     release_id = shop.released()
     before = shop.counts()
