@@ -1,9 +1,10 @@
 """From how many records on a rare class shows, and whether better counts of the classes would help it.
 
 Run `python -m benchmarks.uneven_classes --json FILE`. Of Fashion-MNIST, 300 records of nine classes and a few of the
-tenth are private. `moments` trains on them, a linear classifier learns 2,000 images drawn evenly, and is tested once on
-all 10,000 test images: what is told is how much of the rare class it recognises, beside the mean over the others. Which
-class is rare goes round. The classifier is ridge regression from pixels onto the classes, so that a row takes seconds. Variants differ in what is made of the released counts, at the same noise:
+tenth are private. `moments` trains on them, a linear classifier (ridge regression from pixels onto the classes) learns
+2,000 images drawn evenly, and is tested once on all 10,000 test images: what is told is how much of the rare class it
+recognises, beside the mean over the others. Which class is rare goes round. Variants differ in what is made of the
+released counts, at the same noise:
 
 * today: what `workers.recipes.moments.shrinkage` does,
 * common: one weight for all classes, and no class believed to have less than a tenth of the mean, as before,
