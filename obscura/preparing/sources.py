@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from obscura.preparing.depth import Numbers
 from obscura.preparing.package import Package
 from obscura.wire.subjects import SubjectId
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # (h, w) or (h, w, 3)
+PIXELS_MAX = 80_000_000  # 320 MB decoded; the largest photograph of a full-frame camera has about 60 million
+Content = bytes | Pixels | Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +26,13 @@ class Record:
         label: Its class.
         subject: Whose it is, where that is told.
         shown: How its owner knows it. Stays on this machine.
-        read: Returns the bytes of a picture file, or pixels; raises Unreadable.
+        read: Returns the bytes of a picture file, pixels, or numbers that are no pixels yet; raises Unreadable.
     """
 
     label: str
     subject: SubjectId | None
     shown: str
-    read: Callable[[], bytes | Pixels]
+    read: Callable[[], Content]
 
 
 @dataclass
@@ -39,10 +42,12 @@ class Tally:
     Attributes:
         left_out: How many, by what people call them ("1 hidden or system file").
         suffixes: Of the files that are no pictures.
+        notes: How many pictures something is to be said of, by what.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
     suffixes: set[str] = field(default_factory=set)
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Source:
         package: Makes an upload of the files as they are, where the layout is one that the service reads.
         shape: (height, width, channels) of arrays, which their format gives to all records alike, so that no single
             record can change it; None where each picture is a file with a size of its own.
+        owned: What in the files says whose each picture is, at the beginning of a sentence: "The column 'subject' of
+            labels.csv"; None where nothing does.
     """
 
     title: str
@@ -63,3 +70,4 @@ class Source:
     classes: tuple[str, ...] | None = None
     package: Callable[[], Package] | None = None
     shape: tuple[int, int, int] | None = None
+    owned: str | None = None
