@@ -71,7 +71,7 @@ def prepare(
     found = survey(source, chosen, tally, on_picture)
     names = _names(source, found, chosen)
     classes = chosen.classes or source.classes or tuple(sorted(found.labels))
-    files = _Files(source, found, chosen, names)
+    members = _Members(source, found, chosen, names)
     return Package(
         "zip" if all(map(can_be_folder, classes)) else "npz",
         classes,
@@ -80,7 +80,7 @@ def prepare(
         found.channels,
         found.records,
         len(found.subjects) if subjects else None,
-        lambda: zip_stream(files.in_folders() if all(map(can_be_folder, classes)) else files.as_arrays(classes)),
+        lambda: zip_stream(members if all(map(can_be_folder, classes)) else members.as_arrays(classes)),
         summarise(found, chosen, tally, source.title),
     )
 
@@ -123,7 +123,7 @@ def _find(path: Path | Arrays, choices: Choices, *, subjects: bool) -> Source:
     return class_folders(tree, choices, subjects=subjects)
 
 
-class _Files:
+class _Members:
     """The files of the upload, made one after the other; the same again each time."""
 
     def __init__(self, source: Source, found: Survey, choices: Choices, names: dict[str, str]) -> None:
@@ -131,7 +131,7 @@ class _Files:
         self._target = Target(found.width, found.height, found.channels, choices.fit, choices.background)
         self._numbers = number_subjects(found.subjects)
 
-    def in_folders(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[Member]:
         """Pictures in folders of classes, and of subjects in these."""
         for sent, (name, owner, suffix, data) in enumerate(self._made()):
             folder = name if owner is None else f"{name}/{owner}"
