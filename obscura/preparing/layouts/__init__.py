@@ -39,6 +39,6 @@ def refuse_attribute() -> None:
         PackingError: Always.
     """
     raise PackingError(
-        "--attribute is for CelebA, which is a folder with list_attr_celeba.txt, and for tables and arrays with several "
-        "labels of a picture."
+        "--attribute is for CelebA, which is a folder with list_attr_celeba.txt, and for tables and arrays with "
+        "several labels of a picture."
     )
