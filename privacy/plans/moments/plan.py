@@ -18,7 +18,7 @@ from privacy.accounting.gaussian import gaussian_epsilon
 from privacy.errors import InvalidParameter
 from privacy.plans.moments.appearance import SEEN, what_people_see
 from privacy.plans.moments.defaults import FOLLOWING_OPTIONS, config_that_follows
-from privacy.plans.moments.detail import coefficients_of, share_above_noise, signal
+from privacy.plans.moments.detail import coefficients_of, share_above_noise, signal, smallest_above_noise
 from privacy.plans.moments.options import PRESETS, TEXTURE_MAX, MomentsConfig, suits_texture
 from privacy.plans.moments.warm_start import (
     MEANS,
@@ -35,7 +35,7 @@ DECLARED = {
     "square": "You declare that an image is as likely in all eight symmetries of a square: turned, and mirrored.",
 }
 COARSE_PIXELS = 6.0  # a plan tells how wide the finest detail is from here on
-GENERATOR_NUMBERS_MAX = 2**27  # 512 MiB in a release, and about four times that while it is made
+GENERATOR_NUMBERS_MAX = 2**28  # 1 GiB in a release, and several times that while it is made
 VISIBLE = 0.4  # of what sets classes apart must be above the noise; below, a plan warns (docs/research/previews.md)
 LAST_NOTES = (
     "Labels of synthetic images are uniform over the declared classes.",
@@ -116,8 +116,8 @@ def check_generator(config: MomentsConfig, facts: PublicFacts) -> None:
         raise InvalidParameter(
             "components",
             config.components,
-            f"{len(facts.classes)} classes of {facts.width} x {facts.height} pixels in {facts.channels} channels make a "
-            f"generator of {numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or "
+            f"{len(facts.classes)} classes of {facts.width} x {facts.height} pixels in {facts.channels} channels make "
+            f"a generator of {numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or "
             f"ask for at most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
         )
 
@@ -158,8 +158,8 @@ def detail_notes(config: MomentsConfig, facts: PublicFacts) -> tuple[str, ...]:
     part = COARSE_PIXELS / pixels / 2
     width, height = (8 * math.ceil(side * part / 8) for side in (facts.width, facts.height))
     return (
-        f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the images show. "
-        f"Images of {width} x {height} pixels would show as much, and train faster.",
+        f"The finest detail that is released is about {pixels:.0f} pixels wide at this epsilon, whatever the images "
+        f"show. Images of {width} x {height} pixels would show as much, and train faster.",
     )
 
 
@@ -185,6 +185,16 @@ def with_share_above_noise(
         seen = what_people_see(facts, signal(facts, mu_of(plan.budget_nano * config.start_share)))
         return dataclasses.replace(plan, facts={**plan.facts, "what_people_see": seen}, notes=(SEEN[seen], *plan.notes))
     return dataclasses.replace(plan, notes=(_drowned(config_at, plan, privacy_filter, facts), *plan.notes))
+
+
+def smallest_class(plan: Plan, facts: PublicFacts) -> int | None:
+    """Return how many units a class must have for noise not to drown it; None where no number suffices.
+
+    A class of n units has a mean whose noise is that of the sum over n, so what survives of it grows with n alone, and
+    the number is where `share_above_noise` reaches VISIBLE. docs/research/uneven_classes.md has what was measured.
+    """
+    config, stddev = plan.config_of(MomentsConfig), plan.noise_stddev[MEANS] / QUANTISATION
+    return smallest_above_noise(config, facts, stddev, VISIBLE)
 
 
 def _drowned(
@@ -244,4 +254,5 @@ RECIPE = Recipe(
     presets=PRESETS,
     follows=FOLLOWING_OPTIONS,
     start=start_releases,
+    smallest_class=smallest_class,
 )

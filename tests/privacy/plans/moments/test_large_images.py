@@ -29,5 +29,5 @@ def test_a_plan_says_how_fine_the_detail_is_where_images_are_larger_than_it(reci
 
 def test_a_generator_that_is_too_large_is_refused_with_what_would_fit():
     with pytest.raises(InvalidParameter, match="declare smaller images, or ask for at most 68 components"):
-        plan("moments", 256, classes=10, epsilon=8.0)
+        plan("moments", 256, classes=20, epsilon=8.0)
     assert plan("moments", 128, classes=10, epsilon=8.0).stages
