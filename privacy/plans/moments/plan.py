@@ -117,8 +117,8 @@ def check_generator(config: MomentsConfig, facts: PublicFacts) -> None:
             "components",
             config.components,
             f"{len(facts.classes)} classes of {facts.width} x {facts.height} pixels in {facts.channels} channels make "
-            f"a generator of {numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, or "
-            f"ask for at most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
+            f"a generator of {numbers:,} numbers, and it may have {GENERATOR_NUMBERS_MAX:,}: declare smaller images, "
+            f"or ask for at most {GENERATOR_NUMBERS_MAX // (len(facts.classes) * facts.pixels)} components",
         )
 
 
