@@ -21,6 +21,7 @@ from service.db.revisions import (
     WORD,
     choice,
     create,
+    create_requests,
     index_where,
     needed,
     optional,
@@ -45,9 +46,7 @@ TABLES = (
     "entries", "holds", "checkpoints", "arming_stops", "verifications", "limit_requests", "admin_requests", "sweeps",
     "jobs", "releases", "samples", "evaluations", "previews",
 )  # fmt: skip
-DECIDED = "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)"
 
-REASON = sa.String(500)
 APPEND_ONLY = {
     "entries": "account_id = NEW.account_id AND sequence = NEW.sequence",
     "checkpoints": "sequence = NEW.sequence",
@@ -263,44 +262,7 @@ def upgrade() -> None:
         *needed(MOMENT, "verified_at"),
         key=("kind",),
     )
-    create(
-        "limit_requests",
-        *needed(ID, "id"),
-        reference("account_id", "accounts", index=True),
-        *needed(REAL, "epsilon_before", "epsilon"),
-        *needed(REASON, "reason"),
-        choice("state", "pending", "approved", "declined"),
-        reference("requested_by", "api_keys"),
-        *needed(MOMENT, "requested_at"),
-        reference("decided_by", "api_keys", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        reference("requested_by_admin", "admins"),
-        reference("decided_by_admin", "admins", nullable=True),
-        epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
-        decided_by_somebody=DECIDED,
-        two_keys="state != 'approved' OR decided_by != requested_by",
-        two_people="state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin",
-    )
-    create(
-        "admin_requests",
-        *needed(ID, "id"),
-        choice("action", "admit", "remove", "revoke"),
-        *needed(NAME, "name"),
-        reference("admin_id", "admins", nullable=True),
-        *optional(ID, "key_id"),
-        *optional(HASH, "key_hash"),
-        *needed(REASON, "reason"),
-        choice("state", "pending", "approved", "declined"),
-        reference("asked_by", "admins"),
-        *needed(MOMENT, "asked_at"),
-        reference("decided_by", "admins", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        *optional(INTEGER, "keys_revoked"),
-        names_key="(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)",
-        concerns_one="action = 'admit' OR admin_id IS NOT NULL",
-        decided_by_somebody=DECIDED,
-        two_people="state != 'approved' OR decided_by != asked_by",
-    )
+    create_requests()
     create(
         "sweeps",
         *needed(ID, "id"),
