@@ -8,20 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from alembic import op
-from service.db.revisions import (
-    HASH,
-    ID,
-    INTEGER,
-    MOMENT,
-    NAME,
-    REAL,
-    choice,
-    create,
-    create_requests,
-    needed,
-    optional,
-    reference,
-)
+from service.db.revisions import HASH, ID, INTEGER, MOMENT, NAME, REAL, choice, create, needed, optional, reference
 
 revision = "0014"
 down_revision = "0013"
@@ -41,6 +28,8 @@ OF_ADMINS = (
     "id, action, name, admin_id, key_id, key_hash, reason, state, asked_by, asked_at, decided_by, decided_at, "
     "keys_revoked"
 )
+DECIDED = "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)"
+REASON = sa.String(500)
 
 
 def upgrade() -> None:
@@ -55,7 +44,7 @@ def upgrade() -> None:
         *optional(ID, "key_id"),
         *optional(HASH, "key_hash"),
         *optional(INTEGER, "keys_revoked"),
-        *needed(sa.String(500), "reason"),
+        *needed(REASON, "reason"),
         choice("state", "pending", "approved", "declined"),
         reference("asked_by", "admins"),
         reference("asked_with", "api_keys", nullable=True),
@@ -84,7 +73,44 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Go back to two tables. With which keys people decided about admins is forgotten."""
-    create_requests()
+    create(
+        "limit_requests",
+        *needed(ID, "id"),
+        reference("account_id", "accounts", index=True),
+        *needed(REAL, "epsilon_before", "epsilon"),
+        *needed(REASON, "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("requested_by", "api_keys"),
+        *needed(MOMENT, "requested_at"),
+        reference("decided_by", "api_keys", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        reference("requested_by_admin", "admins"),
+        reference("decided_by_admin", "admins", nullable=True),
+        epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
+        decided_by_somebody=DECIDED,
+        two_keys="state != 'approved' OR decided_by != requested_by",
+        two_people="state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin",
+    )
+    create(
+        "admin_requests",
+        *needed(ID, "id"),
+        choice("action", "admit", "remove", "revoke"),
+        *needed(NAME, "name"),
+        reference("admin_id", "admins", nullable=True),
+        *optional(ID, "key_id"),
+        *optional(HASH, "key_hash"),
+        *needed(REASON, "reason"),
+        choice("state", "pending", "approved", "declined"),
+        reference("asked_by", "admins"),
+        *needed(MOMENT, "asked_at"),
+        reference("decided_by", "admins", nullable=True),
+        *optional(MOMENT, "decided_at"),
+        *optional(INTEGER, "keys_revoked"),
+        names_key="(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)",
+        concerns_one="action = 'admit' OR admin_id IS NOT NULL",
+        decided_by_somebody=DECIDED,
+        two_people="state != 'approved' OR decided_by != asked_by",
+    )
     op.execute(f"INSERT INTO limit_requests ({OF_LIMITS}) SELECT {OF_RAISES} FROM decisions WHERE action = 'raise'")
     op.execute(f"INSERT INTO admin_requests ({OF_ADMINS}) SELECT {OF_ADMINS} FROM decisions WHERE action != 'raise'")
     op.drop_table("decisions")

@@ -63,6 +63,8 @@ EXAMPLES: dict[str, Any] = {
     "charged_epsilon": 0.4,
     "charged_nano": 9_000_000,
     "classes": ["benign", "malignant"],
+    "SampleRecord.classes": None,
+    "SampleRequest.classes": None,  # in the place of proportions
     "code": "worker_lost",
     "Problem.code": "insufficient_budget",
     "config": {"teachers": 4000},

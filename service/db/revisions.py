@@ -51,16 +51,22 @@ def index_where(name: str, table: str, column: str, rule: str, *, unique: bool =
 
 
 def replace_rule(table: str, column: str, before: str, after: str) -> None:
-    """Replace the rule for what a column may hold, which no stored row breaks.
+    """Replace the rule for what a column may hold, which no stored row breaks."""
+    name = op.f(f"ck_{table}_{column}")
+    if op.get_bind().dialect.name == "sqlite":
+        write_schema(table, before, after)
+    else:
+        op.drop_constraint(name, table, type_="check")
+        op.create_check_constraint(name, table, sa.text(after))
 
-    SQLite cannot alter a constraint, nor can a table be copied to a new one while others refer to it. There the text of
-    the schema is changed, in the documented way (sqlite.org/lang_altertable.html).
+
+def write_schema(table: str, before: str, after: str) -> None:
+    """Replace part of the text of a table's schema on SQLite, which cannot alter a constraint.
+
+    A table cannot be copied to a new one while others refer to it. This is the documented way for a constraint that no
+    stored row breaks (sqlite.org/lang_altertable.html).
     """
     bind = op.get_bind()
-    if bind.dialect.name != "sqlite":
-        op.drop_constraint(op.f(f"ck_{table}_{column}"), table, type_="check")
-        op.create_check_constraint(op.f(f"ck_{table}_{column}"), table, sa.text(after))
-        return
     version = bind.exec_driver_sql("PRAGMA schema_version").scalar_one()
     bind.exec_driver_sql("PRAGMA writable_schema=ON")
     changed = bind.exec_driver_sql(
@@ -70,47 +76,3 @@ def replace_rule(table: str, column: str, before: str, after: str) -> None:
     assert changed.rowcount == 1, before
     bind.exec_driver_sql(f"PRAGMA schema_version={version + 1}")
     bind.exec_driver_sql("PRAGMA writable_schema=OFF")
-
-
-def create_requests() -> None:
-    """Create the two tables that came before `decisions`: requests for higher limits, and requests about admins."""
-    reason = sa.String(500)
-    decided = "(state = 'pending') = (decided_by IS NULL) AND (decided_by IS NULL) = (decided_at IS NULL)"
-    create(
-        "limit_requests",
-        *needed(ID, "id"),
-        reference("account_id", "accounts", index=True),
-        *needed(REAL, "epsilon_before", "epsilon"),
-        *needed(reason, "reason"),
-        choice("state", "pending", "approved", "declined"),
-        reference("requested_by", "api_keys"),
-        *needed(MOMENT, "requested_at"),
-        reference("decided_by", "api_keys", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        reference("requested_by_admin", "admins"),
-        reference("decided_by_admin", "admins", nullable=True),
-        epsilon_is_raised="epsilon_before > 0 AND epsilon > epsilon_before",
-        decided_by_somebody=decided,
-        two_keys="state != 'approved' OR decided_by != requested_by",
-        two_people="state != 'approved' OR decided_by_admin IS NULL OR decided_by_admin != requested_by_admin",
-    )
-    create(
-        "admin_requests",
-        *needed(ID, "id"),
-        choice("action", "admit", "remove", "revoke"),
-        *needed(NAME, "name"),
-        reference("admin_id", "admins", nullable=True),
-        *optional(ID, "key_id"),
-        *optional(HASH, "key_hash"),
-        *needed(reason, "reason"),
-        choice("state", "pending", "approved", "declined"),
-        reference("asked_by", "admins"),
-        *needed(MOMENT, "asked_at"),
-        reference("decided_by", "admins", nullable=True),
-        *optional(MOMENT, "decided_at"),
-        *optional(INTEGER, "keys_revoked"),
-        names_key="(action = 'admit') = (key_hash IS NOT NULL) AND (action = 'remove') = (key_id IS NULL)",
-        concerns_one="action = 'admit' OR admin_id IS NOT NULL",
-        decided_by_somebody=decided,
-        two_people="state != 'approved' OR decided_by != asked_by",
-    )
